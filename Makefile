@@ -1,0 +1,41 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: lab setup test jupyter bench format clean
+
+lab: setup  ## run every exercise that is not done, at quick sizes
+	$(BIN)/lab run
+
+setup: .venv/.ready  ## only the environment
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@touch $@
+
+.venv/.ready-test: .venv/.ready
+	$(PIP) -e ".[test]"
+	@touch $@
+
+test: .venv/.ready-test  ## lint, tests, the smoke run of every notebook
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
+	$(BIN)/python -m pytest
+
+jupyter: setup  ## JupyterLab on this machine only, with its token
+	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+
+bench: .venv/.ready-test  ## compare with other implementations; writes results/benchmarks
+	$(BIN)/python benchmarks/training_step.py
+
+STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
+
+format: .venv/.ready-test  ## what `make test` checks, mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/nbstripout $(STRIP) notebooks/*.ipynb
+
+clean:
+	rm -rf .venv results/.running results/.trials results/interactive

@@ -1,0 +1,19 @@
+"""Transformer Lab: models with interchangeable parts, probes that need none of them, and claims judged by measurement.
+
+A notebook begins with `study = lab.study("1.4", globals())`.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name):  # submodules on first use: `import lab` costs nothing
+    if name == "study":
+        return importlib.import_module("lab.notebook").study
+    try:
+        return importlib.import_module(f"lab.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"lab.{name}":
+            raise
+        raise AttributeError(f"lab has no part {name!r}") from None

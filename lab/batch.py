@@ -1,0 +1,202 @@
+"""The runner: notebooks one after another, so that timings are undisturbed; the trials inside them in parallel."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import yaml
+from filelock import FileLock, Timeout
+from jupyter_client.manager import AsyncKernelManager
+
+from lab import claims, parameters, results
+from lab.fingerprint import code_fingerprint
+
+
+class LocalKernelManager(AsyncKernelManager):
+    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        if os.name == "posix":
+            self._folder = tempfile.TemporaryDirectory(prefix="lab-")  # short: a socket's path is limited
+            self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
+            self.ip = f"{self._folder.name}/socket"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook with its checked parameters, in a profile of a results folder."""
+
+    notebook: Path
+    profile: str
+    parameters: dict
+    results: Path
+
+    @property
+    def folder(self):
+        return self.results / self.profile / self.notebook.stem
+
+    @property
+    def fingerprint(self):
+        """Of the code cells, all that they import from lab, the claims under test and the parameters."""
+        cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
+        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        under_test = [c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise_of(self.notebook)]
+        values = {name: value for name, value in self.parameters.items() if name != "results"}
+        return results.text_hash(code_fingerprint(code) + json.dumps([values, under_test], sort_keys=True))
+
+    def done(self):
+        """True where this machine ran this very code with these parameters and the files are as it left them.
+
+        Committed results of another machine do not count: a fresh clone reproduces them.
+        """
+        run = results.read_run(self.folder)
+        if run is None or run.get("fingerprint") != self.fingerprint or run["files"] != results.file_hashes(self.folder):
+            return False
+        return self._stamp.exists() and self._stamp.read_text() == run["started"]
+
+    @property
+    def _stamp(self):
+        return self.results / ".trials" / "finished" / self.profile / self.notebook.stem
+
+    def run(self, environment, watch=lambda **state: None):
+        """Execute the notebook aside, then put the whole folder in its place. Raises what papermill raises."""
+        import papermill
+
+        aside = self.results / ".running" / self.profile
+        shutil.rmtree(aside / self.notebook.stem, ignore_errors=True)
+        (aside / self.notebook.stem).mkdir(parents=True)
+        executed = aside / self.notebook.stem / "notebook.ipynb"
+        values = self.parameters | {"results": aside.relative_to(results.project_root()).as_posix()}
+        total = len(nbformat.read(self.notebook, 4).cells)
+        began = time.time()
+        with environment_of(environment | {"LAB_STORE": str(self.results / ".trials")}):
+            papermill.execute_notebook(
+                self.notebook,
+                executed,
+                values,
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=180,
+                kernel_manager_class="lab.batch.LocalKernelManager",
+                on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
+            )
+        run = results.read_run(aside / self.notebook.stem)
+        if run is None:
+            raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
+        tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
+        results.write_text(executed.parent / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
+        run |= {"seconds": round(time.time() - began, 1), "fingerprint": self.fingerprint}
+        run["files"] = results.file_hashes(executed.parent)
+        results.write_text(executed.parent / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(executed.parent, self.folder)
+        results.write_text(self._stamp, run["started"])
+
+
+def exercise_of(notebook):
+    return f"1.{int(notebook.stem[:2])}"
+
+
+def title_of(notebook):
+    """The first heading of a notebook."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    return "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
+
+
+@contextlib.contextmanager
+def environment_of(values):
+    """Variables set for the kernel, and put back."""
+    before = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in values.items() if value})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def tidy(executed, aside, final):
+    """Rewrite an executed notebook so that it names its final place and nothing of the machine it ran on."""
+    notebook = nbformat.read(executed, 4)
+    text = nbformat.writes(notebook)
+    text = text.replace(aside, final).replace(f"{results.project_root()}/", "")
+    notebook = nbformat.reads(text, 4)
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+    results.write_text(executed, nbformat.writes(notebook))
+
+
+def plan(names, profile, folder, overrides=None, source="command line", file=None):
+    """The jobs of the named exercises (all when none is named), every parameter checked before anything starts."""
+    chosen = [parameters.notebook_of(name) for name in names] or parameters.notebooks()
+    given = (parameters.read_file(file) if file else {}) | (overrides or {})
+    jobs = []
+    for notebook in dict.fromkeys(chosen):
+        values = parameters.of_profile(notebook, profile)
+        if "results" in given:
+            raise parameters.Refused("results: choose the folder with --results")
+        if given:
+            values = parameters.validate(notebook, values | given, source=str(file or source))
+        jobs.append(Job(notebook, values["profile"], values, folder))
+    return jobs
+
+
+@contextlib.contextmanager
+def only_one(folder):
+    """Holds the results folder; Refused where another run holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise parameters.Refused(f"another `lab run` works on {folder}; wait for it, or choose --results") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def collect(folder):
+    """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
+    found = {}
+    for path in sorted(folder.glob("*/verdicts.csv")):
+        if (path.parent / "run.json").exists():
+            table = pd.read_csv(path, dtype={"exercise": str, "n": "Int64"}, keep_default_na=False, na_values={
+                column: [""] for column in ("effect", "low", "high", "n")})  # fmt: skip
+            found |= {row["id"]: row for row in table.to_dict("records")}
+    blank = [claims.Verdict(id=c.id, exercise=c.exercise, verdict="pending", unit=c.unit,
+                            threshold=str(c.prediction or "")).model_dump() for c in claims.ledger().values()]  # fmt: skip
+    return pd.DataFrame([found.get(row["id"], row) for row in blank], columns=list(claims.Verdict.model_fields))
+
+
+def summarise(folder):
+    """Write claims.csv and README.md of a profile from its finished runs."""
+    table = collect(folder)
+    results.write_table(folder / "claims.csv", table)
+    lines = [f"# Results of the {folder.name} profile", "",
+             "Written by `lab run`. A row for each exercise; `claims.csv` holds every verdict.", "",
+             "| exercise | verdicts | minutes | figure |", "| --- | --- | --- | --- |"]  # fmt: skip
+    for notebook in parameters.notebooks():
+        run = results.read_run(folder / notebook.stem)
+        if run is None:
+            continue
+        counts = table[table.exercise == exercise_of(notebook)].verdict.value_counts()
+        verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        picture = next(iter(sorted((folder / notebook.stem / "figures").glob("*.png"))), None)
+        shown = f"![]({picture.relative_to(folder).as_posix()})" if picture else ""
+        title = f"[{title_of(notebook)}]({notebook.stem}/notebook.ipynb)"
+        lines.append(f"| {title} | {verdicts} | {run['seconds'] / 60:.1f} | {shown} |")
+        machine = f"\nMeasured on {run['machine']}, torch {run['versions']['torch']}.\n"
+    results.write_text(folder / "README.md", "\n".join(lines) + "\n" + machine)

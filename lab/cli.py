@@ -1,0 +1,265 @@
+"""The command `lab`: run, list, claims, doctor, clean."""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
+
+
+def refuse(error):
+    typer.echo(f"lab: {error}", err=True)
+    raise typer.Exit(2)
+
+
+def number_or_text(text):
+    """The YAML reading of a value on the command line."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+@app.command()
+def run(
+    exercises: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")] = None,
+    profile: Annotated[str, typer.Option(help="smoke, quick or full.")] = "quick",
+    jobs: Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    cluster: Annotated[str, typer.Option(help="A Dask scheduler, such as tcp://host:8786.")] = "",
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="A parameter; may be repeated.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
+    results: Annotated[str, typer.Option(help="Folder for results, inside the project.")] = "results",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is done.")] = False,
+):
+    """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
+    from lab import batch, parameters
+    from lab.results import inside_project
+
+    try:
+        overrides = {}
+        for item in parameter or []:
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise parameters.Refused(f"-p {item!r}: NAME=VALUE is wanted")
+            overrides[name] = number_or_text(value)
+        folder = inside_project(results)
+        check_device(device)
+        todo = batch.plan(exercises or [], profile, folder, overrides, file=file)
+        with batch.only_one(folder):
+            failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
+            for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
+                batch.summarise(place)
+    except (parameters.Refused, ValueError) as error:
+        refuse(error)
+    except OSError as error:
+        typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    raise typer.Exit(1 if failed else 0)
+
+
+def check_device(device):
+    """Refused for a device that is not there; torch is asked only where it matters."""
+    from lab.parameters import Refused
+
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise Refused(f"--device {device!r}: auto, cpu, cuda or mps are allowed")
+    if device in ("cuda", "mps"):
+        import torch
+
+        there = torch.cuda.is_available() if device == "cuda" else torch.backends.mps.is_available()
+        if not there:
+            raise Refused(f"--device {device}: not available here; auto and cpu are")
+
+
+def run_all(todo, fresh, environment):
+    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    failed, began = [], time.time()
+    for place, job in enumerate(todo, 1):
+        name = f"[{place}/{len(todo)}] {job.notebook.stem}"
+        if not fresh and job.done():
+            console.print(f"{name}: done already")
+            continue
+        start = time.time()
+        with tempfile.TemporaryDirectory() as folder, progress_line(console, name, Path(folder) / "sweep.json") as watch:
+            try:
+                job.run(environment | {"LAB_PROGRESS": Path(folder) / "sweep.json"}, watch)
+            except Exception as error:  # a failed notebook does not stop the others
+                failed.append((job, error))
+        took = time.time() - start
+        if failed and failed[-1][0] is job:
+            console.print(f"{name}: FAILED after {took:.0f} s")
+            console.print(explain(job, failed[-1][1]), markup=False)
+        else:
+            console.print(f"{name}: done in {took:.0f} s, {job.folder}", markup=False)
+    if failed:
+        names = ", ".join(job.notebook.stem for job, _ in failed)
+        console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
+    return failed
+
+
+def explain(job, error):
+    """What went wrong in which cell; a dead kernel is named as such."""
+    from papermill.exceptions import PapermillExecutionError
+
+    if isinstance(error, PapermillExecutionError):
+        return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}\n" + "\n".join(error.traceback[-1:])
+    if type(error).__name__ == "DeadKernelError":
+        return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
+    return f"{type(error).__name__}: {error}"
+
+
+class progress_line:
+    """A live line on a terminal, a plain line for every cell elsewhere: cell, trials done, elapsed, remaining."""
+
+    def __init__(self, console, name, file):
+        self.console, self.name, self.file = console, name, file
+        self.began, self.cell, self.cells = time.time(), 0, 0
+        self.sweep_began = {}
+
+    def __enter__(self):
+        from rich.live import Live
+
+        self.live = Live(get_renderable=self.text, console=self.console, refresh_per_second=2, transient=True)
+        if self.console.is_terminal:
+            self.live.start()
+        else:
+            self.console.print(f"{self.name}: started")
+        return self
+
+    def __exit__(self, *_):
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def __call__(self, cell, cells):
+        self.cell, self.cells = cell, cells
+
+    def text(self):
+        elapsed = time.time() - self.began
+        line = f"{self.name}: cell {self.cell}/{self.cells}, {elapsed:.0f} s"
+        try:
+            sweep = json.loads(self.file.read_text())
+        except (OSError, ValueError):
+            return line
+        first, done_first = self.sweep_began.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
+        line += f", {sweep['sweep']} {sweep['done']}/{sweep['total']} trials"
+        if sweep["done"] > done_first:
+            rate = (time.time() - first) / (sweep["done"] - done_first)
+            line += f", about {rate * (sweep['total'] - sweep['done']):.0f} s left"
+        return line
+
+
+@app.command("list")
+def list_exercises():
+    """The exercises, their notebooks, and the profiles in which they are done."""
+    from lab import batch, parameters
+    from lab.results import project_root
+
+    for notebook in parameters.notebooks():
+        done = []
+        for profile in parameters.PROFILES:
+            run = batch.results.read_run(project_root() / "results" / profile / notebook.stem)
+            if run:
+                done.append(f"{profile} {run['seconds'] / 60:.1f} min")
+        typer.echo(f"{batch.exercise_of(notebook):5} {notebook.stem:28} {batch.title_of(notebook)}")
+        typer.echo(f"{'':5} {'':28} results: {', '.join(done) or 'none yet'}")
+
+
+@app.command()
+def claims(
+    exercise: Annotated[str, typer.Option(help="Only of this exercise, such as 1.4.")] = "",
+    verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
+    profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
+):
+    """The ledger of claims with the verdicts of a profile."""
+    from lab import batch, parameters
+    from lab import claims as ledger
+    from lab.results import project_root
+
+    try:
+        if verdict and verdict not in ledger.VERDICTS:
+            raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
+        if profile not in parameters.PROFILES:
+            raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
+        by_id = ledger.ledger()
+        if exercise and exercise not in {c.exercise for c in by_id.values()}:
+            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.14, or beyond")
+    except ValueError as error:
+        refuse(error)
+    table = batch.collect(project_root() / "results" / profile)
+    table = table[(table.exercise == exercise) | (not exercise)]
+    table = table[(table.verdict == verdict) | (not verdict)]
+    for row in table.itertuples():
+        interval = "" if row.effect != row.effect else f"  {row.effect:.4g}"
+        interval += "" if row.low != row.low else f" [{row.low:.4g}, {row.high:.4g}]"
+        typer.echo(f"{row.exercise:7}{row.verdict:13}{row.id}{interval}")
+        typer.echo(f"{'':20}{by_id[row.id].claim}")
+    counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
+    typer.echo(f"{len(table)} claims: {counts or 'none'}")
+
+
+@app.command()
+def doctor():
+    """Check that the notebooks will find what they need; exit 1 and the remedy where not."""
+    import os
+    import platform
+    from importlib import metadata
+
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    from lab import parameters
+    from lab.results import project_root
+
+    problems = []
+    typer.echo(f"python     {platform.python_version()}  {sys.executable}")
+    for name in ("torch", "jupyterlab", "papermill", "pandas", "matplotlib", "dask"):
+        typer.echo(f"{name:10} {metadata.version(name)}")
+    try:
+        kernel = KernelSpecManager().get_kernel_spec("python3").argv[0]
+        kernel = sys.executable if kernel in ("python", "python3") else kernel
+        typer.echo(f"kernel     {kernel}")
+        if Path(kernel).parent.resolve() != Path(sys.executable).parent.resolve():
+            problems.append(f"the python3 kernel runs {kernel}, not {sys.executable}: use .venv/bin/jupyter lab")
+    except NoSuchKernel:
+        problems.append("there is no python3 kernel: pip install ipykernel")
+    typer.echo(f"cores      {os.cpu_count()}")
+    typer.echo(f"memory     {parameters.available_memory() / 2**30:.1f} GiB available")
+    root = project_root()
+    typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
+    if not os.access(root / "results", os.W_OK):
+        problems.append(f"{root / 'results'} cannot be written to")
+    for problem in problems:
+        typer.echo(f"problem    {problem}", err=True)
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def clean(
+    trials: Annotated[bool, typer.Option("--trials", help="Also forget finished trials: the next run starts anew.")] = False,
+):
+    """Remove what interrupted and interactive runs left; with --trials the trial store as well."""
+    import shutil
+
+    from lab.results import project_root
+
+    for name in (".running", "interactive") + ((".trials",) if trials else ()):
+        folder = project_root() / "results" / name
+        if folder.exists():
+            shutil.rmtree(folder)
+            typer.echo(f"removed {folder}")

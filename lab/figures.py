@@ -1,0 +1,60 @@
+"""One look for every figure. Text in figures is English and mathematics; prose around them comes in both languages."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from cycler import cycler
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in print.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+
+STYLE = {
+    "figure.figsize": (7.2, 3.6),
+    "figure.dpi": 100,
+    "savefig.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "axes.prop_cycle": cycler(color=COLORS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "font.size": 9,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.hashsalt": "lab",  # the same figure gives the same file
+}
+
+
+def draw(plot, table):
+    """The figure that plot(table, subplots) makes in the lab's look; `subplots` is matplotlib's."""
+    with mpl.rc_context(STYLE):
+        figures = set(plt.get_fignums())
+        plot(table)
+        (new,) = set(plt.get_fignums()) - figures
+        return plt.figure(new)
+
+
+def save(figure, stem):
+    """Write stem.png and stem.svg."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure.savefig(stem.with_suffix(".png"), metadata={"Software": None})
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+
+
+def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
+    """Every seed as a dot, their mean as a line, its 95 % t interval as a band."""
+    from lab.measure.statistics import mean
+
+    groups = table.groupby(x)[y]
+    xs = list(groups.groups)
+    intervals = [mean(values) for _, values in groups]
+    (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
+    axes.fill_between(xs, [i.low for i in intervals], [i.high for i in intervals], color=line.get_color(), alpha=0.18, lw=0)
+    axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
+    return line

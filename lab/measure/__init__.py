@@ -1,0 +1,1 @@
+"""Instruments that observe models without the models knowing: they take any torch module, and know none."""

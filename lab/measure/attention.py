@@ -1,0 +1,199 @@
+"""Observe attention where it happens: at calls of F.scaled_dot_product_attention, of any model.
+
+Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key, t query of a block.
+A measure maps a block (weights (b, h, t, k), q_positions (t,), k_positions (k,)) to values (b, h, t). NaN says that a
+query has nothing to measure: it is left out of the mean. The weights live in a buffer that the next block overwrites.
+"""
+
+import math
+from contextlib import contextmanager
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import CausalBias
+from torch.overrides import TorchFunctionMode
+
+
+@contextmanager
+def attention_probe(measures, *, keep_maps=False, block_bytes=16 * 2**20):
+    """Measure every attention call inside: `with attention_probe([entropy]) as probe: model(x)`, `probe.table()`.
+
+    measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 at least, rebuilt for
+    as many queries at a time as fill block_bytes. keep_maps=True also keeps them in `probe.maps`, one (b, h, q, k)
+    tensor for each call. What the model computes is unchanged.
+
+    Query positions are the last of the key positions 0..k-1, as with a cache; they start at 0 where queries outnumber
+    keys. Rows that are masked entirely are 0 in the weights and left out of the mean.
+
+    Raises RuntimeError at the end where attention was not observed: no call, or one inside nn.MultiheadAttention (and
+    so nn.TransformerEncoder), which hides it.
+    """
+    probe = _Probe(measures, keep_maps, block_bytes)
+    with probe:
+        yield probe
+    if probe.hidden or not probe.calls:
+        raise RuntimeError(
+            f"attention was never observed: {probe.calls} calls of F.scaled_dot_product_attention, {probe.hidden} of "
+            "nn.MultiheadAttention, which hides its own; fused layers and hand-written attention cannot be seen either"
+        )
+
+
+class _Probe(TorchFunctionMode):
+    def __init__(self, measures, keep_maps, block_bytes):
+        super().__init__()
+        self.measures = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
+        if len(self.measures) < len(measures):
+            raise ValueError(f"two measures share a name: {[m.__name__ for m in measures]}; use a mapping")
+        self.keep_maps, self.block_bytes = keep_maps, block_bytes
+        self.calls, self.hidden, self.maps, self.rows = 0, 0, [], []
+
+    def table(self):
+        """One row per call, head and measure; value is the mean over batch and queries, empty where all are NaN."""
+        return pd.DataFrame(self.rows, columns=["call", "head", "measure", "value"])
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            self.observe(*args, **(kwargs or {}))
+        self.hidden += func is F.multi_head_attention_forward
+        return result
+
+    def observe(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+            if isinstance(attn_mask, CausalBias):
+                attn_mask = attn_mask._materialize(query.device)
+            for name, measure in self.measures.items():
+                if getattr(measure, "queries", math.inf) < query.shape[-2]:
+                    raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")
+            totals, blocks = [], _blocks(query, key, attn_mask, is_causal, scale, self.block_bytes)
+            for start, weights, empty, q_positions, k_positions in blocks:
+                b, h, t, width = weights.shape
+                if self.keep_maps and start == 0:
+                    self.maps.append(weights.new_zeros(b, h, query.shape[-2], key.shape[-2]))
+                if self.keep_maps:
+                    self.maps[-1][:, :, start : start + t, :width] = weights
+                for name, measure in self.measures.items():
+                    values = measure(weights, q_positions, k_positions)
+                    if values.shape != (b, h, t):
+                        raise ValueError(f"{name} returned {tuple(values.shape)}, not {(b, h, t)}")
+                    counted = ~(values.isnan() | empty)
+                    totals.append(torch.stack([values.where(counted, 0).sum((0, 2)), counted.sum((0, 2))]))  # (2, h)
+        if totals:
+            totals = torch.stack(totals).cpu().double().unflatten(0, (-1, len(self.measures))).sum(0)  # (measure, 2, h)
+            for name, (total, count) in zip(self.measures, totals, strict=True):
+                self.rows.extend((self.calls, head, name, x) for head, x in enumerate((total / count).tolist()))
+        self.calls += 1
+
+
+def _blocks(query, key, mask, is_causal, scale, block_bytes):
+    """Yield (start, weights (b, h, t, k), empty (b, h, t) or False, q_positions (t,), k_positions (k,)) for each block.
+
+    The weights equal those of F.scaled_dot_product_attention: its is_causal aligns query 0 with key 0 also where the
+    lengths differ. Keys that no query of a causal block sees are left out, so k grows from block to block.
+    """
+    if query.ndim > 4:
+        raise ValueError(f"attention_probe takes queries (b, h, q, d), (h, q, d) or (q, d), not {tuple(query.shape)}")
+    query, key = (x.detach()[(None,) * (4 - x.ndim)] for x in (query, key))  # (b, h, q, d), (b, g, k, d)
+    b, h = (max(sizes) for sizes in zip(query.shape[:2], key.shape[:2], strict=True))
+    g, k_len, d = key.shape[1:]
+    q_len, dtype = query.shape[2], torch.promote_types(query.dtype, torch.float32)
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    query = query.expand(b, h, q_len, d)
+    keys = key.to(dtype).expand(b, g, k_len, d).reshape(b * g, k_len, d).mT  # (b g, d, k)
+    if mask is not None:
+        mask = mask.detach().expand(torch.broadcast_shapes(mask.shape, (q_len, k_len)))  # (..., q, k), no copy
+    k_positions = torch.arange(k_len, device=query.device)
+    q_positions = torch.arange(q_len, device=query.device) + max(k_len - q_len, 0)
+    size = max(1, min(q_len, block_bytes // max(1, b * h * k_len * dtype.itemsize)))
+    buffers = torch.empty(2, b * h * size * k_len, dtype=dtype, device=query.device)
+    for start in range(0, q_len, size):
+        stop = min(start + size, q_len)
+        width = stop if is_causal and q_len == k_len else k_len
+        scores, weights = (x[: b * h * (stop - start) * width].view(b * g, -1, width) for x in buffers)  # (b g, r t, k)
+        block = query[:, :, start:stop].to(dtype).mul(scale).reshape(b * g, -1, d)
+        torch.bmm(block, keys[..., :width], out=scores)
+        scores, weights = (x.view(b, h, stop - start, width) for x in (scores, weights))
+        if is_causal:  # every query of the block sees the keys before start
+            future = torch.ones_like(scores[0, 0, :, start:], dtype=torch.bool).triu(1)
+            scores[..., start:].masked_fill_(future, -torch.inf)
+        if mask is not None:
+            part = mask[..., start:stop, :width]
+            scores.masked_fill_(~part, -torch.inf) if part.dtype == torch.bool else scores.add_(part)
+        torch.softmax(scores, -1, out=weights)
+        empty = mask is not None and scores.amax(-1).isneginf()
+        if mask is not None:
+            weights.masked_fill_(empty[..., None], 0)
+        yield start, weights, empty, q_positions[start:stop], k_positions[:width]
+
+
+def entropy(weights, q_positions, k_positions):
+    """Shannon entropy of each row in nats, 0 log 0 = 0: (b, h, t)."""
+    return weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().mul_(weights).sum(-1).neg_()
+
+
+def distance(weights, q_positions, k_positions):
+    """Mean |q - k| under the weights, in positions: (b, h, t)."""
+    gap = (q_positions[:, None] - k_positions).abs()  # (t, k)
+    return torch.linalg.vecdot(weights, gap.to(weights.dtype))
+
+
+def sink_mass(weights, q_positions, k_positions):
+    """Weight on key 0: (b, h, t)."""
+    return weights[..., 0]
+
+
+def max_weight(weights, q_positions, k_positions):
+    """Largest weight of each row: (b, h, t)."""
+    return weights.amax(-1)
+
+
+def row_sum(weights, q_positions, k_positions):
+    """Sum of each row, 1 unless something is broken: (b, h, t)."""
+    return weights.sum(-1)
+
+
+def local_mass(radius):
+    """Measure: weight on the keys at most `radius` positions away."""
+
+    def measure(weights, q_positions, k_positions):
+        return torch.linalg.vecdot(weights, ((q_positions[:, None] - k_positions).abs() <= radius).to(weights.dtype))
+
+    measure.__name__ = f"local_mass_{radius}"
+    return measure
+
+
+def offset_mass(offset):
+    """Measure: weight on the key `offset` positions before the query, NaN where that precedes the first key."""
+
+    def measure(weights, q_positions, k_positions):
+        return _picked(weights, (q_positions - offset)[None])
+
+    measure.__name__ = f"offset_mass_{offset}"
+    return measure
+
+
+def mass_on(targets):
+    """Measure: weight on the target keys of each query, NaN where a query has none.
+
+    targets: integer key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k). The last row belongs to
+    the last query; with a cache, rows may cover all positions, and a call uses those of its own queries.
+    """
+
+    def measure(weights, q_positions, k_positions):
+        rows = q_positions - max(len(k_positions) - targets.shape[1], 0)
+        chosen = targets.to(weights.device)[:, rows]  # (b, t) or (b, t, k)
+        if targets.dtype != torch.bool:
+            return _picked(weights, chosen)
+        mass = torch.linalg.vecdot(weights, chosen[:, None, :, : len(k_positions)].to(weights.dtype))
+        return mass.masked_fill(~chosen.any(-1)[:, None], torch.nan)
+
+    measure.__name__, measure.queries = "mass_on", targets.shape[1]
+    return measure
+
+
+def _picked(weights, target):
+    """The weights (b, h, t) at key indices (b or 1, t), NaN where these are negative, 0 beyond the last key."""
+    index = target.clamp(0, weights.shape[-1] - 1)[:, None, :, None].expand(*weights.shape[:3], 1)
+    mass = weights.gather(-1, index).squeeze(-1)
+    return mass.where((target < weights.shape[-1])[:, None], 0).masked_fill((target < 0)[:, None], torch.nan)

@@ -1,0 +1,213 @@
+"""What a Transformer block costs: closed formulas, and the times and bytes they are held against.
+
+n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward width, B batch, L layers.
+The formulas are plain arithmetic: numbers go in, or sympy symbols (where `causal` is False).
+"""
+
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from ctypes import CDLL
+from functools import reduce
+from importlib import import_module
+
+import pandas as pd
+import torch
+
+
+def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
+    """Multiply-adds of one attention layer on one sequence, by operation (chapter §1.1.3).
+
+    `causal` counts the pairs that may be seen, n(n+1)/2; a kernel that masks afterwards still does all n².
+    """
+    pairs = n * (n + 1) // 2 if causal else n * n
+    query, key = n * d * h * w, n * d * g * w
+    return {"q": query, "k": key, "v": key, "scores": h * pairs * w, "mix": h * pairs * w, "out": query}
+
+
+def softmax_operations(n, h):
+    """Scalar operations of h n x n softmaxes: 1/√w, maximum, difference, exp, sum and quotient (chapter §1.1.3)."""
+    return h * n * (4 * n + 2 * (n - 1))
+
+
+def feedforward_macs(n, d, f, gated=False):
+    """Multiply-adds of one feed-forward layer on one sequence; a gate adds a third matrix (Shazeer 2020)."""
+    return (3 if gated else 2) * n * d * f
+
+
+def block_macs(n, d, h, g, w, f, *, gated=False, causal=False) -> dict:
+    """Multiply-adds of one block on one sequence, by operation: attention's six and the feed-forward layer."""
+    return attention_macs(n, d, h, g, w, causal=causal) | {"feedforward": feedforward_macs(n, d, f, gated)}
+
+
+def crossings(d, f, *, gated=False) -> dict:
+    """Lengths n where the two products over pairs cost as much as attention's projections, and as all else in a block.
+
+    For full attention with h·w = d and as many key-value heads; f = 4d gives 2d and 6d (chapter §1.1.3).
+    """
+    once = block_macs(1, d, 1, 1, d, f, gated=gated)  # pairs grow as n², the rest as n: they meet at n = rest / pairs
+    pairs = once.pop("scores") + once.pop("mix")
+    rest = sum(once.values())
+    return {"projections": (rest - once["feedforward"]) / pairs, "block": rest / pairs}
+
+
+def attention_parameters(d, h, g, w, *, bias=False):
+    """Parameters of the query, key, value and output maps (chapter §1.2.5)."""
+    return 2 * d * h * w + 2 * d * g * w + (h * w + 2 * g * w + d if bias else 0)
+
+
+def feedforward_parameters(d, f, *, gated=False, bias=False):
+    """Parameters of one feed-forward layer, two matrices or three with a gate (chapter §1.4)."""
+    inner = 2 if gated else 1
+    return (inner + 1) * d * f + (inner * f + d if bias else 0)
+
+
+def norm_parameters(d, *, bias=True):
+    """Parameters of one norm over d features: gain and bias (LayerNorm), or the gain alone (RMSNorm)."""
+    return 2 * d if bias else d
+
+
+def cache_elements(n, g, w, B=1):
+    """Elements in one layer's cache of keys and values at length n (chapter §1.2.5)."""
+    return 2 * B * n * g * w
+
+
+def score_elements(n, h, B=1):
+    """Elements of one layer's scores, if they are stored: h·n² a sequence (chapter §1.1.3)."""
+    return B * h * n * n
+
+
+def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
+    """Bytes read to decode one token for each of B sequences at length n: block weights once, caches once.
+
+    Norms, biases, embeddings and activations are left out (Shazeer 2019 §2.4).
+    """
+    weights = attention_parameters(d, h, g, w) + feedforward_parameters(d, f, gated=gated)
+    return L * element_bytes * (weights + cache_elements(n, g, w, B))
+
+
+def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
+    """How many times faster g key-value heads decode than h, where only moved bytes cost time: an upper bound."""
+    return decode_bytes(n, d, h, h, w, f, B=B, gated=gated) / decode_bytes(n, d, h, g, w, f, B=B, gated=gated)
+
+
+def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
+    """Wall-clock of every function in rounds of shuffled order: columns name, repeat, seconds, one row per call.
+
+    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians.
+    """
+    if not callables or repeats < 1:
+        raise ValueError("give at least one function and one repeat")
+    for function in callables.values():
+        for _ in range(warmup):
+            function()
+    order, names, rows = random.Random(seed), list(callables), []
+    for repeat in range(repeats):
+        for name in order.sample(names, len(names)):
+            rows.append((name, repeat, _seconds(callables[name])))
+    return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
+
+
+def peak_memory(function, *args, warmup_args=None, **kwargs) -> int:
+    """Largest extra memory, in bytes, while `function(*args, **kwargs)` runs in a fresh process.
+
+    The function lives at the top of an importable module, its arguments are plain JSON values. `warmup_args`, a tiny
+    size, is run first so that libraries and thread pools are in the baseline. Counts GPU memory once the function uses
+    CUDA, else resident memory. ValueError for a function that no process can import; RuntimeError if the call fails
+    or is killed.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module in (None, "__main__") or _found(module, name) is not function:
+        raise ValueError(f"a new process cannot import {function}: move it to the top of a module")
+    job = [module, name, args, kwargs, warmup_args, torch.get_num_threads()]
+    # Every large block gets its own mapping, which glibc gives back when it is freed.
+    honest = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    command = [sys.executable, "-P", "-c", "from lab.measure.cost import _answer_peak; _answer_peak()"]
+    environment = os.environ | honest | {"PYTHONPATH": path}
+    done = subprocess.run(command, input=json.dumps(job), env=environment, capture_output=True, text=True)
+    if done.returncode:
+        cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else done.stderr.strip()[-2000:]
+        raise RuntimeError(f"{module}.{name}{args} failed in its own process: {cause}")
+    return int(done.stdout.split()[-1])
+
+
+def machine_peaks(device="cpu") -> dict:
+    """The roofline of this machine, measured within a second: float32 matrix product and copy, best of ten.
+
+    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
+    """
+    size = 1024 if device == "cpu" else 8192
+    a, b, out = (torch.ones(size, size, device=device) for _ in range(3))
+    source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
+    target = torch.empty_like(source)
+    calls = {"matmul": lambda: torch.mm(a, b, out=out), "copy": lambda: target.copy_(source)}
+    best = interleaved(calls, repeats=10).groupby("name")["seconds"].min()
+    return {
+        "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
+        "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _seconds(function):
+    _synchronize()
+    start = time.perf_counter()
+    function()
+    _synchronize()
+    return time.perf_counter() - start
+
+
+def _synchronize():
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
+
+
+def _found(module, name):
+    """What stands under a dotted name in a module, None where nothing does."""
+    return reduce(lambda place, part: getattr(place, part, None), str(name).split("."), import_module(module))
+
+
+def _answer_peak():
+    """The new process of `peak_memory`: job on standard input, bytes on standard output."""
+    module, name, args, kwargs, warmup_args, threads = json.load(sys.stdin)
+    torch.set_num_threads(threads)
+    function = _found(module, name)
+    with redirect_stdout(sys.stderr):
+        if warmup_args is not None:
+            function(*warmup_args, **kwargs)
+        gc.collect()
+        if sys.platform == "linux" and hasattr(glibc := CDLL(None), "malloc_trim"):
+            glibc.malloc_trim(0)
+        cuda_before = 0
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+            cuda_before = torch.cuda.memory_allocated()
+        before = _resident_peak(reset=True)
+        function(*args, **kwargs)
+        extra = _resident_peak(reset=False) - before
+        if torch.cuda.is_initialized():
+            extra = torch.cuda.max_memory_allocated() - cuda_before
+    print(extra)
+
+
+def _resident_peak(reset):
+    """Peak resident bytes of this process, on Linux since the last reset."""
+    try:
+        if reset:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

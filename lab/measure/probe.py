@@ -1,0 +1,126 @@
+"""Watch any torch module from outside: `tap` keeps numbers and changes nothing, `edit` changes activations."""
+
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+import pandas as pd
+import torch
+
+COLUMNS = ["site", "measure", "call", "index", "value"]
+
+
+@contextmanager
+def tap(model, sites, *, gradients=False):
+    """Measure the outputs of modules while they run: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
+
+    sites: {glob over model.named_modules(): measure or list of measures}; a measure maps the detached output of the
+    module (the first element, where it is a tuple) to a number or a vector. With gradients=True it gets the gradient
+    that arrives at that output instead. Only the numbers are kept.
+
+    Yields a function without arguments that returns what was measured so far: columns site, measure, call (the n-th
+    time that this module ran, from 0), index (entry of a vector, empty for a number) and value. A module that stands in
+    several places of the model has one name, its first, and one row for each of its calls.
+
+    Raises LookupError where a glob matches no module, and RuntimeError at the end where a tapped module never fired: a
+    parent that uses its weights without calling it (nn.MultiheadAttention.out_proj), or no gradient that arrived.
+    """
+    rows, calls, handles = [], {}, []
+
+    def record(site, measures, call, tensor):
+        with torch.no_grad():
+            rows.extend(row for m in measures for row in _rows(site, m, call, tensor.detach()))
+
+    def watch(site, measures):
+        def hook(module, inputs, output):
+            tensor, call = _tensor(site, output), calls.get(site, 0)
+            calls[site] = call + 1
+            if not gradients:
+                record(site, measures, call, tensor)
+            elif tensor.requires_grad:
+                tensor = tensor.clone() if tensor._is_view() else tensor  # a view changed in place loses its hooks
+                handles.append(tensor.register_hook(lambda gradient: record(site, measures, call, gradient)))
+                return _with_tensor(output, tensor)
+
+        return hook
+
+    try:
+        chosen = _selected(model, sites)
+        for site, (module, measures) in chosen.items():
+            handles.append(module.register_forward_hook(watch(site, dict.fromkeys(measures))))
+        yield lambda: pd.DataFrame(rows, columns=COLUMNS).astype({"index": "Int64", "value": float})
+        _assert_fired(set(chosen), {row[0] for row in rows}, "; no gradient arrived there" if gradients else "")
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def edit(model, sites):
+    """Replace the outputs of modules while they run: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
+
+    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element is replaced. Several
+    functions for one module apply in the order given. A `tap` opened inside an `edit` measures what the edit returned.
+    Raises LookupError and RuntimeError as `tap` does, and TypeError where a function returns no tensor.
+    """
+    fired, handles = set(), []
+
+    def change(site, functions):
+        def hook(module, inputs, output):
+            tensor = _tensor(site, output)
+            fired.add(site)
+            for function in functions:
+                tensor = function(tensor)
+                if not isinstance(tensor, torch.Tensor):
+                    raise TypeError(f"edit of {site!r} returned {type(tensor).__name__}, not a tensor")
+            return _with_tensor(output, tensor)
+
+        return hook
+
+    try:
+        selected = _selected(model, sites)
+        for site, (module, functions) in selected.items():
+            handles.append(module.register_forward_hook(change(site, functions)))
+        yield
+        _assert_fired(set(selected), fired)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _selected(model, sites):
+    """{name: (module, functions)} of all modules that the globs choose."""
+    modules, chosen = dict(model.named_modules()), {}
+    for glob, functions in sites.items():
+        names = [name for name in modules if fnmatchcase(name, glob)]
+        if not names:
+            raise LookupError(f"{glob!r} matches no module; there are {list(modules)}")
+        for name in names:
+            _, wanted = chosen.setdefault(name, (modules[name], []))
+            wanted.extend(functions if isinstance(functions, list | tuple) else [functions])
+    return chosen
+
+
+def _assert_fired(chosen, fired, why=""):
+    if chosen - fired:
+        raise RuntimeError(f"never called through: {sorted(chosen - fired)}{why}")
+
+
+def _tensor(site, output):
+    """The tensor that a module returned, alone or first of a tuple."""
+    first = output[0] if isinstance(output, tuple) and output else output
+    if not isinstance(first, torch.Tensor):
+        raise TypeError(f"{site!r} returns {type(first).__name__}: choose a module that returns a tensor")
+    return first
+
+
+def _with_tensor(output, tensor):
+    return tensor if isinstance(output, torch.Tensor) else (tensor, *output[1:])
+
+
+def _rows(site, measure, call, tensor):
+    value, name = torch.as_tensor(measure(tensor)), getattr(measure, "__name__", str(measure))
+    if value.ndim > 1:
+        raise TypeError(f"measure {name} returned a tensor of shape {tuple(value.shape)}: a number or a vector is kept")
+    if value.ndim == 0:
+        return [(site, name, call, pd.NA, value.item())]
+    return [(site, name, call, index, entry) for index, entry in enumerate(value.tolist())]

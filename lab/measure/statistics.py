@@ -1,0 +1,219 @@
+"""Intervals for small numbers of seeds, and the checks that make a comparison fair.
+
+Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds. Non-finite input is
+an error: a diverged run is counted, never averaged.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import inf, nan, sqrt
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, stats
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval, in the unit of what was measured.
+
+    `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds with power .8
+    (two-sided t test at 5 %, the observed spread taken as true).
+    """
+
+    effect: float
+    low: float
+    high: float
+    n: int
+    mde: float = nan
+
+
+def mean(values) -> Interval:
+    """Mean of independent repetitions, Student t. One value alone has an infinite interval."""
+    values = _numbers(values, "values")
+    error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
+    return _student(values.mean(), error, len(values) - 1, len(values))
+
+
+def paired(a, b) -> Interval:
+    """Mean of a - b over seeds, Student t of the differences.
+
+    Two Series are aligned on their index, the seed; two plain sequences are taken as aligned already. ValueError if
+    seeds or lengths differ, if a seed occurs twice, or if only one of the two is a Series.
+    """
+    a, b = _pairs(a, b, "a", "b")
+    return mean(a - b)
+
+
+def ratio(a, b) -> Interval:
+    """Geometric mean of a / b over seeds, t on the logarithms; its null value is 1, and `mde` is a factor above 1."""
+    a, b = (_positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True))
+    logs = mean(np.log(a) - np.log(b))
+    with np.errstate(over="ignore"):
+        effect, low, high, mde = (float(np.exp(value)) for value in (logs.effect, logs.low, logs.high, logs.mde))
+    return Interval(effect, low, high, logs.n, mde)
+
+
+def spread_ratio(a, b) -> Interval:
+    """Standard deviation of a over that of b, with the F interval; its null value is 1.
+
+    Assumes two independent samples from normal distributions. Heavy tails make this interval too narrow, and runs
+    that share seeds are not independent (with positive correlation it is then too wide). `n` is the smaller sample.
+    """
+    a, b = _numbers(a, "a"), _numbers(b, "b")
+    if min(len(a), len(b)) < 2 or np.ptp(b) == 0:
+        raise ValueError("each side needs two values or more, and b must vary")
+    quotient = float(a.std(ddof=1) / b.std(ddof=1))
+    low, high = quotient / np.sqrt(stats.f.ppf([0.975, 0.025], len(a) - 1, len(b) - 1))
+    return Interval(quotient, float(low), float(high), min(len(a), len(b)))
+
+
+def proportion(successes: int, n: int) -> Interval:
+    """Share of successes in n independent trials, Wilson's score interval (Wilson 1927)."""
+    if successes != int(successes) or n != int(n) or not 0 <= successes <= n or n < 1:
+        raise ValueError(f"need whole numbers 0 <= successes <= n and n >= 1, got {successes} of {n}")
+    low, high = stats.binomtest(int(successes), int(n)).proportion_ci(method="wilson")
+    return Interval(float(successes / n), float(low), float(high), int(n))
+
+
+def slope(x, y) -> Interval:
+    """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
+
+    Two points leave no residual, so their interval is infinite. ValueError without two distinct x.
+    """
+    x, y = _pairs(x, y, "x", "y")
+    if len(np.unique(x)) < 2:
+        raise ValueError("a slope needs at least two distinct x")
+    fit = stats.linregress(x, y)
+    return _student(fit.slope, fit.stderr if len(x) > 2 else inf, len(x) - 2, len(x))
+
+
+def exponent(x, y, seeds=None) -> Interval:
+    """Exponent p of y ~ x^p, the slope on log-log axes.
+
+    With one y per x the interval comes from the residuals. With repetitions, y of shape (repetitions, len(x)) or long
+    columns x, y, seeds, p is fitted in each and the t interval is over repetitions.
+    """
+    single = seeds is None and np.ndim(y) == 1
+    x, y = _repetitions(x, y, seeds)
+    if single:
+        return slope(np.log(x), np.log(y[0]))
+    return mean([slope(np.log(x), np.log(row)).effect for row in y])
+
+
+def local_exponents(x, y, seeds=None) -> pd.DataFrame:
+    """Exponents between neighbouring x: columns x (geometric mean of the two), exponent, low, high, n.
+
+    Input as in `exponent`; the intervals are over repetitions, so one repetition has infinite ones.
+    """
+    x, y = _repetitions(x, y, seeds)
+    order = np.argsort(x)
+    log_x, log_y = np.log(x[order]), np.log(y[:, order])
+    if (np.diff(log_x) == 0).any():
+        raise ValueError("x holds a value twice; give repetitions as rows of y or through seeds")
+    table = pd.DataFrame([asdict(mean(column)) for column in (np.diff(log_y) / np.diff(log_x)).T])
+    table.insert(0, "x", np.exp((log_x[1:] + log_x[:-1]) / 2))
+    return table.drop(columns="mde").rename(columns={"effect": "exponent"})
+
+
+class UnfairComparison(ValueError):
+    """Arms that are to be compared differ in more, or in less, than their treatment."""
+
+
+def check_arms(table, arm, *, fingerprint="fingerprint", seed="seed", matched=(), tolerance=0.02, data="data_hash"):
+    """One row per check (check, finding) of a long table of runs, or UnfairComparison naming the arms.
+
+    At each seed every arm has its own output fingerprint at initialisation (else a switch had no effect) and the same
+    `data` hashes; all arms ran the same seeds; each `matched` column (parameters, FLOPs) differs by at most
+    `tolerance`, largest over smallest: call it for one size at a time. None for `fingerprint` or `data` leaves that
+    check out, and the answer says so. ValueError for missing columns or cells, or fewer than two arms.
+    """
+    wanted = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
+    if unusable := [name for name in wanted if name not in table.columns or table[name].isna().any()]:
+        raise ValueError(f"columns {unusable} are absent or have holes; the table has {list(table.columns)}")
+    arms = sorted(table[arm].unique().tolist(), key=str)
+    if len(arms) < 2:
+        raise ValueError(f"a comparison needs two arms or more, column {arm!r} has {arms}")
+
+    def same(column, group, where):
+        seen = {name: set(rows) for name, rows in group.groupby(arm)[column]}
+        if odd := [name for name in arms if seen.get(name) != seen.get(arms[0])]:
+            raise UnfairComparison(f"arms {odd} have another {column} than {arms[0]!r}{where}")
+
+    same(seed, table, ": they cannot be paired")
+    findings = [("same seeds", f"{len(arms)} arms, {table[seed].nunique()} seeds each")]
+    if fingerprint is not None:
+        for (at, _), group in table.groupby([seed, fingerprint]):
+            if len(twins := group[arm].unique().tolist()) > 1:
+                raise UnfairComparison(f"arms {twins} give the same output at seed {at}: one was never switched")
+    findings.append(("distinct outputs", "all differ" if fingerprint is not None else "not checked"))
+    if data is not None:
+        for at, group in table.groupby(seed):
+            same(data, group, f" at seed {at}")
+    findings.append(("same data", "equal at every seed" if data is not None else "not checked"))
+    for column in matched:
+        low, high = table.groupby(arm)[column].min(), table.groupby(arm)[column].max()
+        excess = high.max() / low.min() - 1 if low.min() > 0 else inf
+        if excess > tolerance:
+            ends = f"arm {high.idxmax()} has {high.max():,}, arm {low.idxmin()} {low.min():,}"
+            raise UnfairComparison(f"{column}: {ends}, {excess:.1%} apart (allowed {tolerance:.1%})")
+        findings.append((f"matched {column}", f"within {excess:.2%} (allowed {tolerance:.1%})"))
+    return pd.DataFrame(findings, columns=["check", "finding"])
+
+
+@lru_cache
+def _quantiles(degrees):
+    """(two-sided 5 % point of t, noncentrality found with power .8; the far tail, below 1e-6, is left out)."""
+    bound = float(stats.t.ppf(0.975, degrees))
+    return bound, optimize.brentq(lambda shift: stats.nct.sf(bound, degrees, shift) - 0.8, 0.5, 2 * bound + 5)
+
+
+def _student(effect, error, degrees, n):
+    if degrees < 1:
+        return Interval(float(effect), -inf, inf, n, inf)
+    bound, shift = _quantiles(degrees)
+    return Interval(
+        float(effect), float(effect - bound * error), float(effect + bound * error), n, float(shift * error)
+    )
+
+
+def _numbers(values, name):
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        finite = f"{np.isfinite(values).sum()} of {values.size}"
+        raise ValueError(f"{name} must be a non-empty list of finite numbers: shape {values.shape}, {finite} finite")
+    return values
+
+
+def _positive(values, name):
+    if (values <= 0).any():
+        raise ValueError(f"{name} must be positive to take logarithms, smallest is {values.min():g}")
+    return values
+
+
+def _pairs(a, b, name_a, name_b):
+    if isinstance(a, pd.Series) != isinstance(b, pd.Series):
+        raise ValueError(f"{name_a} and {name_b} must both be Series indexed by seed, or neither")
+    if isinstance(a, pd.Series):
+        odd = list(a.index.symmetric_difference(b.index))
+        if odd or not (a.index.is_unique and b.index.is_unique):
+            raise ValueError(f"index {name_a} and {name_b} by the same seeds, once each; only in one: {odd}")
+        b = b.loc[a.index]
+    a, b = _numbers(a, name_a), _numbers(b, name_b)
+    if len(a) != len(b):
+        raise ValueError(f"{name_a} has {len(a)} values, {name_b} has {len(b)}")
+    return a, b
+
+
+def _repetitions(x, y, seeds):
+    """x (points,) and y (repetitions, points), both positive."""
+    if seeds is not None:
+        table = pd.DataFrame({"x": np.asarray(x), "y": np.asarray(y), "seed": np.asarray(seeds)})
+        wide = table.pivot(index="seed", columns="x", values="y")  # ValueError if a seed has two y at one x
+        if table.isna().any(axis=None) or wide.isna().any(axis=None):
+            raise ValueError(f"every seed needs a y at every x, but {wide.isna().sum().sum()} are missing")
+        x, y = wide.columns.to_numpy(), wide.to_numpy()
+    x, y = _positive(_numbers(x, "x"), "x"), np.atleast_2d(np.asarray(y, dtype=float))
+    if y.ndim != 2 or y.shape[1] != len(x):
+        raise ValueError(f"y of shape {y.shape} does not give one value to each of {len(x)} x")
+    return x, _positive(_numbers(y.ravel(), "y"), "y").reshape(y.shape)

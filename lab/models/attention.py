@@ -1,0 +1,43 @@
+"""Multi-head attention composed of its seams, and the cache of keys and values (chapter §1.1, §1.2)."""
+
+import torch
+from torch import nn
+
+from lab.models.heads import Heads
+from lab.models.scores import Score
+
+
+class Attention(nn.Module):
+    """x (b, t, m) -> (b, t, m). Heads split, the position turns query and key, the score mixes, heads join."""
+
+    def __init__(self, config, position):
+        super().__init__()
+        self.heads = Heads.build(config.heads, config)
+        self.score = Score.build(config.score, config)
+        self.position = position
+
+    def forward(self, x, cache=None, **visible):
+        q, k, v = self.heads.split(x)  # (b, h, t, d), (b, g, t, d)
+        q, k = self.position.at_query_key(q, k, start=0 if cache is None else cache.length)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.heads.join(self.score(q, k, v, **visible))
+
+
+class Cache:
+    """Preallocated keys and values of one layer: 2 x batch x kv_heads x context x d_head elements."""
+
+    def __init__(self, batch, kv_heads, context, d_head, **tensor):
+        self.keys = torch.empty(batch, kv_heads, context, d_head, **tensor)
+        self.values = torch.empty_like(self.keys)
+        self.length = 0
+
+    def extend(self, k, v):
+        """All keys and values so far, the new ones last. ValueError when the cache is full."""
+        end = self.length + k.shape[2]
+        if end > self.keys.shape[2]:
+            raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]

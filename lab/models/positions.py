@@ -1,0 +1,173 @@
+"""Position encodings (chapter §1.3): at the input, at query and key, or as a bias on the scores; identity by default.
+
+Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of the first token given,
+which is not 0 when earlier keys come from a cache.
+"""
+
+import math
+
+import mpmath
+import numpy as np
+import torch
+from torch import nn
+
+from lab.models.seams import Seam
+
+
+class Position(nn.Module, Seam):
+    """Three hooks, each the identity unless a variant overrides it. One module serves all layers."""
+
+    per_head = False  # True where its tables depend on the number or the width of heads
+
+    def __init__(self, config):
+        super().__init__()
+
+    def at_input(self, x, start=0):  # (b, q, m)
+        return x
+
+    def at_query_key(self, q, k, start=0):  # (b, h, q, d), (b, h, k, d)
+        return q, k
+
+    def bias(self, q_len, k_len):
+        """None, or what is added to the scores: (h, q, k), the queries being the last q_len of the k_len positions."""
+        return None
+
+
+Position.kinds["none"] = Position
+
+
+def sinusoids(positions, width, base=10000.0):
+    """sin and cos interleaved, (len(positions), width); pair i turns with base^(-2i/width). Vaswani 2017 §3.5."""
+    pairs = torch.arange(0, width, 2, dtype=positions.dtype, device=positions.device)
+    angle = positions[:, None] * base ** (-pairs / width)  # (q, width / 2, rounded up)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
+
+
+def exact_sinusoids(n, width, base=10000):
+    """The codes of positions 0..n-1 as a float64 array (n, width), right to 1e-14 for n up to 2^15.
+
+    position x frequency in floating point loses digits as positions grow; here turns are counted in integers of 2^-64,
+    whose overflow drops whole turns.
+    """
+    with mpmath.workprec(160):
+        turns = [mpmath.power(base, -mpmath.mpf(i) / width) / (2 * mpmath.pi) for i in range(0, width, 2)]
+        fixed = np.array([int(turn * 2**64) for turn in turns], dtype=np.uint64)
+    angle = np.arange(n, dtype=np.uint64)[:, None] * fixed * (2 * np.pi / 2**64)  # (n, pairs)
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(n, -1)[:, :width]
+
+
+class Sinusoidal(Position, kind="sinusoidal"):
+    """Fixed codes added to the embeddings; `scale` multiplies them. Vaswani 2017 §3.5."""
+
+    def __init__(self, config, *, base=10000.0, scale=1.0):
+        super().__init__(config)
+        self.base, self.scale = base, scale
+
+    def at_input(self, x, start=0):
+        positions = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float64)
+        return x + self.scale * sinusoids(positions, x.shape[2], self.base).to(x.dtype)
+
+
+class Learned(Position, kind="learned"):
+    """A trained vector for each of `context` positions, added to the embeddings (chapter §1.3.3)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.context, config.d_model)
+
+    def at_input(self, x, start=0):
+        end = start + x.shape[1]
+        if end > self.embedding.num_embeddings:
+            raise ValueError(f"learned positions end at context {self.embedding.num_embeddings}, {end} are needed")
+        return x + self.embedding.weight[start:end]
+
+
+class Rotary(Position, kind="rotary"):
+    """Pairs of query and key components turned by position x frequency: the score depends on the distance only.
+
+    Su 2021. The i-th of the first half is paired with the i-th of the second half of a head's components. Angles are
+    computed up to twice the context and grow on demand.
+    """
+
+    per_head = True
+
+    def __init__(self, config, *, base=10000.0):
+        super().__init__(config)
+        if config.d_head % 2:
+            raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
+        self.base = base
+        self._tables(2 * config.context, config.d_head)
+
+    def _tables(self, length, width):
+        frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angle = torch.arange(length, dtype=torch.float64)[:, None] * torch.cat([frequency, frequency])
+        sign = torch.cat([-torch.ones(width // 2), torch.ones(width // 2)])
+        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (length, d)
+        self.register_buffer("sin", (angle.sin() * sign).float(), persistent=False)
+
+    def at_query_key(self, q, k, start=0):
+        end = start + q.shape[2]
+        if end > len(self.cos):
+            device = self.cos.device
+            self._tables(2 * end, q.shape[3])
+            self.to(device)
+        cos, sin = self.cos[start:end].to(q.dtype), self.sin[start:end].to(q.dtype)
+
+        def turn(x):  # (b, h, q, d)
+            return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+        return turn(q), turn(k)
+
+
+class Alibi(Position, kind="alibi"):
+    """A penalty linear in the distance, a slope a head. Press 2021."""
+
+    per_head = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer("slope", alibi_slopes(config.n_heads), persistent=False)
+
+    def bias(self, q_len, k_len):
+        t = torch.arange(k_len, device=self.slope.device)
+        return -self.slope[:, None, None] * (t[k_len - q_len :, None] - t).abs()  # (h, q, k)
+
+
+def alibi_slopes(n_heads):
+    """2^(-8i/h) for a power of two; otherwise those of the next smaller one, then every other of twice it. Press 2021."""
+    power = 2 ** int(math.log2(n_heads))
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
+    between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2) / power)
+    return torch.cat([slopes, between[: n_heads - power]])
+
+
+class T5(Position, kind="t5"):
+    """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
+
+    Half of the buckets hold one distance each, the others grow logarithmically up to `reach`, beyond which all share one.
+    """
+
+    per_head = True
+
+    def __init__(self, config, *, buckets=32, reach=128):
+        super().__init__(config)
+        self.reach, self.causal = reach, config.causal
+        self.table = nn.Embedding(buckets, config.n_heads)
+
+    def bias(self, q_len, k_len):
+        t = torch.arange(k_len, device=self.table.weight.device)
+        bucket = t5_bucket(t[k_len - q_len :, None] - t, self.table.num_embeddings, self.reach, self.causal)
+        return self.table(bucket).permute(2, 0, 1)  # (h, q, k)
+
+
+def t5_bucket(distance, buckets, reach, causal):
+    """Bucket of each distance (query minus key). Without causality half of the buckets are kept for keys to come."""
+    offset = 0
+    if not causal:
+        buckets //= 2
+        offset = buckets * (distance < 0)
+        distance = distance.abs()
+    distance = distance.clamp(min=0)
+    exact = buckets // 2
+    log = exact + (distance.clamp(min=1) / exact).log() / math.log(reach / exact) * (buckets - exact)
+    return offset + torch.where(distance < exact, distance, log.long().clamp(max=buckets - 1))

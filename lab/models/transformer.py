@@ -1,0 +1,165 @@
+"""The Transformer composed from one configuration: embeddings, blocks, readout, generation with a cache."""
+
+import torch
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import nn
+
+from lab.models.attention import Attention, Cache
+from lab.models.feedforward import FeedForward
+from lab.models.heads import Heads
+from lab.models.initialization import Initialization
+from lab.models.masks import Mask, Padding
+from lab.models.norms import Norm
+from lab.models.positions import Position
+from lab.models.residuals import Residual
+from lab.models.scores import Score
+
+Choice = str | dict  # a kind, or {"kind": ..., its options}
+SEAMS = {
+    "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
+    "norm": Norm, "residual": Residual, "initialization": Initialization,
+}  # fmt: skip
+
+
+class ModelConfig(BaseModel):
+    """Everything that defines a model but its seed. `n_heads` may be a list with a number for each layer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    vocabulary: int
+    context: int  # positions a learned encoding and a cache hold
+    d_model: int = 64
+    n_layers: int = 2
+    n_heads: int | list[int] = 4
+    kv_heads: int | None = None  # key-value heads; default n_heads
+    d_head: int | None = None  # default d_model / n_heads
+    d_out: int | None = None  # width of the readout; default vocabulary
+    bias: bool = False
+    position: Choice = "rotary"
+    mask: Choice = "causal"
+    score: Choice = "softmax"
+    heads: Choice = "full"
+    ffn: Choice = "gelu"
+    norm: Choice = "layernorm"
+    residual: Choice = "pre"
+    initialization: Choice = "fan-in"
+
+    @model_validator(mode="after")
+    def _fits(self):
+        for field, seam in SEAMS.items():
+            seam.resolve(getattr(self, field))
+        for field in ("vocabulary", "context", "d_model", "n_layers", "n_heads", "kv_heads", "d_head", "d_out"):
+            sizes = getattr(self, field)
+            if any(size is not None and size < 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
+                raise ValueError(f"{field} must be at least 1, got {sizes}")
+        if isinstance(self.n_heads, list) and len(self.n_heads) != self.n_layers:
+            raise ValueError(f"n_heads lists {len(self.n_heads)} layers, n_layers is {self.n_layers}")
+        for heads in self.n_heads if isinstance(self.n_heads, list) else [self.n_heads]:
+            if self.d_head is None and self.d_model % heads:
+                raise ValueError(f"n_heads {heads} does not divide d_model {self.d_model}; give d_head, or change one")
+            if self.kv_heads is not None and heads % self.kv_heads:
+                raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
+        return self
+
+    @property
+    def causal(self):
+        return Mask.build(self.mask).causal
+
+    def layer(self, i):
+        """The configuration of layer i with every size a number: n_heads, kv_heads, d_head, d_out filled in."""
+        n_heads = self.n_heads[i] if isinstance(self.n_heads, list) else self.n_heads
+        return self.model_copy(
+            update={
+                "n_heads": n_heads,
+                "kv_heads": self.kv_heads or n_heads,
+                "d_head": self.d_head or self.d_model // n_heads,
+                "d_out": self.d_out or self.vocabulary,
+            }
+        )
+
+
+class Block(nn.Module):
+    """Attention, then the position-wise map, each inside its residual."""
+
+    def __init__(self, config, position):
+        super().__init__()
+        self.attention = Attention(config, position)
+        self.ffn = FeedForward.build(config.ffn, config)
+        self.attention_residual = Residual.build(config.residual, config)
+        self.ffn_residual = Residual.build(config.residual, config)
+
+    def forward(self, x, **attention):
+        x = self.attention_residual(x, lambda y: self.attention(y, **attention))
+        return self.ffn_residual(x, self.ffn)
+
+
+class Transformer(nn.Module):
+    """tokens (b, t) -> logits (b, t, d_out), from a ModelConfig. The weights depend on `seed` alone."""
+
+    def __init__(self, config, *, seed=0):
+        super().__init__()
+        self.config = config
+        self.mask = Mask.build(config.mask)
+        layers = [config.layer(i) for i in range(config.n_layers)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(config.vocabulary, config.d_model)
+            self.position = shared = Position.build(config.position, layers[0])
+            alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
+            positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
+            self.blocks = nn.ModuleList(Block(*pair) for pair in zip(layers, positions, strict=True))
+            self.norm = Norm.build(config.norm if self.blocks[-1].ffn_residual.final_norm else "none", config)
+            self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
+            Initialization.build(config.initialization)(self)
+
+    def hidden(self, tokens, *, real=None, caches=None):
+        """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer."""
+        start = caches[0].length if caches else 0
+        length, total = tokens.shape[1], start + tokens.shape[1]
+        x = self.position.at_input(self.embedding(tokens), start)
+        biases = {}
+        for i, block in enumerate(self.blocks):
+            position = block.attention.position
+            if position not in biases:
+                biases[position] = position.bias(length, total)
+            visible = self.visible(length, total, real, tokens.device, biased=biases[position] is not None)
+            x = block(x, cache=caches[i] if caches else None, bias=biases[position], **visible)
+        return self.norm(x)
+
+    def visible(self, q_len, k_len, real, device, *, biased):
+        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1, q, k)."""
+        mask = self.mask if real is None else self.mask & Padding(real)
+        kind = type(mask)
+        if kind is Mask.kinds["none"] or (kind is Mask.kinds["causal"] and q_len == 1):
+            return {}
+        if kind is Mask.kinds["causal"] and q_len == k_len and not biased:
+            return {"causal": True}
+        batch = 1 if real is None else len(real)
+        return {"mask": mask.dense(q_len, k_len, batch=batch, device=device)}
+
+    def forward(self, tokens, **hidden):
+        return self.readout(self.hidden(tokens, **hidden))
+
+    def writes_to_stream(self):
+        """Weights of the maps whose output is added to the stream: W_O and W_2 of every block."""
+        maps = [m for block in self.blocks for m in (block.attention.heads.out, block.ffn.down)]
+        return [m.weight for m in maps if isinstance(m, nn.Linear)]
+
+    def caches(self, batch, context=None):
+        """Empty caches, one a layer, for `context` positions (default the configuration's)."""
+        weight = self.embedding.weight
+        sizes = [(b.attention.heads.kv, context or self.config.context, b.attention.heads.d) for b in self.blocks]
+        return [Cache(batch, *size, device=weight.device, dtype=weight.dtype) for size in sizes]
+
+    @torch.no_grad()
+    def generate(self, tokens, n, *, temperature=1.0, generator=None):
+        """tokens (b, t) continued by n more, (b, t + n); temperature 0 takes the likeliest."""
+        caches, logits = self.caches(len(tokens), tokens.shape[1] + n), None
+        for _ in range(n):
+            logits = self(tokens if logits is None else tokens[:, -1:], caches=caches)[:, -1]
+            if temperature == 0:
+                new = logits.argmax(-1, keepdim=True)
+            else:
+                new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            tokens = torch.cat([tokens, new], dim=1)
+        return tokens

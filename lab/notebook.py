@@ -1,0 +1,174 @@
+"""What a notebook calls: a study of one exercise, from its claims to its verdicts."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown, display
+
+from lab import claims, figures, parameters, results, trials
+
+
+def study(exercise, namespace):
+    """Begin the study of an exercise, such as "1.4", with the parameters in a notebook's globals().
+
+    They are checked and converted (what is refused is named with what is allowed) and put back, so that `1e-3` read from
+    YAML as text is a number from here on. Results go to `results`, or to results/interactive.
+    """
+    return Study(exercise, namespace)
+
+
+class Study:
+    def __init__(self, exercise, namespace):
+        self.exercise = exercise
+        self.notebook = parameters.notebook_of(exercise)
+        declared = parameters.read_declared(self.notebook)
+        values = {name: namespace[name] for name in declared if name in namespace}
+        self.parameters = parameters.validate(self.notebook, values, source="notebook")
+        namespace.update(self.parameters)
+        self.profile = self.parameters["profile"]
+        self.folder = results.inside_project(self.parameters["results"] or "results/interactive") / self.notebook.stem
+        self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == exercise}
+        self._verdicts, self._started = {}, time.time()
+        for part in ("tables", "figures"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+            (self.folder / part).mkdir(parents=True)
+        for name in ("run.json", "verdicts.csv"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def claims(self):
+        """The claims under test and what each predicts."""
+        rows = [(c.id, c.priority, c.claim, c.claim_zh, str(c.prediction or c.expected)) for c in self.ledger.values()]
+        table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
+        return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
+
+    def sweep(self, trial, grid, *, jobs=None, threads=1):
+        """The trial at every point of the grid, a row each; see lab.trials.sweep. jobs=1 for undisturbed timings."""
+        return trials.sweep(
+            trial,
+            grid,
+            store=results.trial_store(),
+            jobs=jobs or int(os.environ.get("LAB_JOBS") or os.cpu_count() or 1),
+            cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
+            threads=threads,
+            device=os.environ.get("LAB_DEVICE") or "auto",
+            progress=Progress(trial.__name__),
+        )
+
+    def table(self, stem, frame):
+        """Keep a table as tables/stem.csv and hand it back as it will be read."""
+        path = self.folder / "tables" / f"{stem}.csv"
+        results.write_table(path, frame)
+        return pd.read_csv(path)
+
+    def figure(self, stem, frame, plot):
+        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG."""
+        figure = figures.draw(plot, self.table(stem, frame))
+        figures.save(figure, self.folder / "figures" / stem)
+        display(figure)
+        plt.close(figure)
+
+    def play(self, plot, **controls):
+        """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
+
+        A control is an ipywidget, or an abbreviation such as (low, high, step) or a list of choices.
+        """
+        from ipywidgets import interactive
+
+        def show(**values):
+            figure = figures.draw(lambda _: plot(**values), None)
+            display(figure)
+            plt.close(figure)
+
+        panel = interactive(show, **controls)
+        show(**{child.description: child.value for child in panel.children[:-1]})
+        if not os.environ.get("LAB_PROGRESS"):
+            display(panel)
+
+    def judge(self, claim, measured, *, figure="", table="", note=""):
+        """Judge a claim of this exercise from what was measured; smoke runs are not judged."""
+        if claim not in self.ledger:
+            raise KeyError(f"{claim!r} is no claim of exercise {self.exercise}; it has {', '.join(sorted(self.ledger))}")
+        where = {"figure": figure, "table": table or figure, "note": note}
+        for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
+            if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
+                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
+        verdict = claims.judge(self.ledger[claim], measured, **where)
+        if self.profile == "smoke":
+            verdict = verdict.model_copy(update={"verdict": "not judged"})
+        self._verdicts[claim] = verdict
+        interval = "" if verdict.low != verdict.low else f" [{verdict.low:.4g}, {verdict.high:.4g}], n = {verdict.n}"
+        display(Markdown(f"**{claim}: {verdict.verdict}**: {verdict.effect:.4g}{interval} {verdict.unit}  \n"
+                         f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
+
+    def finish(self):
+        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim of the exercise must be judged."""
+        missing = sorted(set(self.ledger) - set(self._verdicts))
+        if missing:
+            raise RuntimeError(f"not judged yet: {', '.join(missing)}")
+        table = pd.DataFrame([self._verdicts[c].model_dump() for c in self.ledger])
+        results.write_table(self.folder / "verdicts.csv", table)
+        run = {
+            "status": "done",
+            "exercise": self.exercise,
+            "profile": self.profile,
+            "parameters": self.parameters,
+            "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.time() - self._started, 1),
+            **provenance(),
+            "files": results.file_hashes(self.folder),
+        }
+        results.write_text(self.folder / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
+        shown = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]]
+        return shown.style.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+
+
+class Progress:
+    """Tells how far a sweep is: to the runner through a small file, else to the reader with a line every few seconds."""
+
+    def __init__(self, name):
+        self.name, self.began, self.told = name, time.time(), 0.0
+        self.file = os.environ.get("LAB_PROGRESS")
+
+    def __call__(self, done, total):
+        if self.file:
+            results.write_text(Path(self.file), json.dumps({"sweep": self.name, "done": done, "total": total}))
+        elif done == total or time.time() - self.told > 5:
+            self.told = time.time()
+            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s", file=sys.stderr)
+
+
+def provenance():
+    """Where a run happened: commit, versions, machine, device, threads."""
+    import torch
+
+    def git(*arguments):
+        command = ["git", "-C", str(results.project_root()), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    packages = ("torch", "numpy", "pandas", "matplotlib", "papermill", "jupyterlab")
+    return {
+        "commit": git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "lab", "notebooks") else ""),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+        "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        "device": str(trials.device()),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor():
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown processor"

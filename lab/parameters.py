@@ -1,0 +1,191 @@
+"""Parameters of notebooks: declared in a cell tagged `parameters`, typed here by their names, checked before any kernel.
+
+A name means the same in all notebooks, so its type and limits stand once, in TYPES; RULES relate several of them.
+"""
+
+import ast
+import difflib
+import inspect
+import json
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+
+from lab.results import inside_project, project_root
+
+PROFILES = ("smoke", "quick", "full")
+
+
+class Refused(ValueError):
+    """Input that cannot be run; the message names where, the field, the value and what is allowed."""
+
+
+def _no_bool(value):
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+def _all_differ(values):
+    if len({json.dumps(v) for v in values}) < len(values):
+        raise ValueError("values must differ")
+    return values
+
+
+def _known_profile(value):
+    if value not in PROFILES:
+        raise ValueError(f"profile is one of {', '.join(PROFILES)}")
+    return value
+
+
+def _in_project(value):
+    if value:
+        inside_project(value)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=1)]
+Whole = Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=0)]
+Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+
+
+def some(kind):
+    """A list with at least one entry, all different."""
+    return Annotated[list[kind], Field(min_length=1), AfterValidator(_all_differ)]
+
+
+TYPES = {
+    "profile": Annotated[str, AfterValidator(_known_profile)],
+    "results": Annotated[str, AfterValidator(_in_project)],
+    "corpus": str,
+    "seeds": Count,
+    "d_model": Count,
+    "n_layers": Count,
+    "context": Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)],
+    "batch": Count,
+    "steps": Whole,
+    "lookup_steps": Whole,
+    "learning_rate": Positive,
+    "lookup_learning_rate": Positive,
+    "heads": some(Count),
+    "lookups": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=1, le=8)]),
+    "lengths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)]),
+    "widths": some(Count),
+    "repeats": Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)],
+    "offsets": Count,
+    "positions": Count,
+    "windows": Count,
+}
+RULES = []
+
+
+def rule(check):
+    """Register a check; it runs where a notebook has all the parameters that it names, and raises ValueError."""
+    RULES.append(check)
+    return check
+
+
+@rule
+def heads_divide_width(heads, d_model):
+    for h in heads:
+        if d_model % h:
+            allowed = [n for n in range(1, d_model + 1) if d_model % n == 0]
+            raise ValueError(f"heads: {h} does not divide d_model {d_model}; allowed: {', '.join(map(str, allowed))}")
+
+
+@rule
+def scores_fit_in_memory(lengths, score_heads=8):
+    """Explicit attention at the largest length, forward and backward: about four h x n x n arrays of 4 bytes."""
+    available, copies = available_memory(), 4
+    if copies * 4 * score_heads * max(lengths) ** 2 > 0.8 * available:
+        most = int((0.8 * available / (copies * 4 * score_heads)) ** 0.5)
+        need = copies * 4 * score_heads * max(lengths) ** 2
+        raise ValueError(
+            f"lengths: {max(lengths)} needs about {need / 2**30:.1f} GiB for explicit attention, "
+            f"{available / 2**30:.1f} GiB are available; the largest that fits is {most}"
+        )
+
+
+def available_memory():
+    """Bytes of memory that can be had without swapping, as far as the system tells."""
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def notebooks():
+    """Paths of all notebooks, in order of exercise."""
+    return sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+
+
+def notebook_of(name):
+    """The notebook of an exercise named 1.4, 4, 04 or 04_head_count. Refused lists the valid ones."""
+    for path in notebooks():
+        number = int(path.stem[:2])
+        if str(name) in (f"1.{number}", str(number), path.stem[:2], path.stem):
+            return path
+    valid = ", ".join(f"1.{int(p.stem[:2])} ({p.stem})" for p in notebooks())
+    raise Refused(f"there is no exercise {name!r}; there are {valid}")
+
+
+def read_declared(notebook):
+    """{name: default} of the notebook's cell tagged `parameters`; all of them literals."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    tagged = ["".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", ())]
+    if len(tagged) != 1:
+        raise Refused(f"{notebook.name}: one cell must be tagged `parameters`, found {len(tagged)}")
+    declared = {}
+    for node in ast.parse(tagged[0]).body:
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        declared[target.id] = ast.literal_eval(node.value)
+    return declared
+
+
+def validate(notebook, values, source):
+    """Defaults of the notebook overridden by `values`, converted. Refused names source, field, value, what is allowed."""
+    declared = read_declared(notebook)
+    for name in values:
+        if name not in declared:
+            near = difflib.get_close_matches(str(name), declared, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Refused(f"{source}: {notebook.stem} has no parameter {name!r}{hint} It has {', '.join(declared)}")
+    checked = {}
+    for name, value in (declared | values).items():
+        try:
+            checked[name] = TypeAdapter(TYPES[name]).validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+            message = first["msg"].removeprefix("Value error, ")
+            raise Refused(f"{source}: {name}{inner} = {first['input']!r}: {message}") from None
+    for check in RULES:
+        wanted = inspect.signature(check).parameters
+        if all(p in checked or d.default is not d.empty for p, d in wanted.items()) and any(p in checked for p in wanted):
+            try:
+                check(**{p: checked[p] for p in wanted if p in checked})
+            except ValueError as error:
+                raise Refused(f"{source}: {error}") from None
+    return checked
+
+
+def read_file(path):
+    """The flat mapping in a YAML parameter file."""
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Refused(f"{path}: cannot be read: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise Refused(f"{path}: a mapping of parameters to values is wanted, found {type(values).__name__}")
+    return values
+
+
+def of_profile(notebook, profile):
+    """The parameters of a notebook in a profile's file; Refused where it is unknown or has none."""
+    if profile not in PROFILES:
+        raise Refused(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
+    path = project_root() / "experiments" / profile / f"{notebook.stem}.yaml"
+    return validate(notebook, read_file(path), source=path.relative_to(project_root()).as_posix())

@@ -1,0 +1,105 @@
+"""One training loop. It knows no task and no kind of model: it draws batches, steps, and returns a tidy history."""
+
+import hashlib
+import math
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainConfig(BaseModel):
+    """AdamW with linear warm-up, then cosine decay to `final` x learning_rate; gradients clipped to norm `clip`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    steps: int = Field(ge=0)
+    batch: int = Field(32, ge=1)  # sequences a step
+    learning_rate: float = Field(2e-3, gt=0, allow_inf_nan=False)
+    warmup: int = Field(100, ge=0)  # steps
+    final: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float = Field(1.0, gt=0)  # inf switches it off
+
+    def rate(self, step):
+        """Learning rate at a step, counted from 0."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def cross_entropy(logits, targets, reduction="mean"):
+    """Nats a target; -100 is left out. The last axis of logits (b, t, ...) holds one row of class scores per target."""
+    classes = logits.numel() // targets.numel()
+    return F.cross_entropy(logits.reshape(-1, classes), targets.flatten(), reduction=reduction, ignore_index=-100)
+
+
+def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
+    """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate, diverged, ...
+
+    draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed` alone.
+    loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
+    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
+    A loss that is not finite is a result: the history ends there with diverged True.
+    """
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    plain = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True)
+    history = []
+
+    def record(step, value):
+        row = {"step": step, "loss": value, "learning_rate": config.rate(step), "diverged": not math.isfinite(value)}
+        if evaluate:
+            model.eval()
+            with torch.no_grad():
+                row |= evaluate(model)
+            model.train()
+        history.append(row)
+
+    model.train()
+    for step in range(config.steps):
+        inputs, targets = (x.to(device) for x in draw(generator, config.batch))
+        value = loss(model, inputs, targets)
+        if step == 0 or (every and step % every == 0):
+            record(step, value.item())
+        if not torch.isfinite(value):
+            record(step, value.item())
+            break
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = config.rate(step)
+        optimizer.step()
+    else:
+        if config.steps:
+            record(config.steps, value.item())
+    model.eval()
+    return pd.DataFrame(history)
+
+
+@torch.no_grad()
+def output_fingerprint(model, inputs):
+    """Short hash of the logits on `inputs`: two arms that share it were built alike."""
+    device = next(model.parameters()).device
+    return digest(model(inputs.to(device)))
+
+
+def data_fingerprint(draw, config, seed, batches=3):
+    """Short hash of the first batches that train() would draw with this seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return digest(*(x for _ in range(batches) for x in draw(generator, config.batch)))
+
+
+def digest(*tensors):
+    sha = hashlib.sha256()
+    for x in tensors:
+        sha.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()[:12]

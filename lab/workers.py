@@ -1,0 +1,86 @@
+"""Worker processes for trials: on this machine or on a Dask cluster, behind one interface."""
+
+import logging
+from concurrent.futures import CancelledError, as_completed
+from contextlib import contextmanager
+
+CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
+
+
+@contextmanager
+def local(count):
+    """A client of `count` worker processes on this machine. They end with the block, and with this process."""
+    from dask import config
+    from dask.distributed import Client, LocalCluster
+
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+    with config.set({"distributed.scheduler.allowed-failures": 1}):
+        with LocalCluster(n_workers=count, silence_logs=logging.CRITICAL, **options) as cluster:
+            with Client(cluster) as client:
+                yield client
+
+
+@contextmanager
+def connected(address):
+    """A client of the cluster at an address such as tcp://host:8786. Raises ConnectionError if it has no workers."""
+    from dask.distributed import Client
+
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise ConnectionError(
+            f"no Dask scheduler answers at {address}: check the address, that `dask scheduler` runs there and that its "
+            f"port can be reached from here ({error})"
+        ) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise ConnectionError(f"the scheduler at {address} has no workers: start `dask worker {address}`") from None
+        client.get_versions(check=True)
+        yield client
+
+
+def agreed(client, place):
+    """The dict that `place()` returns on every worker. Raises RuntimeError if they differ."""
+    there = client.run(place)
+    first, *others = there.values()
+    if any(other != first for other in others):
+        found = "\n".join(f"  {worker}: {value}" for worker, value in there.items())
+        raise RuntimeError(f"the workers differ, so their trials would too; install the same on all:\n{found}")
+    return first
+
+
+def run(client, call, left):
+    """Yield (key, call(argument)) for `left`, a dict from key to argument, as they finish, in any order.
+
+    A call that kills every worker it runs on, or cannot be sent, yields {"failed": cause}. Raises ConnectionError if
+    the scheduler goes away.
+    """
+    from dask.distributed import KilledWorker
+
+    executor = client.get_executor(pure=False, retries=2)
+
+    def outcome(future):
+        try:
+            return future.result()
+        except KilledWorker:
+            return None
+        except CancelledError:
+            raise ConnectionError("the cluster went away; finished trials are stored, run again to go on") from None
+        except Exception as error:  # the call could not be loaded there, or what it returned could not be loaded here
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+    try:
+        suspects = []
+        futures = {executor.submit(call, argument): key for key, argument in left.items()}
+        for future in as_completed(futures):
+            if (result := outcome(future)) is None:
+                suspects.append(futures[future])
+            else:
+                yield futures[future], result
+        for key in suspects:  # alone now: whoever only shared a worker with a killer finishes
+            result = outcome(executor.submit(call, left[key]))
+            yield key, result or {"failed": "every worker that ran it was killed (out of memory, or a crash)"}
+    finally:
+        executor.shutdown(wait=False)

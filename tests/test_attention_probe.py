@@ -1,0 +1,206 @@
+"""The probe rebuilds the weights that F.scaled_dot_product_attention really used."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
+from lab.measure import attention as at
+from lab.measure.attention import attention_probe
+
+MEASURES = [at.entropy, at.distance, at.sink_mass, at.max_weight, at.row_sum, at.local_mass(1), at.offset_mass(2)]
+
+
+def tensors(b, h, g, q, k, d, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    shapes = [(b, h, q, d), (b, g, k, d), (b, g, k, d)]
+    return [2 * torch.randn(shape, generator=rng) for shape in shapes], rng
+
+
+def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
+    with attention_probe(list(measures), keep_maps=True, block_bytes=block_bytes) as probe:
+        out = F.scaled_dot_product_attention(*args, **kwargs)
+    assert torch.equal(out, F.scaled_dot_product_attention(*args, **kwargs))
+    return probe.maps[0], out, probe
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    b=st.integers(1, 2),
+    g=st.integers(1, 3),
+    r=st.integers(1, 3),
+    q=st.integers(1, 9),
+    k=st.integers(1, 9),
+    mask=st.sampled_from(["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]),
+    scale=st.sampled_from([None, 0.3]),
+    block_bytes=st.sampled_from([1, 200, 2**20]),
+    seed=st.integers(0, 99),
+)
+def test_weights_mix_the_values_to_what_the_model_computed(b, g, r, q, k, mask, scale, block_bytes, seed):
+    (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
+    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(mask, (q, k))
+    attn_mask = torch.rand(shape, generator=rng)
+    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, attn_mask > 0.3)
+    if mask == "lower right" and q <= k:
+        attn_mask = causal_lower_right(q, k)
+    options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
+    maps, out, probe = observed_maps(query, key, value, block_bytes=block_bytes, measures=MEASURES, **options)
+    assert maps.shape == (b, g * r, q, k)
+    torch.testing.assert_close(maps @ value.repeat_interleave(r, 1), out, rtol=1e-4, atol=1e-5)
+    whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
+    torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(probe.table().value), torch.tensor(whole.table().value), rtol=1e-5, atol=1e-5, equal_nan=True
+    )
+
+
+def test_every_calling_form_is_understood():
+    (query, key, value), rng = tensors(1, 2, 2, 5, 5, 4)
+    mask = torch.rand(5, 5, generator=rng) > 0.3
+    positional = observed_maps(query, key, value, mask, 0.0, False)[0]
+    named = observed_maps(value=value, key=key, query=query, attn_mask=mask)[0]
+    torch.testing.assert_close(positional, named, rtol=0, atol=0)
+    causal = observed_maps(query, key, value, None, 0.0, True)[0]
+    assert not causal.triu(1).any() and causal[..., 0, 0].eq(1).all()
+    without_batch = observed_maps(query[0], key[0], value[0], mask)[0]
+    torch.testing.assert_close(without_batch, named)
+    with attention_probe([at.row_sum]) as probe:  # weights before dropout
+        F.scaled_dot_product_attention(query, key, value, None, 0.5)
+    assert probe.table().value.tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_weights_are_float32_at_least_also_under_autocast(dtype):
+    query, key, value = (x.to(dtype) for x in tensors(1, 2, 1, 5, 5, 4)[0])
+    exact = (query.double() @ key.double().mT / 2).softmax(-1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with attention_probe([at.entropy], keep_maps=True) as probe:
+            F.scaled_dot_product_attention(query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1))
+    assert probe.maps[0].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    if dtype == torch.bfloat16:  # rounded inputs, exact weights
+        torch.testing.assert_close(probe.maps[0].double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_measures_equal_their_definitions():
+    (query, key, value), rng = tensors(2, 3, 3, 6, 6, 4)
+    targets = torch.randint(-1, 6, (2, 6), generator=rng)
+    pattern = torch.rand(2, 6, 6, generator=rng) > 0.7
+    measures = {m.__name__: m for m in MEASURES} | {"target": at.mass_on(targets), "pattern": at.mass_on(pattern)}
+    for causal in (False, True):
+        with attention_probe(measures, keep_maps=True, block_bytes=400) as probe:
+            F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        got = probe.table().pivot(index="head", columns="measure", values="value")
+        for head in range(3):
+            wanted = {name: [] for name in measures}
+            for row, picture, target in zip(probe.maps[0][:, head], pattern, targets, strict=True):
+                for q in range(6):
+                    p = row[q].tolist()
+                    wanted["entropy"].append(-sum(x * math.log(x) for x in p if x > 0))
+                    wanted["distance"].append(sum(x * abs(q - k) for k, x in enumerate(p)))
+                    wanted["local_mass_1"].append(sum(p[max(q - 1, 0) : q + 2]))
+                    wanted["offset_mass_2"] += [p[q - 2]] if q >= 2 else []
+                    wanted["sink_mass"].append(p[0])
+                    wanted["max_weight"].append(max(p))
+                    wanted["row_sum"].append(1)
+                    wanted["target"] += [p[target[q]]] if target[q] >= 0 else []
+                    wanted["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[q].any()
+            for name, values in wanted.items():
+                assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (causal, head, name)
+
+
+def test_with_a_cache_queries_are_the_last_positions():
+    """Measured token by token, the numbers are those of the full causal call."""
+    (query, key, value), rng = tensors(1, 2, 2, 6, 6, 4)
+    measures = [at.distance, at.offset_mass(1), at.mass_on(torch.randint(0, 6, (1, 6), generator=rng))]
+    with attention_probe(measures) as full:
+        F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    with attention_probe(measures) as cached:
+        for n in range(6):
+            F.scaled_dot_product_attention(query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1])
+    by = ["measure", "head"]
+    torch.testing.assert_close(
+        torch.tensor(full.table().groupby(by).value.mean().values),
+        torch.tensor(cached.table().groupby(by).value.mean().values),
+    )
+    three = at.mass_on(torch.tensor([[0, 1, -1]]))  # a row for each query of the call, none for the cached positions
+    maps, _, probe = observed_maps(query[:, :, 3:], key, value, measures=[three])
+    assert probe.table().value.tolist() == pytest.approx(((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist())
+    with pytest.raises(ValueError, match="targets for 3 queries of 6"), attention_probe([three]):
+        F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def test_rows_that_are_masked_entirely_are_zero_and_left_out():
+    (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
+    mask = torch.ones(4, 4).tril(-1).bool()  # query 0 sees nothing
+    maps, out, probe = observed_maps(query, key, value, mask, measures=[at.row_sum, at.entropy])
+    assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
+    assert probe.table().value[0] == pytest.approx(1)
+    assert probe.table().value[1] == pytest.approx(torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6)
+
+
+def test_nothing_is_recorded_for_autograd_and_errors_are_named():
+    (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
+    query.requires_grad_()
+    maps, out, _ = observed_maps(query, key, value)
+    assert out.requires_grad and not maps.requires_grad
+    with pytest.raises(ValueError, match="share a name"), attention_probe([at.mass_on(maps), at.mass_on(maps)]):
+        pass
+    with pytest.raises(ValueError, match=r"mean returned \(\)"), attention_probe({"mean": lambda w, q, k: w.mean()}):
+        F.scaled_dot_product_attention(query, key, value)
+
+
+def test_attention_that_bypasses_the_call_is_an_error():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(1, 3, 8)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="attention was never observed"):
+        with attention_probe([at.entropy]):
+            encoder(x)
+    with pytest.raises(RuntimeError, match="never observed"), attention_probe([at.entropy]):
+        pass
+    with (
+        pytest.raises(KeyError),
+        attention_probe([at.entropy]),
+    ):  # not replaced by ours
+        raise KeyError
+
+
+def huggingface(kind):
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config = {
+        "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4),
+        "bert": lambda: transformers.BertConfig(**sizes),
+        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
+    }[kind]()
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from uniform attention
+            parameter.mul_(10) if parameter.ndim == 2 else None
+    eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    return model, eager
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+def test_huggingface_models_are_measured_unmodified(kind):
+    model, eager = huggingface(kind)
+    tokens = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(0))
+    padding = torch.ones_like(tokens)
+    padding[0, -4:] = 0
+    for options in ({}, {"attention_mask": padding}):
+        with torch.no_grad(), attention_probe([at.row_sum], keep_maps=True, block_bytes=500) as probe:
+            model(tokens, **options)
+        with torch.no_grad():
+            wanted = eager(tokens, **options, output_attentions=True).attentions
+        assert len(probe.maps) == len(wanted) == 2
+        for got, want in zip(probe.maps, wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+            assert want.max() > 0.5  # the comparison is of patterns, not of flat rows
+        assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)

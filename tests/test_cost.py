@@ -1,0 +1,177 @@
+"""Cost formulas against counted operations and parameters; clocks and memory against what they must show."""
+
+from functools import partial
+
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lab.measure import cost
+from lab.models.explicit import run_attention
+
+
+def block(d, h, g, w, f, gated=False, bias=False):
+    """The linear maps of one block and the function that runs them."""
+    maps = {"q": (d, h * w), "k": (d, g * w), "v": (d, g * w), "out": (h * w, d), "up": (d, f), "down": (f, d)}
+    if gated:
+        maps["gate"] = (d, f)
+    layers = nn.ModuleDict({name: nn.Linear(*size, bias=bias) for name, size in maps.items()})
+
+    def run(x):
+        q, k, v = (layers[name](x).unflatten(-1, (-1, w)).transpose(1, 2) for name in "qkv")  # (b, h or g, n, w)
+        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        x = layers["out"](mixed.transpose(1, 2).flatten(2))
+        hidden = F.relu(layers["up"](x))
+        return layers["down"](hidden * layers["gate"](x) if gated else hidden)
+
+    return layers, run
+
+
+shapes = st.fixed_dictionaries(
+    {"d": st.integers(1, 24), "g": st.integers(1, 3), "w": st.integers(1, 8), "f": st.integers(1, 40)}
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(n=st.integers(1, 20), group=st.integers(1, 3), gated=st.booleans(), batch=st.integers(1, 3), shape=shapes)
+def test_multiply_adds_equal_the_counted_ones(n, group, gated, batch, shape):
+    shape |= {"h": shape["g"] * group}
+    _, run = block(**shape, gated=gated)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        run(torch.randn(batch, n, shape["d"]))
+    assert counter.get_total_flops() == 2 * batch * sum(cost.block_macs(n, **shape, gated=gated).values())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@settings(deadline=None, max_examples=25)
+@given(group=st.integers(1, 3), gated=st.booleans(), shape=shapes)
+def test_parameters_equal_the_counted_ones(bias, group, gated, shape):
+    shape |= {"h": shape["g"] * group}
+    layers, _ = block(**shape, gated=gated, bias=bias)
+    counted = {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()}
+    feedforward = sum(counted.pop(name) for name in ("up", "down", "gate") if name in counted)
+    d, h, g, w, f = (shape[letter] for letter in "dhgwf")
+    assert cost.attention_parameters(d, h, g, w, bias=bias) == sum(counted.values())
+    assert cost.feedforward_parameters(d, f, gated=gated, bias=bias) == feedforward
+    norms = nn.LayerNorm(d, bias=bias), nn.RMSNorm(d)
+    assert cost.norm_parameters(d, bias=bias) == sum(p.numel() for p in norms[0].parameters())
+    assert cost.norm_parameters(d, bias=False) == sum(p.numel() for p in norms[1].parameters())
+
+
+@pytest.mark.parametrize(
+    "g, qkv, with_output, cache, projection_gflop",
+    [
+        (8, 786_432, 1_048_576, 33_554_432, 68.7),
+        (4, 524_288, 786_432, 16_777_216, 51.5),
+        (2, 393_216, 655_360, 8_388_608, 42.9),
+        (1, 327_680, 589_824, 4_194_304, 38.7),
+    ],
+)
+def test_the_chapters_sizes_to_the_unit(g, qkv, with_output, cache, projection_gflop):
+    d, h, w, n, batch = 512, 8, 64, 1024, 32
+    assert cost.attention_parameters(d, h, g, w) == with_output == qkv + h * w * d
+    assert cost.cache_elements(n, g, w, batch) == cache
+    macs = cost.attention_macs(n, d, h, g, w)
+    pairs = macs["scores"] + macs["mix"]
+    assert 2e-9 * batch * (sum(macs.values()) - pairs) == pytest.approx(projection_gflop, abs=0.05)
+    assert 2e-9 * batch * pairs == pytest.approx(68.7, abs=0.05)
+    cached = torch.empty(2, batch, g, n, w, device="meta")
+    assert cached.numel() == cache
+
+
+def test_causal_counts_the_pairs_that_are_seen():
+    n = 13
+    visible = int(torch.ones(n, n).tril().sum())
+    full, causal = (cost.attention_macs(n, 8, 2, 1, 4, causal=flag) for flag in (False, True))
+    assert causal["scores"] == causal["mix"] == 2 * 4 * visible
+    assert {k: v for k, v in full.items() if k not in ("scores", "mix")}.items() <= causal.items()
+
+
+def test_softmax_and_scores():
+    # Row by row: n scalings, n - 1 comparisons, n differences, n exponentials, n - 1 sums, n quotients.
+    assert cost.softmax_operations(5, 3) == 3 * 5 * (5 + 4 + 5 + 5 + 4 + 5)
+    assert cost.score_elements(64, 8, 2) == torch.empty(2, 8, 64, 64, device="meta").numel()
+
+
+def test_formulas_take_symbols_and_give_the_textbook_polynomial():
+    n, d = sympy.symbols("n d", positive=True)
+    total = sum(cost.block_macs(n, d, 1, 1, d, 4 * d).values())
+    assert sympy.expand(total - (4 * n * d**2 + 8 * n * d**2 + 2 * n**2 * d)) == 0
+    assert {name: sympy.simplify(at) for name, at in cost.crossings(d, 4 * d).items()} == {
+        "projections": 2 * d,
+        "block": 6 * d,
+    }
+
+
+@pytest.mark.parametrize("d", [64, 512])
+def test_crossings_are_where_the_costs_meet(d):
+    assert cost.crossings(d, 4 * d) == {"projections": 2 * d, "block": 6 * d}
+    macs = cost.block_macs(2 * d, d, 8, 8, d // 8, 4 * d)
+    assert macs["scores"] + macs["mix"] == macs["q"] + macs["k"] + macs["v"] + macs["out"]
+    assert cost.crossings(d, 4 * d, gated=True)["block"] == 8 * d
+
+
+def test_decoding_bytes():
+    size = dict(n=1024, d=512, h=8, w=64, f=2048, B=32)
+    mebi = {g: cost.decode_bytes(**size, g=g) / 2**20 for g in (8, 1)}
+    assert mebi == {8: 128 + 4 + 8, 1: 16 + 2.25 + 8}
+    assert cost.predicted_decode_ratio(**size, g=1) == pytest.approx(5.33, abs=0.01)
+    assert cost.predicted_decode_ratio(**size, g=8) == 1
+    assert cost.decode_bytes(**size, g=1, L=3, element_bytes=2) == 1.5 * cost.decode_bytes(**size, g=1)
+
+
+def test_interleaved_rounds_hold_every_name_once_in_changing_order():
+    called = []
+    functions = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    table = cost.interleaved(functions, repeats=20, warmup=1)
+    assert called[:3] == list("abc") and called[3:] == table["name"].tolist()
+    rounds = table.groupby("repeat")["name"].agg("".join)
+    assert len(rounds) == 20 and {"".join(sorted(order)) for order in rounds} == {"abc"} and rounds.nunique() > 2
+    assert (table["seconds"] >= 0).all()
+    assert cost.interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
+    with pytest.raises(ValueError):
+        cost.interleaved({}, repeats=3)
+
+
+def test_explicit_memory_is_the_scores_and_tiled_memory_is_not():
+    heads, width, tiny = 4, 16, 64
+    extra = {
+        (kind, n): cost.peak_memory(run_attention, kind, n, width, heads, warmup_args=(kind, tiny, width, heads))
+        for kind, n in [("explicit", 1024), ("explicit", 2048), ("tiled", 2048)]
+    }
+    for n in (1024, 2048):  # the scores and their softmax are alive at once
+        assert 1.5 < extra["explicit", n] / (4 * cost.score_elements(n, heads)) < 2.5
+    assert extra["tiled", 2048] < extra["explicit", 2048] / 5
+
+
+def hold_mebibytes(count):
+    print("printing does no harm")
+    return torch.ones(count, 2**18)
+
+
+def fail():
+    raise KeyError("a reason")
+
+
+def test_peak_memory_of_a_known_tensor():
+    assert cost.peak_memory(hold_mebibytes, count=100) / 2**20 == pytest.approx(100, abs=10)
+
+
+def test_peak_memory_says_what_went_wrong():
+    with pytest.raises(RuntimeError, match="a reason"):
+        cost.peak_memory(fail)
+    for unreachable in (lambda: 0, partial(fail), torch.ones):
+        with pytest.raises(ValueError, match="top of a module"):
+            cost.peak_memory(unreachable)
+
+
+def test_machine_peaks_are_plausible():
+    peaks = cost.machine_peaks()
+    assert peaks["matmul_gflop_per_s"] > 1 and peaks["copy_gbyte_per_s"] > 0.1
+    assert peaks["threads"] == torch.get_num_threads()

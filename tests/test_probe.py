@@ -1,0 +1,151 @@
+"""`tap` measures what really flows and leaves nothing behind; `edit` changes it."""
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from lab.measure.probe import edit, tap
+
+
+def rms(x):
+    return x.square().mean().sqrt()
+
+
+def per_channel(x):
+    return x.flatten(0, -2).mean(0)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), shared, shared, nn.Linear(4, 2))
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1))
+
+
+def hooks(model):
+    return sum(len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
+    expected = model(x)
+    with tap(model, {"0": [rms, torch.Tensor.numel], "4": per_channel}) as table:
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
+    rows = table()
+    assert list(rows.columns) == ["site", "measure", "call", "index", "value"]
+    number = rows[(rows.site == "0") & (rows.measure == "rms")]
+    assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the in-place ReLU that follows
+    assert number["index"].isna().all()
+    vector = rows[rows.site == "4"]
+    assert vector["index"].tolist() == [0, 1]
+    assert vector["value"].tolist() == pytest.approx(expected.mean((0, 1)).tolist())
+    assert rows["value"].dtype == float and rows["index"].dtype == pd.Int64Dtype()
+
+
+def test_a_module_used_twice_gives_two_rows_under_one_name(model, x):
+    with tap(model, {"2": rms}) as table:
+        model(x)
+    first = model[2](model[:2](x))
+    assert table()[["site", "call"]].values.tolist() == [["2", 0], ["2", 1]]
+    assert table()["value"].tolist() == pytest.approx([rms(first).item(), rms(model[2](first)).item()])
+
+
+def test_overlapping_globs_measure_once(model, x):
+    with tap(model, {"*": rms, "0": [rms, torch.std]}) as table:
+        model(x)
+    assert not table().duplicated(["site", "measure", "call"]).any()
+    assert set(table().query("site == '0'").measure) == {"rms", "std"}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_no_handle_is_left_also_after_an_exception(model, x, gradients):
+    with tap(model, {"*": rms}, gradients=gradients) as table:
+        out = model(x)
+        out.sum().backward()
+    rows = len(table())
+    assert hooks(model) == 0 and rows == 6
+    out = model(x)
+    with pytest.raises(ZeroDivisionError), tap(model, {"*": rms}, gradients=gradients) as table:
+        out = model(x)
+        raise ZeroDivisionError
+    rows = len(table())
+    out.sum().backward()
+    assert hooks(model) == 0 and len(table()) == rows
+    with pytest.raises(ZeroDivisionError), tap(model, {"0": lambda _: 1 / 0}):
+        model(x)
+    assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("verb, function", [(tap, rms), (edit, torch.relu)])
+def test_selections_are_asserted(verb, function, model, x):
+    with pytest.raises(LookupError, match=r"'attn\.\*' matches no module.*'0', '1', '2', '4'"):
+        with verb(model, {"0": function, "attn.*": function}):
+            pass
+    assert hooks(model) == 0
+    with (
+        pytest.raises(RuntimeError, match=r"never called through: \['4'\]"),
+        verb(model, {"0": function, "4": function}),
+    ):
+        model[:2](x)
+    with pytest.raises(KeyError), verb(model, {"4": function}):  # not replaced by ours
+        raise KeyError
+    assert hooks(model) == 0
+
+
+def test_a_projection_that_is_used_without_being_called_is_named():
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    with pytest.raises(RuntimeError, match="never called through.*out_proj"), tap(attention, {"out_proj": rms}):
+        attention(x, x, x)
+    with tap(attention, {"": rms}) as table:  # a tuple: its first element is measured
+        out, _ = attention(x, x, x)
+    assert table()["value"].item() == pytest.approx(rms(out).item())
+
+
+@pytest.mark.parametrize("flat", [False, True])  # a linear map of (b, n, d) returns a view, of (n, d) none
+def test_gradients_are_those_of_autograd(model, x, flat):
+    x = x.flatten(0, 1) if flat else x
+    with tap(model, {"0": [rms, per_channel], "2": rms}, gradients=True) as table:
+        model(x).square().sum().backward()
+    hidden = model[0](x)
+    once = model[2](hidden.relu())
+    twice = model[3](once)
+    wanted = torch.autograd.grad(model[4](twice).square().sum(), (hidden, once, twice))
+    rows = table().set_index(["site", "measure", "call"])["value"]
+    assert rows["0", "rms", 0].item() == pytest.approx(rms(wanted[0]).item(), rel=1e-5)
+    assert rows["0", "per_channel", 0].tolist() == pytest.approx(per_channel(wanted[0]).tolist(), rel=1e-5)
+    assert rows["2", "rms", 0].item() == pytest.approx(rms(wanted[1]).item(), rel=1e-5)
+    assert rows["2", "rms", 1].item() == pytest.approx(rms(wanted[2]).item(), rel=1e-5)
+
+
+def test_a_gradient_that_never_arrives_is_an_error(model, x):
+    with pytest.raises(RuntimeError, match="never called through.*no gradient"), tap(model, {"0": rms}, gradients=True):
+        model(x)
+
+
+def test_measures_are_refused_unless_numbers_or_vectors(model, x):
+    with pytest.raises(TypeError, match=r"shape \(2, 5, 4\)"), tap(model, {"0": torch.abs}):
+        model(x)
+
+
+def test_edit_changes_the_output_and_tap_sees_the_number(model, x):
+    before = model(x)
+    with edit(model, {"4": [torch.zeros_like, lambda y: y + 2]}), tap(model, {"4": rms}) as table:
+        torch.testing.assert_close(model(x), torch.full_like(before, 2))
+    assert table()["value"].item() == 2
+    torch.testing.assert_close(model(x), before, rtol=0, atol=0)
+    assert hooks(model) == 0
+    with pytest.raises(TypeError, match="returned NoneType"), edit(model, {"4": lambda y: None}):
+        model(x)
+
+
+def test_edit_replaces_the_first_element_of_a_tuple():
+    lstm, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    _, (state, _) = lstm(x)
+    with edit(lstm, {"": torch.zeros_like}):
+        out, (edited_state, _) = lstm(x)
+    assert not out.any() and torch.equal(state, edited_state)

@@ -1,0 +1,191 @@
+"""Intervals against simulation, scipy and published values; fairness checks against unfair tables."""
+
+from math import inf, isinf, isnan
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lab.measure import statistics
+from lab.measure.statistics import UnfairComparison
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_t_interval_covers_the_truth(n):
+    draws = np.random.default_rng(0).normal(3, 2, size=(4000, n))
+    intervals = [statistics.mean(draw) for draw in draws]
+    assert np.mean([i.low <= 3 <= i.high for i in intervals]) == pytest.approx(0.95, abs=0.011)
+
+
+def test_minimum_detectable_effect_is_found_in_four_of_five_experiments():
+    rng = np.random.default_rng(1)
+    # Five differences whose spread is exactly 1, so that the answer is in units of the true spread.
+    unit = rng.normal(size=5)
+    unit = (unit - unit.mean()) / unit.std(ddof=1)
+    mde = statistics.mean(unit).mde
+    draws = rng.normal(mde, 1, size=(20_000, 5))
+    error = draws.std(axis=1, ddof=1) / np.sqrt(5)
+    found = np.abs(draws.mean(axis=1) / error) > stats.t.ppf(0.975, 4)
+    assert found.mean() == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss")
+@given(st.lists(st.tuples(*[st.floats(-1e3, 1e3)] * 2), min_size=3, max_size=12))
+def test_paired_equals_scipy(pairs):
+    a, b = np.array(pairs).T
+    ours = statistics.paired(a, b)
+    theirs = stats.ttest_rel(a, b).confidence_interval()
+    if not isnan(theirs.low):  # scipy has no interval for constant differences
+        assert (ours.low, ours.high) == pytest.approx(tuple(theirs), rel=1e-7, abs=1e-7)
+
+
+def test_paired_aligns_on_the_seed_and_refuses_other_seeds():
+    a = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 2])
+    b = pd.Series([3.0, 0.0, 1.0], index=[2, 0, 1])
+    assert statistics.paired(a, b) == statistics.mean([1.0, 1.0, 1.0])
+    for other in (b.rename({2: 0}), b.iloc[:2], b.to_numpy(), b.replace(0, np.nan)):
+        with pytest.raises(ValueError):
+            statistics.paired(a, other)
+    with pytest.raises(ValueError, match="7"):
+        statistics.paired(a, b.rename({2: 7}))
+    with pytest.raises(ValueError, match="3 values.*2"):
+        statistics.paired([1, 2, 3], [1, 2])
+
+
+def test_one_seed_has_an_infinite_interval():
+    for interval in (statistics.mean([2.0]), statistics.paired([3.0], [1.0])):
+        assert (interval.effect, interval.low, interval.high, interval.n, interval.mde) == (2, -inf, inf, 1, inf)
+    quotient = statistics.ratio([6.0], [3.0])
+    assert quotient.effect == pytest.approx(2) and (quotient.low, quotient.high) == (0, inf)
+
+
+@pytest.mark.parametrize("values", [[], [1, np.nan], [1, inf], [[1, 2], [3, 4]], 3.0])
+def test_unusable_numbers_are_refused(values):
+    with pytest.raises(ValueError, match="values must be"):
+        statistics.mean(values)
+
+
+def test_ratio_is_the_geometric_mean_and_has_reciprocal_interval():
+    rng = np.random.default_rng(2)
+    b = rng.lognormal(size=8)
+    a = b * rng.lognormal(0.5, 0.1, size=8)
+    there, back = statistics.ratio(a, b), statistics.ratio(b, a)
+    assert there.effect == pytest.approx(stats.gmean(a / b))
+    assert (there.low, there.high) == pytest.approx((1 / back.high, 1 / back.low))
+    assert there.mde > 1
+    with pytest.raises(ValueError, match="b must be positive"):
+        statistics.ratio([1, 2], [1, 0])
+
+
+@pytest.mark.parametrize(
+    "successes, n, low, high",
+    [(0, 10, 0, 0.2775), (10, 10, 0.7225, 1), (8, 10, 0.4902, 0.9433), (1, 1, 0.2065, 1), (50, 100, 0.4038, 0.5962)],
+)
+def test_wilson_values(successes, n, low, high):
+    interval = statistics.proportion(successes, n)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-4)
+    assert (interval.effect, interval.n) == (successes / n, n)
+
+
+@pytest.mark.parametrize("successes, n", [(3, 2), (-1, 2), (0, 0), (0.5, 2)])
+def test_impossible_counts_are_refused(successes, n):
+    with pytest.raises(ValueError, match="whole numbers"):
+        statistics.proportion(successes, n)
+
+
+def test_slope_covers_the_truth_and_needs_two_distinct_x():
+    rng, x = np.random.default_rng(3), np.arange(6.0)
+    fits = [statistics.slope(x, 2 * x + rng.normal(size=6)) for _ in range(2000)]
+    assert np.mean([fit.low <= 2 <= fit.high for fit in fits]) == pytest.approx(0.95, abs=0.015)
+    two = statistics.slope([0, 1], [5, 8])
+    assert two.effect == pytest.approx(3) and isinf(two.low) and isinf(two.high)
+    for x in ([1], [2, 2, 2]):
+        with pytest.raises(ValueError, match="distinct"):
+            statistics.slope(x, x)
+
+
+def test_exponent_of_a_power_law_in_all_three_forms():
+    rng, x = np.random.default_rng(4), np.array([4.0, 1.0, 2.0, 8.0])
+    assert statistics.exponent(x, 3 * x**2).effect == pytest.approx(2)
+    y = 3 * x**1.5 * rng.lognormal(0, 0.05, size=(6, 4))
+    rows = statistics.exponent(x, y)
+    long = pd.DataFrame(y, columns=x).melt(ignore_index=False, var_name="x", value_name="y").reset_index(names="seed")
+    assert statistics.exponent(long.x, long.y, long.seed) == rows
+    assert rows.n == 6 and rows.low < 1.5 < rows.high
+    assert isinf(statistics.exponent(x, y[:1]).high)
+    with pytest.raises(ValueError, match="every seed"):
+        statistics.exponent(long.x[1:], long.y[1:], long.seed[1:])
+    with pytest.raises(ValueError, match="positive"):
+        statistics.exponent([1, 2], [0, 1])
+    with pytest.raises(ValueError, match="shape"):
+        statistics.exponent([1, 2, 3], [[1, 2]])
+
+
+def test_local_exponents_of_a_sum_of_powers_climb_from_one_to_two():
+    x = np.array([1e-3, 4e-3, 1e3, 4e3])
+    table = statistics.local_exponents(x, x + x**2)
+    assert list(table.columns) == ["x", "exponent", "low", "high", "n"]
+    assert table["x"].iloc[[0, 2]].tolist() == pytest.approx([2e-3, 2e3])
+    assert table["exponent"].iloc[[0, 2]].tolist() == pytest.approx([1, 2], abs=0.01)
+    assert np.isinf(table["high"]).all()
+    repeated = statistics.local_exponents(x[::-1], (x + x**2)[::-1] * np.array([[1.0], [2.0], [3.0]]))
+    assert np.allclose(repeated["exponent"], table["exponent"]) and np.allclose(repeated["low"], repeated["high"])
+    with pytest.raises(ValueError, match="twice"):
+        statistics.local_exponents([1, 1, 2], [1, 2, 3])
+
+
+def test_spread_ratio_covers_the_truth_for_normal_samples():
+    rng = np.random.default_rng(5)
+    fits = [statistics.spread_ratio(rng.normal(0, 3, 6), rng.normal(0, 1, 8)) for _ in range(2000)]
+    assert np.mean([fit.low <= 3 <= fit.high for fit in fits]) == pytest.approx(0.95, abs=0.015)
+    for a, b in (([1], [1, 2]), ([1, 2], [1, 1])):
+        with pytest.raises(ValueError, match="vary"):
+            statistics.spread_ratio(a, b)
+
+
+def runs(**changes):
+    table = pd.DataFrame(
+        {
+            "kind": ["rotary", "rotary", "alibi", "alibi"],
+            "seed": [0, 1, 0, 1],
+            "fingerprint": ["a0", "a1", "b0", "b1"],
+            "data_hash": ["x0", "x1", "x0", "x1"],
+            "parameters": [1000, 1000, 1010, 1010],
+        }
+    )
+    return table.assign(**changes)
+
+
+def test_fair_arms_give_one_line_per_check():
+    checks = statistics.check_arms(runs(), "kind", matched=["parameters"])
+    assert checks["check"].tolist() == ["same seeds", "distinct outputs", "same data", "matched parameters"]
+    assert checks["finding"].tolist()[-1] == "within 1.00% (allowed 2.0%)"
+    unchecked = statistics.check_arms(runs(), "kind", fingerprint=None, data=None)
+    assert unchecked["finding"].tolist()[1:] == ["not checked"] * 2
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"fingerprint": ["a0", "a1", "b0", "a1"]}, "'rotary', 'alibi'.*seed 1.*never switched"),
+        ({"data_hash": ["x0", "x1", "x0", "x7"]}, "rotary.*data_hash.*alibi.*seed 1"),
+        ({"seed": [0, 1, 0, 2]}, "rotary.*seed.*alibi.*paired"),
+        ({"parameters": [1000, 1000, 1021, 1010]}, "alibi has 1,021.*rotary 1,000.*2.1% apart"),
+        ({"parameters": [0, 0, 5, 5]}, "inf"),
+    ],
+)
+def test_unfair_arms_are_named(changes, message):
+    with pytest.raises(UnfairComparison, match=message):
+        statistics.check_arms(runs(**changes), "kind", matched=["parameters"])
+
+
+@pytest.mark.parametrize("changes", [{"kind": "one"}, {"fingerprint": ["a", "b", "c", None]}])
+def test_a_table_that_cannot_be_checked_is_refused(changes):
+    with pytest.raises(ValueError) as caught:
+        statistics.check_arms(runs(**changes), "kind")
+    assert not isinstance(caught.value, UnfairComparison)
+    with pytest.raises(ValueError, match="flops"):
+        statistics.check_arms(runs(), "kind", matched=["flops"])
