@@ -1,6 +1,7 @@
 """The command `lab`: run, list, claims, doctor, clean."""
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -71,18 +72,12 @@ def run(
     raise typer.Exit(1 if failed else 0)
 
 
-def check_device(device):
-    """Refused for a device that is not there; torch is asked only where it matters."""
-    from lab.parameters import Refused
+def check_device(wanted):
+    """ValueError for a device that is not there; torch is asked only where it matters."""
+    if wanted not in ("auto", "cpu"):
+        from lab.device import available
 
-    if device not in ("auto", "cpu", "cuda", "mps"):
-        raise Refused(f"--device {device!r}: auto, cpu, cuda or mps are allowed")
-    if device in ("cuda", "mps"):
-        import torch
-
-        there = torch.cuda.is_available() if device == "cuda" else torch.backends.mps.is_available()
-        if not there:
-            raise Refused(f"--device {device}: not available here; auto and cpu are")
+        available(wanted)
 
 
 def run_all(todo, fresh, environment):
@@ -119,7 +114,8 @@ def explain(job, error):
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(error, PapermillExecutionError):
-        return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}\n" + "\n".join(error.traceback[-1:])
+        said = error.evalue if error.ename == "TrialsFailed" else re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
+        return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError":
         return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
     return f"{type(error).__name__}: {error}"

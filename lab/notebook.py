@@ -16,6 +16,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from lab import claims, figures, parameters, results, trials
+from lab.device import device
 
 
 def study(exercise, namespace):
@@ -160,7 +161,7 @@ def provenance():
         "commit": git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "lab", "notebooks") else ""),
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
         "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
-        "device": str(trials.device()),
+        "device": str(device()),
         "threads": torch.get_num_threads(),
     }
 

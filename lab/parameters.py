@@ -39,6 +39,13 @@ def _known_profile(value):
     return value
 
 
+def _known_position(value):
+    from lab.models.positions import Position
+
+    Position.resolve(value)
+    return value
+
+
 def _in_project(value):
     if value:
         inside_project(value)
@@ -67,8 +74,9 @@ TYPES = {
     "batch": Count,
     "steps": Whole,
     "lookup_steps": Whole,
-    "learning_rate": Positive,
-    "lookup_learning_rate": Positive,
+    "intervention_steps": Whole,
+    "learning_rates": some(Positive),
+    "position": Annotated[str, AfterValidator(_known_position)],
     "heads": some(Count),
     "lookups": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=1, le=8)]),
     "lengths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)]),
@@ -93,6 +101,13 @@ def heads_divide_width(heads, d_model):
         if d_model % h:
             allowed = [n for n in range(1, d_model + 1) if d_model % n == 0]
             raise ValueError(f"heads: {h} does not divide d_model {d_model}; allowed: {', '.join(map(str, allowed))}")
+
+
+@rule
+def rotary_turns_pairs(heads, d_model, position):
+    odd = [h for h in heads if d_model // h % 2]
+    if position == "rotary" and odd:
+        raise ValueError(f"heads: {odd[0]} leaves d_head {d_model // odd[0]}, and rotary turns pairs; give an even d_head")
 
 
 @rule

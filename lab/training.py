@@ -67,10 +67,10 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
     for step in range(config.steps):
         inputs, targets = (x.to(device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
-        if step == 0 or (every and step % every == 0):
+        finite = bool(torch.isfinite(value))
+        if step == 0 or (every and step % every == 0) or not finite:
             record(step, value.item())
-        if not torch.isfinite(value):
-            record(step, value.item())
+        if not finite:
             break
         optimizer.zero_grad()
         value.backward()
@@ -83,6 +83,22 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
             record(config.steps, value.item())
     model.eval()
     return pd.DataFrame(history)
+
+
+def fit(model, task, config, *, seed, **options):
+    """train() on task.batch; returns (what to keep of the run, history).
+
+    Kept: fingerprint of the outputs before training, data_hash, parameters, training_loss, diverged.
+    """
+    tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
+    run = {
+        "fingerprint": output_fingerprint(model, tokens),
+        "data_hash": data_fingerprint(task.batch, config, seed),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    history = train(model, task.batch, config, seed=seed, **options)
+    last = history.iloc[-1] if len(history) else {"loss": math.nan, "diverged": False}
+    return run | {"training_loss": last["loss"], "diverged": bool(last["diverged"])}, history
 
 
 @torch.no_grad()

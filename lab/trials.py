@@ -5,23 +5,20 @@ Every finished trial is a file of its own, written at once, so that a kill at an
 
 import itertools
 import json
-import platform
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from contextvars import ContextVar
 from functools import partial
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
 
 from lab import store as trial_store
 from lab import workers
+from lab.device import available, current
 from lab.fingerprint import code_fingerprint, trial_fingerprint, trial_modules
 
 RECORDED = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
-
-_device = ContextVar("device", default="auto")
 
 
 class TrialsFailed(RuntimeError):
@@ -63,7 +60,7 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
         if left:
             trial_store.make(folder)
         if not cluster and min(jobs, len(left)) > 1:
-            client = stack.enter_context(workers.local(min(jobs, len(left))))
+            client = stack.enter_context(workers.local(jobs))
         report = progress or (lambda done, total: None)
         report(len(finished), len(work))
         call = partial(run_trial, trial, device=place["device"], threads=threads)
@@ -78,13 +75,6 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
     if failures:
         raise TrialsFailed(trial.__name__, failures, len(work))
     return _table(points, [finished[key] for key in keys])
-
-
-def device():
-    """The torch.device that the running trial should use; outside a trial, the best one of this machine."""
-    import torch
-
-    return torch.device(_available(_device.get()))
 
 
 # Parameters
@@ -140,7 +130,7 @@ def run_trial(trial, parameters, *, device, threads):
 
     parameters = json.loads(parameters)
     threads_before = torch.get_num_threads()
-    token = _device.set(device)
+    token = current.set(device)
     torch.set_num_threads(threads)
     try:
         start = time.perf_counter()
@@ -154,7 +144,7 @@ def run_trial(trial, parameters, *, device, threads):
         return {"failed": cause, "traceback": traceback.format_exc()}
     finally:
         torch.set_num_threads(threads_before)
-        _device.reset(token)
+        current.reset(token)
 
 
 def _rows(result):
@@ -185,22 +175,11 @@ def _run_here(call, left):
         yield key, call(parameters)
 
 
-def _available(wanted):
-    """The device that `auto`, `cpu`, `cuda` or `mps` means on this machine."""
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    have = [kind for kind, is_there in there.items() if is_there]
-    if wanted not in ("auto", *have):
-        raise ValueError(f"no device {wanted!r} on {platform.node()}: there is {', '.join(have)} (or auto)")
-    return have[0] if wanted == "auto" else wanted
-
-
 def _place(device, modules):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 
-    return {"device": _available(device), "torch": str(torch.__version__), "code": code_fingerprint(modules)}
+    return {"device": available(device), "torch": str(torch.__version__), "code": code_fingerprint(modules)}
 
 
 def _table(points, bodies):

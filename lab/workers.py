@@ -1,23 +1,40 @@
 """Worker processes for trials: on this machine or on a Dask cluster, behind one interface."""
 
+import atexit
 import logging
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager
 
+_pools = {}  # number of workers -> client
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
 
 
 @contextmanager
 def local(count):
-    """A client of `count` worker processes on this machine. They end with the block, and with this process."""
+    """A client of `count` worker processes on this machine.
+
+    They stay for the next sweep, since starting them takes seconds, and end with this process or with an exception.
+    """
     from dask import config
     from dask.distributed import Client, LocalCluster
 
-    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
-    with config.set({"distributed.scheduler.allowed-failures": 1}):
-        with LocalCluster(n_workers=count, silence_logs=logging.CRITICAL, **options) as cluster:
-            with Client(cluster) as client:
-                yield client
+    if count not in _pools or _pools[count].status != "running":
+        options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+        with config.set({"distributed.scheduler.allowed-failures": 1}):
+            cluster = LocalCluster(n_workers=count, silence_logs=logging.CRITICAL, **options)
+        _pools[count] = Client(cluster)
+        atexit.register(_close, count)
+    try:
+        yield _pools[count]
+    except BaseException:
+        _close(count)
+        raise
+
+
+def _close(count):
+    if client := _pools.pop(count, None):
+        client.cluster.close()
+        client.close()
 
 
 @contextmanager

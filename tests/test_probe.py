@@ -34,13 +34,14 @@ def hooks(model):
 
 def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
     expected = model(x)
-    with tap(model, {"0": [rms, torch.Tensor.numel], "4": per_channel}) as table:
+    with tap(model, {"0": [rms, lambda y: y.requires_grad], "4": per_channel}) as table:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
     rows = table()
     assert list(rows.columns) == ["site", "measure", "call", "index", "value"]
     number = rows[(rows.site == "0") & (rows.measure == "rms")]
     assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the in-place ReLU that follows
     assert number["index"].isna().all()
+    assert rows["value"][rows.measure == "<lambda>"].item() == 0  # measures see a detached tensor
     vector = rows[rows.site == "4"]
     assert vector["index"].tolist() == [0, 1]
     assert vector["value"].tolist() == pytest.approx(expected.mean((0, 1)).tolist())

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from lab import trials, workers
+from lab.device import device
 
 PROJECT = Path(trials.__file__).parents[1]
 
@@ -60,7 +61,7 @@ def curve(seed, shape):
 def placed(wanted):
     import torch
 
-    return {"found": str(trials.device()), "at_work": torch.get_num_threads()}
+    return {"found": str(device()), "at_work": torch.get_num_threads()}
 
 
 def defined_in_a_cell(source):

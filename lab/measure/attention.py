@@ -94,7 +94,7 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
     """
     if query.ndim > 4:
         raise ValueError(f"attention_probe takes queries (b, h, q, d), (h, q, d) or (q, d), not {tuple(query.shape)}")
-    query, key = (x.detach()[(None,) * (4 - x.ndim)] for x in (query, key))  # (b, h, q, d), (b, g, k, d)
+    query, key = (x[(None,) * (4 - x.ndim)] for x in (query, key))  # (b, h, q, d), (b, g, k, d)
     b, h = (max(sizes) for sizes in zip(query.shape[:2], key.shape[:2], strict=True))
     g, k_len, d = key.shape[1:]
     q_len, dtype = query.shape[2], torch.promote_types(query.dtype, torch.float32)
@@ -102,7 +102,7 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
     query = query.expand(b, h, q_len, d)
     keys = key.to(dtype).expand(b, g, k_len, d).reshape(b * g, k_len, d).mT  # (b g, d, k)
     if mask is not None:
-        mask = mask.detach().expand(torch.broadcast_shapes(mask.shape, (q_len, k_len)))  # (..., q, k), no copy
+        mask = mask.expand(torch.broadcast_shapes(mask.shape, (q_len, k_len)))  # (..., q, k), no copy
     k_positions = torch.arange(k_len, device=query.device)
     q_positions = torch.arange(q_len, device=query.device) + max(k_len - q_len, 0)
     size = max(1, min(q_len, block_bytes // max(1, b * h * k_len * dtype.itemsize)))

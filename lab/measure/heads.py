@@ -106,7 +106,7 @@ def head_table(model, tokens, *, opener, log_frequency):
     """What each head of a decoder does on tokens (b, t): one row for each layer and head.
 
     divergence: mean Jensen-Shannon divergence to the other heads of its layer, bits; broadness: entropy over that of a
-    uniform row; offset, offset_mass: the fixed distance that gets most weight, and that weight; bracket_hits: share of
+    uniform row; offset, offset_mass: the distance from 1 to t/2 that gets most weight, and that weight; bracket_hits: share of
     closing brackets whose heaviest key is their opener (b, t), -1 for none; bracket_baseline: the best fixed offset's;
     rarity, rarity_null: correlation of attention received with log frequency (256,) of the tokens, and with shuffled ones.
     """
@@ -116,13 +116,13 @@ def head_table(model, tokens, *, opener, log_frequency):
     tables = []
     for layer, maps in enumerate(probe.maps):
         h = maps.shape[1]
-        mass, offset = offset_profile(maps).max(-1)
+        mass, offset = offset_profile(maps)[:, 1 : maps.shape[2] // 2].max(-1)  # far ones have few queries
         columns = {
             "layer": torch.full((h,), layer),
             "head": torch.arange(h),
             "divergence": pattern_divergence(maps).sum(1) / (h - 1) if h > 1 else torch.full((1,), math.nan),
             "broadness": broadness(maps),
-            "offset": offset,
+            "offset": offset + 1,
             "offset_mass": mass,
             "bracket_hits": hits(maps, opener),
             "bracket_baseline": torch.full((h,), best_fixed_offset(opener)),

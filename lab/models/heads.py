@@ -4,6 +4,8 @@ n_heads query heads, kv_heads key-value heads (MHA: equal, GQA: fewer, MQA: one)
 Letters: b batch, h query head, g key-value head, t token, d head width, m model width.
 """
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lab.models.seams import Seam
@@ -26,6 +28,13 @@ class Heads(nn.Module, Seam):
     def join(self, mixed):
         """mixed (b, h, t, d) to (b, t, m)."""
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def value_overlap(self):
+        """Mean squared cosine between value directions of different heads, times d_model: 1 for random directions."""
+        rows = F.normalize(self.qkv.weight.flatten(1)[-self.kv * self.d :], dim=1)  # (g d, m)
+        cosine = (rows @ rows.T).unflatten(0, (self.kv, self.d)).unflatten(2, (self.kv, self.d))  # (g, d, g, d)
+        between = ~torch.eye(self.kv, dtype=torch.bool, device=rows.device)[:, None, :, None].expand_as(cosine)
+        return cosine[between].square().mean() * rows.shape[1]
 
 
 Heads.kinds["full"] = Heads

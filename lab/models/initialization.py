@@ -53,10 +53,10 @@ class Xavier(Initialization, kind="xavier"):
     def __call__(self, model):
         super().__call__(model)
         for block in model.blocks:
-            heads = block.attention.heads
-            if isinstance(heads.qkv, nn.Linear):  # three matrices in one: fan_out is each one's own
-                for part in heads.qkv.weight.split([n * heads.d for n in (heads.n, heads.kv, heads.kv)]):
-                    self.matrix(part.data)
+            heads = block.attention.heads  # several matrices in one: fan_out is each one's own
+            sizes = [n * heads.d for n in (heads.n, heads.kv, heads.kv)] if isinstance(heads.qkv, nn.Linear) else heads.d
+            for part in heads.qkv.weight.split(sizes):
+                self.matrix(part.data)
 
 
 class FanIn(Initialization, kind="fan-in"):

@@ -93,16 +93,20 @@ class Code:
         return self._windows(self._bytes[1], starts)
 
     def annotated(self, windows, seed=0):
-        """Validation windows with gold labels, dict of (windows, context): tokens, targets, kind, opener.
+        """Validation windows that hold a bracket pair, with gold labels: {tokens, targets, kind, opener: (windows, context)}.
 
         kind indexes KINDS for each byte; opener is the window's own index of the bracket that a closing bracket closes,
         -1 elsewhere and where the partner lies before the window. Python files only.
         """
         text, kind, opener = _annotations(self.path, self.validation_share)
         rng = np.random.default_rng(seed)
-        at = rng.integers(len(text) - self.context, size=windows)[:, None] + np.arange(self.context + 1)
+        at = rng.integers(len(text) - self.context, size=50 * windows)[:, None] + np.arange(self.context + 1)
         inside = opener[at[:, :-1]] - at[:, :1]
         inside[inside < 0] = -1
+        paired = (inside >= 0).any(1)
+        if paired.sum() < windows:
+            raise ValueError(f"only {paired.sum()} windows of {self.context} bytes with a bracket pair, {windows} wanted")
+        at, inside = at[paired][:windows], inside[paired][:windows]
         arrays = {"tokens": text[at[:, :-1]], "targets": text[at[:, 1:]], "kind": kind[at[:, :-1]], "opener": inside}
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 

@@ -40,37 +40,36 @@ class Lookup:
 
 @dataclass(frozen=True)
 class ConjunctiveLookup:
-    """Find the one item that matches the query in BOTH fields; every other item matches in at most one.
+    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH; the rest half-match.
 
-    items    (a,x)=3  (a,y)=7  (b,x)=1  ...  query (a,y)     answer 7, read at the query
-
-    An item is three tokens, subject, predicate, value; the query is two. Values are digits of their own alphabet.
+    tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
+    targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
     """
 
     subjects: int = 4
     predicates: int = 4
-    values: int = 16
+    values: int = 8
+
+    @property
+    def pairs(self):
+        return self.subjects * self.predicates
 
     @property
     def vocabulary(self):
-        return self.subjects + self.predicates + self.values
+        return self.pairs * (self.values + 1)
 
     @property
     def length(self):
-        return 3 * self.subjects * self.predicates + 2
+        return self.pairs + 1
 
     def batch(self, generator, size):
-        n = self.subjects * self.predicates
-        order = torch.rand(size, n, generator=generator).argsort(1)  # every pair once, shuffled
-        subject = order // self.predicates
-        predicate = order % self.predicates
-        value = torch.randint(self.values, (size, n), generator=generator)
-        items = torch.stack([subject, predicate + self.subjects, value + self.subjects + self.predicates], -1).flatten(1)
-        asked = torch.randint(n, (size, 1), generator=generator)
-        query = [subject.gather(1, asked), predicate.gather(1, asked) + self.subjects]
-        tokens = torch.cat([items, *query], 1)
+        pair = torch.rand(size, self.pairs, generator=generator).argsort(1)  # every pair once, shuffled
+        value = torch.randint(self.values, (size, self.pairs), generator=generator)
+        asked = torch.randint(self.pairs, (size, 1), generator=generator)
+        query = self.pairs * self.values + pair.gather(1, asked)
+        tokens = torch.cat([pair * self.values + value, query], 1)
         targets = torch.full_like(tokens, -100)
-        targets[:, -1:] = value.gather(1, asked) + self.subjects + self.predicates
+        targets[:, -1:] = value.gather(1, asked)
         return tokens, targets
 
 

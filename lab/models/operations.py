@@ -1,0 +1,83 @@
+"""One block taken apart and one training step put together: calls without arguments, to be timed or weighed.
+
+b batch, h head, n sequence, d model width, w head width.
+"""
+
+from functools import partial
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from lab.models.transformer import ModelConfig, Transformer
+
+
+def block_operations(n, d, heads, device="cpu"):
+    """{operation: call} of one block on one sequence with its weights written out, forward only (chapter §1.1.3).
+
+    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its real size and layout
+    and allocates its result. Norms and residual sums are left out. All calls together hold two h x n x n tensors.
+    """
+    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    block = Transformer(config).blocks[0].to(device).requires_grad_(False)
+    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
+    q, k, v = block.attention.heads.split(x)  # (1, h, n, w)
+    scores = (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (1, h, n, n)
+    weights = torch.softmax(scores, dim=-1)
+    mixed = weights @ v
+    return {
+        "projections": lambda: (block.attention.heads.split(x), block.attention.heads.join(mixed)),
+        "scores": lambda: (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1),
+        "softmax": lambda: torch.softmax(scores, dim=-1),
+        "mix": lambda: weights @ v,
+        "feedforward": lambda: block.ffn(x),
+    }
+
+
+def block_call(n, d, heads, backward=False, device="cpu"):
+    """A call of one whole block on one sequence, with its attention fused; `backward` adds all gradients."""
+    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
+    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device, requires_grad=backward)
+
+    def call():
+        y = block(x)
+        return torch.autograd.grad(y, (x, *block.parameters()), x.detach()) if backward else y
+
+    return call
+
+
+def training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
+    """A call that returns the gradients of a causal model's loss; checkpointed, each block runs again in the backward
+    pass and keeps only its input (Chen 2016)."""
+    config = ModelConfig(vocabulary=256, context=n, d_model=d, n_layers=n_layers, n_heads=max(1, d // 64))
+    model = Transformer(config).to(device)
+    if checkpointed:
+        for block in model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def call():
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return torch.autograd.grad(loss, tuple(model.parameters()))
+
+    return call
+
+
+def run_training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
+    """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count in the peak."""
+    training_step(n_layers, n, d, batch, checkpointed, device)()
+
+
+def saved_bytes(call):
+    """Bytes that autograd keeps for the backward pass while `call` runs, every piece of memory counted once."""
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage().nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        call()
+    return sum(size for size, _ in kept.values())

@@ -1,0 +1,716 @@
+"""What every part of a model must do, stated once for all kinds that are registered, whoever registered them."""
+
+import ast
+import inspect
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+import lab
+from lab.measure import cost
+from lab.models import ModelConfig, Transformer
+from lab.models.attention import Attention
+from lab.models.feedforward import FeedForward, Gated
+from lab.models.heads import Heads
+from lab.models.initialization import Initialization
+from lab.models.masks import Causal, Everything, Mask, Padding, Window
+from lab.models.norms import Norm
+from lab.models.positions import Position, alibi_slopes, t5_bucket
+from lab.models.residuals import Residual
+from lab.models.seams import Seam
+from lab.models.transformer import SEAMS
+
+VOCABULARY, CONTEXT = 13, 24
+NEEDED = {"window": {"size": 5}}  # options without a default
+
+
+def choices(seam):
+    """Every registered kind of a seam as a choice, with the options that it cannot do without."""
+    return [{"kind": kind, **NEEDED.get(kind, {})} if kind in NEEDED else kind for kind in sorted(seam.kinds)]
+
+
+def each(seam):
+    field = seam.__name__.lower()
+    field = "ffn" if seam is FeedForward else field
+    return pytest.mark.parametrize(field, choices(seam), ids=str)
+
+
+def build(seed=0, **fields):
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    return Transformer(ModelConfig(**(sizes | fields)), seed=seed).eval()
+
+
+def tokens(length=12, batch=2, seed=0):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+# Attention
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_equals_the_module_of_torch(bias, causal):
+    model = build(position="none", mask="causal" if causal else "none", bias=bias)
+    ours, reference = model.blocks[0].attention, nn.MultiheadAttention(32, 4, bias=bias, batch_first=True)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(randn(*parameter.shape))
+        reference.in_proj_weight.copy_(ours.heads.qkv.weight)
+        reference.out_proj.weight.copy_(ours.heads.out.weight)
+        if bias:
+            reference.in_proj_bias.copy_(ours.heads.qkv.bias)
+            reference.out_proj.bias.copy_(ours.heads.out.bias)
+        x = randn(3, 12, 32) / 10
+        forbidden = torch.ones(12, 12, dtype=torch.bool).triu(1) if causal else None
+        close(ours(x, causal=causal), reference(x, x, x, attn_mask=forbidden, need_weights=False)[0])
+
+
+def test_attention_equals_its_formula():
+    model = build(position="alibi", kv_heads=2, d_head=6)
+    attention, x = model.blocks[0].attention, randn(2, 12, 32)
+    q, k, v = (x @ w.T for w in attention.heads.qkv.weight.split([24, 12, 12]))
+    q, k, v = q.view(2, 12, 4, 6), k.view(2, 12, 2, 6), v.view(2, 12, 2, 6)
+    mixed, slope = [], alibi_slopes(4)
+    for h in range(4):
+        scores = torch.einsum("bqd,bkd->bqk", q[:, :, h], k[:, :, h // 2]) / math.sqrt(6)
+        distance = torch.arange(12)[:, None] - torch.arange(12)
+        scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
+        mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
+    visible = model.visible(12, 12, None, "cpu", biased=True)
+    got = attention(x, bias=model.position.bias(12, 12), **visible)
+    close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_as_many_key_value_heads_as_heads_is_plain_multi_head_attention(mask):
+    assert torch.equal(build(kv_heads=4, mask=mask)(tokens()), build(mask=mask)(tokens()))
+
+
+@each(Position)
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_shared_keys_and_values_equal_repeated_ones(kv_heads, position):
+    shared, full = (build(position=position, kv_heads=g, bias=True) for g in (kv_heads, 4))
+    weights = shared.state_dict()
+    for name in weights:
+        if "heads.qkv" in name:
+            q, k, v = weights[name].split([32, 8 * kv_heads, 8 * kv_heads])
+            repeated = [w.unflatten(0, (kv_heads, 8)).repeat_interleave(4 // kv_heads, 0).flatten(0, 1) for w in (k, v)]
+            weights[name] = torch.cat([q, *repeated])
+    full.load_state_dict(weights)
+    close(shared(tokens()), full(tokens()))
+
+
+def test_a_sliced_head_sees_its_slice_of_the_stream_and_a_full_head_all_of_it():
+    for heads, reach in (("sliced", torch.eye(4)), ("full", torch.ones(4, 4))):
+        part = build(heads=heads).blocks[0].attention.heads
+        x = randn(1, 3, 32)
+        for out in zip(part.split(x), part.split(x), strict=True):
+            assert out[0].shape == (1, 4, 3, 8)
+        for i in range(4):
+            changed = x.clone()
+            changed[..., 8 * i : 8 * (i + 1)] += 1
+            for before, after in zip(part.split(x), part.split(changed), strict=True):
+                moved = (after - before).abs().amax(dim=(0, 2, 3)) > 1e-6
+                assert torch.equal(moved, reach[i].bool())
+
+
+def test_a_concatenated_head_writes_its_slice_of_the_stream_and_a_full_head_all_of_it():
+    for heads, reach in (("concatenated", torch.eye(4)), ("full", torch.ones(4, 4))):
+        part, mixed = build(heads=heads).blocks[0].attention.heads, randn(1, 4, 3, 8)
+        for i in range(4):
+            changed = mixed.clone()
+            changed[:, i] += 1
+            moved = (part.join(changed) - part.join(mixed)).abs().unflatten(-1, (4, 8)).amax(dim=(0, 1, 3)) > 1e-6
+            assert torch.equal(moved, reach[i].bool())
+
+
+@pytest.mark.parametrize("wrong", [{"heads": "sliced", "kv_heads": 2}, {"heads": "concatenated", "d_head": 4}])
+def test_heads_that_cannot_be_cut_so_are_refused(wrong):
+    with pytest.raises(ValueError, match="heads"):
+        build(**wrong)
+
+
+# Who sees whom
+
+
+def past_is_safe(**fields):
+    model, before = build(**fields), tokens()
+    after = before.clone()
+    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
+    with torch.no_grad():
+        close(model(before)[:, :7], model(after)[:, :7])
+        differs(model(before)[:, 7:], model(after)[:, 7:])
+
+
+@each(Position)
+def test_the_future_leaves_the_past_alone_for_every_position(position):
+    past_is_safe(position=position)
+    past_is_safe(position=position, mask={"kind": "window", "size": 3})
+
+
+@each(FeedForward)
+def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
+    past_is_safe(ffn=ffn, bias=True)
+
+
+@each(Norm)
+@each(Residual)
+def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
+    past_is_safe(residual=residual, norm=norm)
+
+
+@each(Heads)
+@each(Initialization)
+def test_the_future_leaves_the_past_alone_for_every_split_and_start(initialization, heads):
+    past_is_safe(heads=heads, initialization=initialization)
+
+
+def test_without_a_mask_the_future_matters():
+    model, before = build(mask="none"), tokens()
+    after = before.clone()
+    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
+    differs(model(before)[:, :7], model(after)[:, :7])
+
+
+@pytest.mark.parametrize("residual, norm", itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)))
+def test_order_is_invisible_without_mask_and_position_and_visible_with_either(residual, norm):
+    order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
+    x = tokens()
+
+    def moved(**fields):
+        model = build(residual=residual, norm=norm, **fields)
+        with torch.no_grad():
+            return (model(x[:, order]) - model(x)[:, order]).abs().max()
+
+    assert moved(mask="none", position="none") < 1e-5
+    assert moved(mask="causal", position="none") > 1e-3
+    for position in choices(Position):
+        if position != "none":
+            assert moved(mask="none", position=position) > 1e-3, position
+
+
+@each(Position)
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_a_window_as_wide_as_the_text_is_the_causal_mask(length, position):
+    wide = build(position=position, mask={"kind": "window", "size": length})
+    close(wide(tokens(length)), build(position=position)(tokens(length)))
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+@pytest.mark.parametrize("size", [1, 4, 9, 20])
+def test_edges_are_counted_as_the_closed_forms_say(n, size):
+    assert Everything().edges(n) == n * n
+    assert Causal().edges(n) == n * (n + 1) // 2
+    w = min(n, size)
+    assert Window(size=size).edges(n) == n * w - w * (w - 1) // 2
+    real = torch.arange(n).expand(3, n) < torch.tensor([[n], [1], [0]])
+    assert Padding(real).edges(n, batch=3) == n * (n + 1)
+    assert (Causal() & Padding(real)).edges(n, batch=3, heads=2) == 2 * (n * (n + 1) // 2 + n)
+
+
+def masks():
+    real = torch.tensor([[1, 1, 1, 0, 1, 1], [0, 0, 1, 1, 1, 0]]).bool()
+    return [Mask.build(choice) for choice in choices(Mask)] + [Window(size=2), Padding(real)]
+
+
+@pytest.mark.parametrize("i, j", itertools.product(range(len(masks())), repeat=2))
+def test_composed_masks_are_elementwise_logic(i, j):
+    left, right, sizes = masks()[i], masks()[j], {"batch": 2, "heads": 3}
+    both, either = left & right, left | right
+    assert torch.equal(both.dense(6, 6, **sizes), left.dense(6, 6, **sizes) & right.dense(6, 6, **sizes))
+    assert torch.equal(either.dense(6, 6, **sizes), left.dense(6, 6, **sizes) | right.dense(6, 6, **sizes))
+    for mask in (left, right, both, either, both | left, either & right):
+        full = mask.dense(6, 6, **sizes)
+        assert full.shape == (2, 3, 6, 6)
+        assert mask.edges(6, **sizes) == full.sum()
+        assert torch.equal(mask.dense(2, 6, **sizes), full[:, :, 4:]), "queries are the last of the keys"
+        if mask.causal:
+            assert not full.triu(1).any(), "called causal, yet a query sees a later key"
+
+
+def test_a_mask_may_be_put_together_in_a_notebook():
+    model, x = build(position="t5"), tokens()
+    window = build(position="t5", mask={"kind": "window", "size": 3})
+    model.mask = Causal() & (Window(size=3) | Window(size=2))
+    close(model(x), window(x))
+
+
+@each(Position)
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_padding_is_not_seen(mask, position):
+    model, before = build(mask=mask, position=position), tokens(batch=3)
+    real = torch.arange(12) < torch.tensor([[12], [7], [1]])
+    after = torch.where(real, before, (before + 1) % VOCABULARY)
+    with torch.no_grad():
+        close(model(before, real=real)[real], model(after, real=real)[real])
+        for i, n in enumerate((12, 7, 1)):  # what is left out changes nothing: as if it were not there
+            close(model(before, real=real)[i, :n], model(before[i : i + 1, :n])[0])
+        if mask == "none":
+            differs(model(before)[1, :7], model(after)[1, :7])
+
+
+@each(Position)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_a_query_that_may_see_nothing_spoils_nothing(kv_heads, position):
+    model, x = build(position=position, kv_heads=kv_heads), tokens(batch=3)
+    real = torch.arange(12) >= torch.tensor([[0], [5], [12]])  # padded in front: the first queries see no key
+    logits = model(x, real=real)
+    assert logits.isfinite().all()
+    logits[real].square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+# Generation with a cache
+
+
+def decoded(model, x, chunks):
+    caches, out = model.caches(len(x)), []
+    with torch.no_grad():
+        for chunk in x.split(chunks, dim=1):
+            out.append(model(chunk, caches=caches))
+    assert all(cache.length == x.shape[1] for cache in caches)
+    return torch.cat(out, 1)
+
+
+@each(Position)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("mask", ["causal", {"kind": "window", "size": 3}], ids=["causal", "window"])
+def test_decoding_with_a_cache_equals_the_full_forward(mask, kv_heads, position):
+    model, x = build(position=position, kv_heads=kv_heads, mask=mask), tokens(20)
+    full = model(x).detach()
+    for chunks in ([1] * 20, [7, 1, 9, 3], [20]):
+        close(decoded(model, x, chunks), full)
+
+
+@each(Position)
+def test_greedy_generation_takes_the_likeliest_of_the_full_forward(position):
+    model, start = build(position=position, kv_heads=2), tokens(5)
+    slow = start
+    for _ in range(12):
+        slow = torch.cat([slow, model(slow)[:, -1].argmax(-1, keepdim=True)], 1)
+    assert torch.equal(model.generate(start, 12, temperature=0), slow)
+    assert len(slow[:, 5:].unique()) > 1, "a constant continuation would test nothing"
+
+
+def test_sampled_generation_follows_its_generator_and_temperature():
+    model, start = build(), tokens(5, batch=64)
+
+    def sample(seed, temperature=1.0):
+        return model.generate(start, 8, temperature=temperature, generator=torch.Generator().manual_seed(seed))
+
+    assert torch.equal(sample(1), sample(1)) and not torch.equal(sample(1), sample(2))
+    greedy = model.generate(start, 8, temperature=0)
+    assert torch.equal(sample(1, temperature=1e-4), greedy)
+    hot = sample(1, temperature=1e4)[:, 5:].flatten().bincount(minlength=VOCABULARY)
+    assert hot.max() < 2 * 512 / VOCABULARY, "at a very high temperature all tokens are alike"
+
+
+def test_a_full_cache_and_too_long_a_text_are_named():
+    model = build(position="learned")
+    with pytest.raises(ValueError, match=f"context {CONTEXT}, {CONTEXT + 1} are needed"):
+        model(tokens(CONTEXT + 1))
+    caches = build().caches(2, context=4)
+    with pytest.raises(ValueError, match="holds 4 positions, 5 are needed"):
+        build()(tokens(5), caches=caches)
+
+
+# Positions
+
+
+def rotated(model, q, k, m, n):
+    """Score of query q at position m with key k at position n."""
+    turn = model.position.at_query_key
+    return (turn(q, q, start=m)[0] * turn(k, k, start=n)[1]).sum(-1)
+
+
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+def test_rotary_scores_depend_on_the_distance_and_equal_the_complex_form(base):
+    model = build(position={"kind": "rotary", "base": base}, d_head=16)
+    q, k = randn(2, 1, 1, 1, 16)
+    theta = base ** (-torch.arange(8, dtype=torch.float64) / 8)
+    q_complex, k_complex = (torch.complex(x[0, 0, 0, :8].double(), x[0, 0, 0, 8:].double()) for x in (q, k))
+    for distance in (0, 1, 5, 23):
+        expected = (q_complex * k_complex.conj() * torch.exp(1j * distance * theta)).sum().real
+        for n in (0, 3, 20):
+            close(rotated(model, q, k, n + distance, n).double().squeeze(), expected)
+    differs(rotated(model, q, k, 5, 0), rotated(model, q, k, 0, 5))
+    many = randn(2, 4, 20, 16)
+    turned, _ = model.position.at_query_key(many, many)
+    close(turned.norm(dim=-1), many.norm(dim=-1))
+    differs(turned[:, :, 1:], many[:, :, 1:])
+
+
+def test_rotary_goes_on_beyond_its_tables():
+    short, long = build(context=4), build(context=64)
+    close(short(tokens(40)), long(tokens(40)))
+
+
+@pytest.mark.parametrize("position", [p for p in choices(Position)
+                                      if Position.resolve(p)[0].at_input is Position.at_input], ids=str)  # fmt: skip
+@pytest.mark.parametrize("mask", ["causal", "none"])
+def test_positions_that_spare_the_input_see_distances_only(mask, position):
+    model = build(position=position, mask=mask)
+    q, k = (x.expand(1, 4, 16, 8) for x in randn(2, 1, 4, 1, 8))
+    q, k = model.position.at_query_key(q, k)
+    scores = q @ k.transpose(-1, -2)
+    if (bias := model.position.bias(16, 16)) is not None:
+        assert bias.shape == (4, 16, 16)
+        scores = scores + bias
+        close(model.position.bias(3, 16), bias[:, -3:], 0)
+    close(scores[..., 1:, 1:], scores[..., :-1, :-1])
+    if position != "none":
+        differs(scores[..., 5, :5], scores[..., 6, :5])
+
+
+def published_slopes(n):
+    """Press 2021, as its authors compute them."""
+
+    def power(n):
+        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
+        return [start * start**i for i in range(n)]
+
+    if math.log2(n).is_integer():
+        return power(n)
+    closest = 2 ** math.floor(math.log2(n))
+    return power(closest) + published_slopes(2 * closest)[0::2][: n - closest]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
+def test_alibi_slopes_are_the_published_ones(heads):
+    close(alibi_slopes(heads), torch.tensor(published_slopes(heads)), 1e-7)
+    bias = build(position="alibi", n_heads=heads, d_head=4).position.bias(5, 5)
+    close(bias[:, 4, 1], -3 * alibi_slopes(heads), 1e-7)
+
+
+@pytest.mark.parametrize("buckets, reach", [(32, 128), (16, 64), (8, 20)])
+def test_t5_buckets_are_single_then_wider_then_shared(buckets, reach):
+    near, far = torch.arange(buckets // 2), torch.arange(reach, 5 * reach)
+    bucket = t5_bucket(torch.arange(5 * reach), buckets, reach, True)
+    assert torch.equal(bucket[: len(near)], near)
+    assert (bucket[far] == buckets - 1).all()
+    assert ((bucket.diff() == 0) | (bucket.diff() == 1)).all() and len(bucket.unique()) == buckets
+    assert (t5_bucket(-torch.arange(1, 300), buckets, reach, True) == 0).all()
+    ahead, behind = (t5_bucket(sign * torch.arange(1, 300), buckets, reach, False) for sign in (-1, 1))
+    assert torch.equal(ahead, behind + buckets // 2), "without causality keys to come have buckets of their own"
+
+
+@pytest.mark.parametrize("buckets, reach", [(32, 128), (16, 64)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_t5_buckets_equal_those_of_transformers(causal, buckets, reach):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    distance = torch.arange(-400, 401)
+    theirs = t5.T5Attention._relative_position_bucket(-distance, not causal, buckets, reach)
+    assert torch.equal(t5_bucket(distance, buckets, reach, causal), theirs)
+
+
+# The other parts of a block
+
+
+@each(FeedForward)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_feed_forward_layer_treats_every_token_alone(bias, ffn):
+    part, x = build(ffn=ffn, bias=bias).blocks[0].ffn, randn(2, 12, 32)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    assert part(x).shape == x.shape
+    close(part(x)[:, order], part(x[:, order]))
+    close(part(x)[:, 3:4], part(x[:, 3:4]))
+    differs(part(-x), -part(x))  # not linear
+
+
+FORMULAS = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "swiglu": lambda x: x / (1 + torch.exp(-x)),
+    "geglu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+}
+
+
+@pytest.mark.parametrize("ffn", sorted(FORMULAS))
+def test_feed_forward_layers_equal_their_formulas(ffn):
+    part, x = build(ffn=ffn, bias=True).blocks[0].ffn, randn(2, 12, 32)
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter.copy_(randn(*parameter.shape, seed=len(parameter)) / 4)
+    act, up = FORMULAS[ffn], part.up(x)
+    inner = act(part.gate(x)) * up if ffn.endswith("glu") and ffn != "glu" else act(up)
+    close(part(x), part.down(inner), 1e-5)
+
+
+def test_norms_do_what_they_are_named_for():
+    x = 3 * randn(2, 12, 32) + 1
+    layer, rms, none = (Norm.build(kind, build().config) for kind in ("layernorm", "rmsnorm", "none"))
+    close(layer(x).mean(-1), torch.zeros(2, 12))
+    close(layer(x).var(-1, unbiased=False), torch.ones(2, 12), 1e-4)
+    close(rms(x), x / x.square().mean(-1, keepdim=True).sqrt(), 1e-4)
+    assert none(x) is x
+    assert not list(Norm.build({"kind": "layernorm", "affine": False}, build().config).parameters())
+
+
+def test_residuals_stand_where_their_drawing_says():
+    x, config, branch = randn(2, 12, 32), build().config, nn.Linear(32, 32)
+    norm = nn.LayerNorm(32)
+    for kind, expected in {"plain": x + branch(x), "pre": x + branch(norm(x)), "post": norm(x + branch(x))}.items():
+        close(Residual.build(kind, config)(x, branch), expected)
+    ends = {kind: type(build(residual=kind).norm).__name__ for kind in ("plain", "pre", "post")}
+    assert ends == {"plain": "Norm", "pre": "LayerNorm", "post": "Norm"}
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("ffn", ["gelu", {"kind": "relu", "ratio": 2.5}, "swiglu"], ids=str)
+def test_counted_parameters_equal_the_closed_forms(ffn, kv_heads, norm, bias):
+    model = build(ffn=ffn, kv_heads=kv_heads, norm=norm, bias=bias, d_head=6, position="none")
+    gated = ffn == "swiglu"
+    d, f = 32, 85 if gated else 80 if isinstance(ffn, dict) else 128
+    attention = cost.attention_parameters(d, 4, kv_heads, 6, bias=bias)
+    feedforward = cost.feedforward_parameters(d, f, gated=gated, bias=bias)
+    one_norm = cost.norm_parameters(d, bias=bias and norm == "layernorm")
+
+    def count(module):
+        return sum(p.numel() for p in module.parameters())
+
+    for block in model.blocks:
+        assert count(block.attention) == attention
+        assert count(block.ffn) == feedforward
+    assert count(model) == 2 * VOCABULARY * d + 2 * (attention + feedforward + 2 * one_norm) + one_norm
+    caches = model.caches(3, context=10)
+    assert caches[0].keys.numel() + caches[0].values.numel() == cost.cache_elements(10, kv_heads, 6, B=3)
+
+
+@pytest.mark.parametrize("gated", sorted(k for k, cls in FeedForward.kinds.items() if issubclass(cls, Gated)))
+def test_a_gated_layer_has_the_parameters_of_a_plain_one(gated):
+    counts = [sum(p.numel() for p in build(ffn=ffn, d_model=64).blocks[0].ffn.parameters()) for ffn in (gated, "relu")]
+    assert counts[0] == pytest.approx(counts[1], rel=0.02)
+
+
+@each(Position)
+def test_every_layer_may_have_its_own_number_of_heads(position):
+    model = build(position=position, n_layers=3, n_heads=[1, 4, 2], kv_heads=1)
+    assert [block.attention.heads.n for block in model.blocks] == [1, 4, 2]
+    assert [block.attention.heads.d for block in model.blocks] == [32, 8, 16]
+    x = tokens(20)
+    close(decoded(model, x, [6, 1, 13]), model(x).detach())
+    past_is_safe(position=position, n_heads=[1, 4])
+
+
+def test_the_readout_may_have_a_width_of_its_own():
+    assert build(d_out=7)(tokens()).shape == (2, 12, 7)
+    assert build()(tokens()).shape == (2, 12, VOCABULARY)
+
+
+REFUSED = {
+    "unknown field": ({"layers": 2}, "layers"),
+    "heads do not divide": ({"n_heads": 5}, "n_heads 5 does not divide d_model 32"),
+    "heads of one layer do not divide": ({"n_heads": [4, 3]}, "n_heads 3 does not divide d_model 32"),
+    "key-value heads do not divide": ({"kv_heads": 3}, "kv_heads 3 does not divide n_heads 4"),
+    "key-value heads of one layer": ({"n_heads": [4, 1], "kv_heads": 2}, "kv_heads 2 does not divide n_heads 1"),
+    "too few layers listed": ({"n_heads": [4]}, "n_heads lists 1 layers, n_layers is 2"),
+    "zero width": ({"d_model": 0}, "d_model must be at least 1"),
+    "zero layers": ({"n_layers": 0}, "n_layers must be at least 1"),
+    "zero heads": ({"n_heads": 0}, "n_heads must be at least 1"),
+    "zero heads in one layer": ({"n_heads": [4, 0]}, "n_heads must be at least 1"),
+    "zero key-value heads": ({"kv_heads": 0}, "kv_heads must be at least 1"),
+    "negative context": ({"context": -1}, "context must be at least 1"),
+    "zero vocabulary": ({"vocabulary": 0}, "vocabulary must be at least 1"),
+    "true for a number": ({"n_layers": True}, "n_layers"),
+    "text for a number": ({"d_model": "32"}, "d_model"),
+    "fraction": ({"d_model": 32.0}, "d_model"),
+    "list for a kind": ({"mask": ["causal"]}, "mask"),
+}
+
+
+@pytest.mark.parametrize("fields, message", REFUSED.values(), ids=REFUSED)
+def test_a_configuration_that_cannot_be_built_is_refused(fields, message):
+    with pytest.raises(ValidationError) as error:
+        build(**fields)
+    assert message in str(error.value)
+
+
+def test_rotary_refuses_an_odd_head():
+    with pytest.raises(ValueError, match="d_head must be even, got 5"):
+        build(position="rotary", d_head=5)
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        build().config.d_model = 64
+
+
+# Seams
+
+
+@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
+def test_a_wrong_kind_lists_the_right_ones(field, seam):
+    with pytest.raises(ValidationError) as error:
+        build(**{field: "nonsuch"})
+    for kind in ("nonsuch", *seam.kinds):
+        assert kind in str(error.value)
+
+
+@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
+def test_a_wrong_option_names_the_right_ones(field, seam):
+    for kind, variant in seam.kinds.items():
+        with pytest.raises(ValidationError) as error:
+            build(**{field: {"kind": kind, "nonsuch": 1}})
+        parameters = inspect.signature(variant.__init__).parameters.values()
+        options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        assert f"has no option 'nonsuch'; it has {', '.join(options) or 'none'}" in str(error.value)
+
+
+@pytest.fixture
+def bent():
+    """A kind that a notebook might define, forgotten afterwards."""
+
+    class Bent(FeedForward, kind="bent"):
+        activation = nn.Tanh
+
+        def __init__(self, config, *, bend=1.0):
+            super().__init__(config)
+            self.bend = bend
+
+        def forward(self, x):
+            return self.bend * super().forward(x)
+
+    yield Bent
+    del FeedForward.kinds["bent"]
+
+
+def test_a_new_kind_is_choosable_by_name(bent):
+    assert isinstance(build(ffn="bent").blocks[0].ffn, bent)
+    assert build(ffn={"kind": "bent", "bend": 3}).blocks[1].ffn.bend == 3
+    past_is_safe(ffn="bent")
+    with pytest.raises(ValidationError, match="it has bend"):
+        build(ffn={"kind": "bent", "bnd": 3})
+    assert "bent" not in Position.kinds, "kinds of one seam are not kinds of another"
+
+
+def test_no_two_classes_of_the_lab_share_a_kind():
+    parents, named = {}, []
+    for path in Path(lab.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                parents[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                named += [(node.name, k.value.value) for k in node.keywords if k.arg == "kind"]
+            elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Subscript):
+                place, _, attribute = ast.unparse(target.value).rpartition(".")
+                if attribute == "kinds" and isinstance(target.slice, ast.Constant):
+                    named.append((place, target.slice.value))
+
+    def seam(name):
+        return name if "Seam" in parents[name] else next(seam(p) for p in parents[name] if p in parents)
+
+    counted = Counter((seam(name), kind) for name, kind in named)
+    assert [pair for pair, n in counted.items() if n > 1] == []
+    found = {(cls.__name__, kind) for cls in Seam.__subclasses__() if cls.__module__.startswith("lab.") for kind in cls.kinds}
+    assert found <= set(counted), "the scan missed a registration"
+
+
+@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
+def test_kinds_differ_from_their_neighbours(field, seam):
+    """An arm that was never switched looks like a tie."""
+    outputs = [build(**{field: choice}, bias=True)(tokens()).detach() for choice in choices(seam)]
+    for a, b in itertools.combinations(outputs, 2):
+        differs(a, b, 1e-6)
+
+
+# Seeds and initial weights
+
+
+def test_the_seed_alone_decides_the_weights():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = build(seed=3).state_dict()
+    assert torch.equal(torch.get_rng_state(), before), "the global random state was used"
+    torch.manual_seed(2)
+    again, other = build(seed=3).state_dict(), build(seed=4).state_dict()
+    for name, weight in first.items():
+        assert torch.equal(weight, again[name])
+        if weight.ndim > 1:
+            assert not torch.equal(weight, other[name]), name
+
+
+def matrices(model):
+    """{name: (matrix, fan_in, fan_out)} with query, key and value matrices apart."""
+    found = {"readout": model.readout.weight}
+    for i, block in enumerate(model.blocks):
+        heads = block.attention.heads
+        if isinstance(heads.qkv, nn.Linear):
+            sizes = [n * heads.d for n in (heads.n, heads.kv, heads.kv)]
+            found |= {f"{i}.{name}": w for name, w in zip("qkv", heads.qkv.weight.split(sizes), strict=True)}
+        else:  # sliced: a small matrix for each head
+            parts = heads.qkv.weight.squeeze(-1).unflatten(0, (heads.n, 3, heads.d))
+            found |= {f"{i}.{name}{h}": parts[h, j] for h in range(heads.n) for j, name in enumerate("qkv")}
+        if isinstance(heads.out, nn.Linear):
+            found[f"{i}.out"] = heads.out.weight
+        found |= {f"{i}.{name}": m.weight for name, m in block.ffn.named_children() if isinstance(m, nn.Linear)}
+    return {name: (w, w.shape[1], w.shape[0]) for name, w in found.items()}
+
+
+WIDE = {"d_model": 128, "n_heads": 2, "vocabulary": 128, "bias": True}
+SCHEMES = {
+    "normal": lambda fan_in, fan_out: 0.02,
+    "xavier": lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)),
+    "fan-in": lambda fan_in, fan_out: 0.8 / math.sqrt(fan_in),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("arm", [{}, {"kv_heads": 1}, {"ffn": "swiglu"}, {"heads": "sliced"}], ids=str)
+def test_the_spread_of_initial_matrices_is_that_of_the_scheme(arm, scheme):
+    model = build(initialization=scheme, position="learned", **WIDE, **arm)
+    for name, (weight, fan_in, fan_out) in matrices(model).items():
+        expected = SCHEMES[scheme](fan_in, fan_out)
+        spread = 5 / math.sqrt(2 * weight.numel())
+        assert weight.std().item() == pytest.approx(expected, rel=spread), name
+        assert abs(weight.mean().item()) < 5 * expected / math.sqrt(weight.numel()), name
+    expected = {"normal": 0.02, "xavier": 128**-0.5, "fan-in": 1.0}[scheme]
+    for table in (model.embedding.weight, model.position.embedding.weight):
+        assert table.std().item() == pytest.approx(expected, rel=5 / math.sqrt(2 * table.numel()))
+
+
+@pytest.mark.parametrize("initialization", sorted(Initialization.kinds))
+def test_biases_start_at_zero_and_norms_at_one(initialization):
+    for name, parameter in build(initialization=initialization, bias=True).named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 8])
+def test_depth_scaled_divides_what_writes_to_the_stream_and_nothing_else(n_layers):
+    plain, scaled = (build(initialization=k, n_layers=n_layers, n_heads=4) for k in ("normal", "depth-scaled"))
+    writers = {id(weight) for weight in scaled.writes_to_stream()}
+    assert len(writers) == 2 * n_layers
+    for (name, a), (_, b) in zip(plain.named_parameters(), scaled.named_parameters(), strict=True):
+        assert (id(b) in writers) == name.endswith(("heads.out.weight", "ffn.down.weight"))
+        close(b, a / math.sqrt(2 * n_layers) if id(b) in writers else a, 1e-8)
+
+
+def test_attention_is_a_part_on_its_own():
+    model = build(position="none")
+    part = Attention(model.config.layer(0), model.position)
+    assert part(randn(2, 5, 32)).shape == (2, 5, 32)

@@ -1,0 +1,197 @@
+"""The training loop: what it repeats, what it records, and what it does when a loss is not a number."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from lab.models import ModelConfig, Transformer
+from lab.tasks.sequences import Lookup, accuracy
+from lab.training import TrainConfig, cross_entropy, data_fingerprint, output_fingerprint, train
+
+TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
+
+
+def build(seed=0, **fields):
+    sizes = {"vocabulary": 8, "context": 12, "d_model": 32, "n_layers": 1, "d_out": TASK.d_out}
+    return Transformer(ModelConfig(**(sizes | fields)), seed=seed)
+
+
+def short(**fields):
+    return TrainConfig(**({"steps": 12, "batch": 4, "warmup": 3} | fields))
+
+
+def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():
+    def run(seed, noise):
+        torch.manual_seed(noise)
+        model = build(seed)
+        history = train(model, TASK.batch, short(), seed=seed, every=1)
+        return history, model.state_dict()
+
+    (first, weights), (again, same), (other, _) = run(1, noise=1), run(1, noise=2), run(2, noise=1)
+    assert first.equals(again)
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    assert (first.loss != other.loss).all()
+
+
+def test_the_order_of_data_depends_on_the_seed_alone():
+    def drawn(seed, model):
+        batches = []
+
+        def draw(generator, size):
+            batches.append(TASK.batch(generator, size))
+            return batches[-1]
+
+        train(model, draw, short(), seed=seed)
+        return torch.stack([tokens for tokens, _ in batches])
+
+    first = drawn(1, build())
+    assert len(first) == 12 and len(first.unique(dim=0)) == 12
+    assert torch.equal(drawn(1, build(5, n_heads=2, position="learned")), first)
+    assert not torch.equal(drawn(2, build()), first)
+    fingerprints = [data_fingerprint(TASK.batch, short(), seed) for seed in (1, 1, 2)]
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+    assert data_fingerprint(TASK.batch, short(batch=5), 1) != fingerprints[0]
+
+
+@pytest.mark.parametrize("position", ["rotary", "learned"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_lookup_is_learnt_in_seconds(seed, position):
+    model = build(seed, n_heads=4, position=position)
+    tokens, targets = TASK.batch(torch.Generator().manual_seed(99), 200)
+    assert accuracy(model(tokens), targets) < 0.3, "one in eight by guessing"
+    history = train(model, TASK.batch, TrainConfig(steps=400, learning_rate=5e-3, warmup=20), seed=seed)
+    assert accuracy(model(tokens), targets) > 0.97
+    assert history.loss.iloc[-1] < 0.2 < math.log(8) < history.loss.iloc[0] + 0.5
+    assert not history.diverged.any()
+
+
+def test_a_loss_that_is_not_finite_ends_the_history_as_a_result():
+    exploding = train(build(norm="none"), TASK.batch, short(steps=200, learning_rate=1e30, warmup=0), every=1)
+    assert exploding.diverged.tolist() == [False] * (len(exploding) - 1) + [True]
+    assert exploding.step.tolist() == list(range(len(exploding))) and len(exploding) < 50
+    assert not math.isfinite(exploding.loss.iloc[-1])
+
+
+@pytest.mark.parametrize("at", [0, 4, 5])
+def test_a_divergence_is_one_row_at_its_step(at):
+    calls = []
+
+    def loss(model, inputs, targets):
+        calls.append(1)
+        return cross_entropy(model(inputs), targets) * (math.nan if len(calls) == at + 1 else 1)
+
+    history = train(build(), TASK.batch, short(), loss=loss, every=4, evaluate=lambda model: {"seen": 1})
+    assert history.step.tolist() == sorted({0, 4, at} & set(range(at + 1)))
+    assert history.diverged.tolist() == [False] * (len(history) - 1) + [True]
+    assert len(calls) == at + 1, "nothing is trained after it"
+
+
+def test_the_rate_warms_up_then_falls_as_a_cosine():
+    config = TrainConfig(steps=110, learning_rate=1.0, warmup=10, final=0.2)
+    rates = [config.rate(step) for step in range(111)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10] == 1 and rates[60] == pytest.approx(0.6) and rates[110] == pytest.approx(0.2)
+    assert rates[35] == pytest.approx(0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert TrainConfig(steps=5, warmup=0, learning_rate=2.0).rate(0) == 2
+
+
+@pytest.mark.parametrize("warmup, moved", [(0, 1e-3), (10, 1e-4)])
+def test_the_optimiser_moves_by_the_rate_of_the_step(warmup, moved):
+    model = build()
+    before = [p.detach().clone() for p in model.parameters()]
+    config = TrainConfig(steps=1, batch=4, learning_rate=1e-3, warmup=warmup, weight_decay=0.0)
+    train(model, TASK.batch, config)
+    largest = max((p - b).abs().max().item() for p, b in zip(model.parameters(), before, strict=True))
+    assert largest == pytest.approx(moved, rel=0.02), "Adam's first step is the learning rate in every coordinate"
+
+
+@pytest.mark.parametrize("clip, largest", [(0.5, 0.5), (math.inf, 8.0)])
+def test_gradients_are_clipped_to_their_norm(clip, largest):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2, 2))
+
+    norms, model = [], Two()
+
+    def loss(model, inputs, targets):
+        if model.weight.grad is not None:
+            norms.append(model.weight.grad.norm().item())
+        return 4 * model.weight.sum()
+
+    train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)
+    assert norms == pytest.approx([largest] * 11, rel=1e-4)
+
+
+def test_matrices_decay_and_gains_do_not():
+    model = build(bias=True)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, TASK.batch, short(weight_decay=0.5, warmup=0, learning_rate=0.1, steps=1),
+          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    for name, p in model.named_parameters():
+        expected = before[name] * (0.95 if p.ndim >= 2 else 1)
+        torch.testing.assert_close(p.detach(), expected, msg=name)
+
+
+@pytest.mark.parametrize("steps, every, expected", [
+    (12, 5, [0, 5, 10, 12]), (10, 5, [0, 5, 10]), (4, 0, [0, 4]), (1, 1, [0, 1]),
+])  # fmt: skip
+def test_the_model_is_evaluated_at_the_documented_steps(steps, every, expected):
+    seen = []
+
+    def evaluate(model):
+        assert not model.training and not torch.is_grad_enabled()
+        seen.append(output_fingerprint(model, torch.arange(8)[None]))
+        return {"calls": len(seen)}
+
+    def loss(model, inputs, targets):
+        assert model.training and torch.is_grad_enabled()
+        return cross_entropy(model(inputs), targets)
+
+    model = build()
+    untrained = output_fingerprint(model, torch.arange(8)[None])
+    history = train(model, TASK.batch, short(steps=steps), loss=loss, evaluate=evaluate, every=every)
+    assert history.step.tolist() == expected
+    assert history.calls.tolist() == list(range(1, len(expected) + 1))
+    assert len(set(seen)) == len(seen), "every evaluation sees a model that has moved on"
+    assert seen[0] == untrained and seen[-1] == output_fingerprint(model, torch.arange(8)[None])
+    assert not model.training
+    assert history.learning_rate.tolist() == [short(steps=steps).rate(step) for step in expected]
+
+
+def test_recording_changes_nothing():
+    plain, watched = build(), build()
+    train(plain, TASK.batch, short(), seed=1)
+    train(watched, TASK.batch, short(), seed=1, every=2, evaluate=lambda model: {"x": model(torch.arange(8)[None]).sum()})
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+
+
+def test_output_fingerprints_tell_arms_apart():
+    tokens, _ = TASK.batch(torch.Generator().manual_seed(0), 4)
+    arms = [{}, {"seed": 1}, {"n_heads": 2}, {"kv_heads": 1}, {"ffn": "relu"}, {"position": "alibi"}, {"norm": "rmsnorm"}]
+    fingerprints = [output_fingerprint(build(**arm), tokens) for arm in arms]
+    assert len(set(fingerprints)) == len(arms)
+    assert output_fingerprint(build(), tokens) == fingerprints[0]
+    assert output_fingerprint(build(), tokens + 1 - (tokens == 7).long()) != fingerprints[0]
+
+
+def test_cross_entropy_is_the_mean_over_answers():
+    logits, targets = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0)), torch.full((2, 3, 2), -100)
+    targets[0, 0, 0], targets[1, 2, 1] = 4, 1
+    expected = -(logits[0, 0, :5].log_softmax(-1)[4] + logits[1, 2, 5:].log_softmax(-1)[1])
+    assert cross_entropy(logits, targets, "sum").item() == pytest.approx(expected.item())
+    assert cross_entropy(logits, targets).item() == pytest.approx(expected.item() / 2)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"steps": -1}, {"batch": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"learning_rate": math.inf},
+    {"warmup": -1}, {"final": 2.0}, {"clip": 0.0}, {"steps": True}, {"steps": 3.0}, {"weight_decay": -0.1}, {"lr": 0.1},
+], ids=str)  # fmt: skip
+def test_a_configuration_that_cannot_train_is_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(ValidationError, match=name):
+        short(**wrong)
