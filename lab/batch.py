@@ -52,15 +52,21 @@ class Job:
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         return results.text_hash(code_fingerprint(code) + json.dumps([values, under_test], sort_keys=True))
 
-    def done(self):
-        """True where this machine ran this very code with these parameters and the files are as it left them.
+    def to_do(self):
+        """Why the notebook has to run, or None where this machine ran this very code with these parameters.
 
         Committed results of another machine do not count: a fresh clone reproduces them.
         """
         run = results.read_run(self.folder)
-        if run is None or run.get("fingerprint") != self.fingerprint or run["files"] != results.file_hashes(self.folder):
-            return False
-        return self._stamp.exists() and self._stamp.read_text() == run["started"]
+        if run is None:
+            return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
+        if not self._stamp.exists() or self._stamp.read_text() != run.get("started"):
+            return "not run on this machine yet"
+        if run.get("fingerprint") != self.fingerprint:
+            return "code, claims or parameters have changed"
+        there = results.file_hashes(self.folder)
+        damaged = sorted(name for name in run["files"] | there if run["files"].get(name) != there.get(name))
+        return f"{', '.join(damaged)} is not as the run left it" if damaged else None
 
     @property
     def _stamp(self):
@@ -173,12 +179,18 @@ def collect(folder):
     found = {}
     for path in sorted(folder.glob("*/verdicts.csv")):
         if (path.parent / "run.json").exists():
-            table = pd.read_csv(path, dtype={"exercise": str, "n": "Int64"}, keep_default_na=False, na_values={
-                column: [""] for column in ("effect", "low", "high", "n")})  # fmt: skip
+            missing = {column: [""] for column in ("effect", "low", "high", "n")}
+            table = pd.read_csv(path, dtype={"exercise": str, "n": "Int64"}, keep_default_na=False, na_values=missing,
+                                float_precision="round_trip")  # fmt: skip
             found |= {row["id"]: row for row in table.to_dict("records")}
-    blank = [claims.Verdict(id=c.id, exercise=c.exercise, verdict="pending", unit=c.unit,
-                            threshold=str(c.prediction or "")).model_dump() for c in claims.ledger().values()]  # fmt: skip
-    return pd.DataFrame([found.get(row["id"], row) for row in blank], columns=list(claims.Verdict.model_fields))
+    blank = [
+        claims.Verdict(
+            id=c.id, exercise=c.exercise, verdict="pending", unit=c.unit, threshold=str(c.prediction or "")
+        ).model_dump()
+        for c in claims.ledger().values()
+    ]
+    rows = [found.get(row["id"], row) for row in blank]
+    return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
 
 
 def summarise(folder):
@@ -188,6 +200,7 @@ def summarise(folder):
     lines = [f"# Results of the {folder.name} profile", "",
              "Written by `lab run`. A row for each exercise; `claims.csv` holds every verdict.", "",
              "| exercise | verdicts | minutes | figure |", "| --- | --- | --- | --- |"]  # fmt: skip
+    machine = ""
     for notebook in parameters.notebooks():
         run = results.read_run(folder / notebook.stem)
         if run is None:

@@ -105,6 +105,8 @@ def judge(claim, measured, **where):
     if isinstance(measured, int | float):
         if claim.kind not in EXACT:
             raise ValueError(f"claim {claim.id} is a {claim.kind}: it wants an interval, not the number {measured}")
+        if measured != measured:
+            raise ValueError(f"claim {claim.id}: nothing was measured, the number is nan")
         return Verdict(verdict="proved" if low <= measured <= high else "disproved", effect=measured, **row)
     row |= {"effect": measured.effect, "low": measured.low, "high": measured.high, "n": measured.n}
     if low <= measured.low and measured.high <= high:

@@ -88,9 +88,11 @@ def run_all(todo, fresh, environment):
     failed, began = [], time.time()
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
-        if not fresh and job.done():
+        reason = "run again as asked" if fresh else job.to_do()
+        if reason is None:
             console.print(f"{name}: done already")
             continue
+        console.print(f"{name}: {reason}", markup=False)
         start = time.time()
         with tempfile.TemporaryDirectory() as folder, progress_line(console, name, Path(folder) / "sweep.json") as watch:
             try:
@@ -135,8 +137,6 @@ class progress_line:
         self.live = Live(get_renderable=self.text, console=self.console, refresh_per_second=2, transient=True)
         if self.console.is_terminal:
             self.live.start()
-        else:
-            self.console.print(f"{self.name}: started")
         return self
 
     def __exit__(self, *_):
@@ -259,3 +259,6 @@ def clean(
         if folder.exists():
             shutil.rmtree(folder)
             typer.echo(f"removed {folder}")
+
+if __name__ == "__main__":
+    app()

@@ -1,5 +1,8 @@
 """One look for every figure. Text in figures is English and mathematics; prose around them comes in both languages."""
 
+import base64
+import io
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from cycler import cycler
@@ -45,6 +48,21 @@ def save(figure, stem):
     with mpl.rc_context(STYLE):
         figure.savefig(stem.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+
+
+def png(figure):
+    """The figure as PNG, base64 text, as a notebook keeps it."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def doubling(axes, values):
+    """A horizontal axis on which each doubling is a step, marked at the values."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(values), [f"{value:g}" for value in sorted(values)])
+    axes.minorticks_off()
 
 
 def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):

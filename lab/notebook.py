@@ -85,20 +85,25 @@ class Study:
         """
         from ipywidgets import interactive
 
-        def show(**values):
+        def drawn(**values):
             figure = figures.draw(lambda _: plot(**values), None)
-            display(figure)
             plt.close(figure)
+            return figure
 
-        panel = interactive(show, **controls)
-        show(**{child.description: child.value for child in panel.children[:-1]})
+        panel = interactive(lambda **values: display(drawn(**values)), **controls)
+        first = drawn(**{child.description: child.value for child in panel.children[:-1]})
+        bundle = {"image/png": figures.png(first), "text/plain": "a figure with sliders"}
         if not os.environ.get("LAB_PROGRESS"):
-            display(panel)
+            panel.update()
+            bundle |= panel._repr_mimebundle_()
+        display(bundle, raw=True)
 
     def judge(self, claim, measured, *, figure="", table="", note=""):
         """Judge a claim of this exercise from what was measured; smoke runs are not judged."""
         if claim not in self.ledger:
-            raise KeyError(f"{claim!r} is no claim of exercise {self.exercise}; it has {', '.join(sorted(self.ledger))}")
+            raise KeyError(
+                f"{claim!r} is no claim of exercise {self.exercise}; it has {', '.join(sorted(self.ledger))}"
+            )
         where = {"figure": figure, "table": table or figure, "note": note}
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
             if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
@@ -116,7 +121,7 @@ class Study:
         missing = sorted(set(self.ledger) - set(self._verdicts))
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        table = pd.DataFrame([self._verdicts[c].model_dump() for c in self.ledger])
+        table = pd.DataFrame([self._verdicts[c].model_dump() for c in self.ledger]).astype({"n": "Int64"})
         results.write_table(self.folder / "verdicts.csv", table)
         run = {
             "status": "done",

@@ -52,8 +52,13 @@ def _in_project(value):
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=1)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=0)]
+def whole(least, most=10**9):
+    """A whole number, `least` to `most`; the default is more than any size here can be."""
+    return Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=least, le=most)]
+
+
+Count = whole(1)
+Whole = whole(0)
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 
@@ -67,24 +72,37 @@ TYPES = {
     "profile": Annotated[str, AfterValidator(_known_profile)],
     "results": Annotated[str, AfterValidator(_in_project)],
     "corpus": str,
+    "pretrained": str,
+    "text": str,
     "seeds": Count,
     "d_model": Count,
     "n_layers": Count,
-    "context": Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)],
+    "context": whole(2),
     "batch": Count,
     "steps": Whole,
     "lookup_steps": Whole,
     "intervention_steps": Whole,
+    "recall_steps": Whole,
     "learning_rates": some(Positive),
     "position": Annotated[str, AfterValidator(_known_position)],
     "heads": some(Count),
-    "lookups": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=1, le=8)]),
-    "lengths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)]),
+    "lookups": some(whole(1, 8)),
+    "lengths": some(whole(2)),
+    "contexts": some(whole(8)),
+    "batches": some(Count),
     "widths": some(Count),
-    "repeats": Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=2)],
+    "score_heads": Count,
+    "block_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=64, multiple_of=64)]),
+    "memory_lengths": some(whole(2)),
+    "repeats": whole(2),
     "offsets": Count,
     "positions": Count,
     "windows": Count,
+    "learning_rate": Positive,
+    "n_heads": Count,
+    "prefix_context": whole(2),
+    "infill_steps": Whole,
+    "cross_steps": Whole,
 }
 RULES = []
 
@@ -99,15 +117,25 @@ def rule(check):
 def heads_divide_width(heads, d_model):
     for h in heads:
         if d_model % h:
-            allowed = [n for n in range(1, d_model + 1) if d_model % n == 0]
+            allowed = [n for n in range(1, min(d_model, 4096) + 1) if d_model % n == 0]
             raise ValueError(f"heads: {h} does not divide d_model {d_model}; allowed: {', '.join(map(str, allowed))}")
+
+
+@rule
+def n_heads_divide_width(n_heads, d_model, position="none"):
+    if d_model % n_heads:
+        raise ValueError(f"n_heads: {n_heads} does not divide d_model {d_model}; change one of them")
+    if position == "rotary" and d_model // n_heads % 2:
+        raise ValueError(f"n_heads: {n_heads} leaves d_head {d_model // n_heads}, and rotary turns pairs")
 
 
 @rule
 def rotary_turns_pairs(heads, d_model, position):
     odd = [h for h in heads if d_model // h % 2]
     if position == "rotary" and odd:
-        raise ValueError(f"heads: {odd[0]} leaves d_head {d_model // odd[0]}, and rotary turns pairs; give an even d_head")
+        raise ValueError(
+            f"heads: {odd[0]} leaves d_head {d_model // odd[0]}, and rotary turns pairs; give an even d_head"
+        )
 
 
 @rule
@@ -120,6 +148,38 @@ def scores_fit_in_memory(lengths, score_heads=8):
         raise ValueError(
             f"lengths: {max(lengths)} needs about {need / 2**30:.1f} GiB for explicit attention, "
             f"{available / 2**30:.1f} GiB are available; the largest that fits is {most}"
+        )
+
+
+@rule
+def memory_lengths_fit_in_memory(memory_lengths, heads):
+    """Scores and weights of explicit attention, forward, at the largest length: two h x n x n arrays of 4 bytes."""
+    need, available = 8 * max(heads) * max(memory_lengths) ** 2, available_memory()
+    if need > 0.8 * available:
+        most = int((0.8 * available / (8 * max(heads))) ** 0.5)
+        raise ValueError(
+            f"memory_lengths: {max(memory_lengths)} with {max(heads)} heads needs about {need / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are available; the largest that fits is {most}"
+        )
+
+
+@rule
+def a_head_is_an_even_part_of_the_width(n_heads, d_model):
+    if d_model % (2 * n_heads):
+        raise ValueError(
+            f"d_model: {d_model} does not give {n_heads} heads an even width; take a multiple of {2 * n_heads}"
+        )
+
+
+@rule
+def caches_fit_in_memory(contexts, batches):
+    """Keys and values of two layers 512 wide, 4 bytes each, for 8, 4, 2 and 1 key-value heads at once."""
+    each = 2 * 2 * 512 * 4 * (1 + 1 / 2 + 1 / 4 + 1 / 8) * max(batches)
+    available = available_memory()
+    if each * max(contexts) > 0.8 * available:
+        raise ValueError(
+            f"contexts: {max(contexts)} at batch {max(batches)} needs about {each * max(contexts) / 2**30:.1f} GiB for "
+            f"caches, {available / 2**30:.1f} GiB are available; the largest that fits is {int(0.8 * available / each)}"
         )
 
 
@@ -177,7 +237,9 @@ def validate(notebook, values, source):
             raise Refused(f"{source}: {name}{inner} = {first['input']!r}: {message}") from None
     for check in RULES:
         wanted = inspect.signature(check).parameters
-        if all(p in checked or d.default is not d.empty for p, d in wanted.items()) and any(p in checked for p in wanted):
+        if all(p in checked or d.default is not d.empty for p, d in wanted.items()) and any(
+            p in checked for p in wanted
+        ):
             try:
                 check(**{p: checked[p] for p in wanted if p in checked})
             except ValueError as error:
@@ -189,7 +251,14 @@ def read_file(path):
     """The flat mapping in a YAML parameter file."""
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # !!int x, 2024-99-99
         raise Refused(f"{path}: cannot be read: {error}") from None
     if values is None:
         return {}

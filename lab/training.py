@@ -1,6 +1,7 @@
 """One training loop. It knows no task and no kind of model: it draws batches, steps, and returns a tidy history."""
 
 import hashlib
+import itertools
 import math
 
 import pandas as pd
@@ -41,6 +42,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
     """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate, diverged, ...
 
     draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed` alone.
+    Inputs are a tensor, or a tuple of them where the model takes several.
     loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
     evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
     A loss that is not finite is a result: the history ends there with diverged True.
@@ -51,7 +53,9 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     plain = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(
+        groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
+    )
     history = []
 
     def record(step, value):
@@ -65,7 +69,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
 
     model.train()
     for step in range(config.steps):
-        inputs, targets = (x.to(device) for x in draw(generator, config.batch))
+        inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
         finite = bool(torch.isfinite(value))
         if step == 0 or (every and step % every == 0) or not finite:
@@ -105,7 +109,12 @@ def fit(model, task, config, *, seed, **options):
 def output_fingerprint(model, inputs):
     """Short hash of the logits on `inputs`: two arms that share it were built alike."""
     device = next(model.parameters()).device
-    return digest(model(inputs.to(device)))
+    return digest(model(moved(inputs, device)))
+
+
+def moved(inputs, device):
+    """A tensor, or a tuple of tensors, on the device."""
+    return tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else inputs.to(device)
 
 
 def data_fingerprint(draw, config, seed, batches=3):
@@ -115,7 +124,8 @@ def data_fingerprint(draw, config, seed, batches=3):
 
 
 def digest(*tensors):
+    """Short hash of tensors, and of tuples of them, in their order."""
     sha = hashlib.sha256()
-    for x in tensors:
+    for x in itertools.chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in tensors):
         sha.update(x.detach().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()[:12]

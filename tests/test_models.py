@@ -624,7 +624,9 @@ def test_no_two_classes_of_the_lab_share_a_kind():
 
     counted = Counter((seam(name), kind) for name, kind in named)
     assert [pair for pair, n in counted.items() if n > 1] == []
-    found = {(cls.__name__, kind) for cls in Seam.__subclasses__() if cls.__module__.startswith("lab.") for kind in cls.kinds}
+    found = {
+        (cls.__name__, kind) for cls in Seam.__subclasses__() if cls.__module__.startswith("lab.") for kind in cls.kinds
+    }
     assert found <= set(counted), "the scan missed a registration"
 
 

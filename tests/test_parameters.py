@@ -38,6 +38,11 @@ def invented(tmp_path_factory):
     return notebook_with(tmp_path_factory.mktemp("notebooks"), DECLARED)
 
 
+@pytest.fixture(autouse=True)
+def invented_type(monkeypatch):
+    monkeypatch.setitem(TYPES, "learning_rate", parameters.Positive)
+
+
 @pytest.fixture
 def eight_gib(monkeypatch):
     monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
@@ -152,9 +157,11 @@ def test_the_largest_size_that_fits_is_told_and_fits(invented, eight_gib):
         validate(invented, {"lengths": [int(most) + 1]}, "file")
 
 
-@pytest.mark.parametrize("d_model", [10**6, 10**12, 10**300])
-def test_a_huge_width_is_refused_at_once(d_model, invented):
-    with pytest.raises(Refused, match="3 does not divide d_model"):
+@pytest.mark.parametrize(
+    "d_model, message", [(10**9, "heads: 3 does not divide"), (10**12, "d_model"), (10**300, "d_model")]
+)
+def test_a_huge_width_is_refused_at_once(d_model, message, invented):
+    with pytest.raises(Refused, match=f"{message}.* = ?{d_model}|{message} d_model {d_model}"):
         validate(invented, {"heads": [3], "d_model": d_model}, "file")
 
 

@@ -166,13 +166,23 @@ def test_the_model_is_evaluated_at_the_documented_steps(steps, every, expected):
 def test_recording_changes_nothing():
     plain, watched = build(), build()
     train(plain, TASK.batch, short(), seed=1)
-    train(watched, TASK.batch, short(), seed=1, every=2, evaluate=lambda model: {"x": model(torch.arange(8)[None]).sum()})
+    train(
+        watched, TASK.batch, short(), seed=1, every=2, evaluate=lambda model: {"x": model(torch.arange(8)[None]).sum()}
+    )
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
 
 
 def test_output_fingerprints_tell_arms_apart():
     tokens, _ = TASK.batch(torch.Generator().manual_seed(0), 4)
-    arms = [{}, {"seed": 1}, {"n_heads": 2}, {"kv_heads": 1}, {"ffn": "relu"}, {"position": "alibi"}, {"norm": "rmsnorm"}]
+    arms = [
+        {},
+        {"seed": 1},
+        {"n_heads": 2},
+        {"kv_heads": 1},
+        {"ffn": "relu"},
+        {"position": "alibi"},
+        {"norm": "rmsnorm"},
+    ]
     fingerprints = [output_fingerprint(build(**arm), tokens) for arm in arms]
     assert len(set(fingerprints)) == len(arms)
     assert output_fingerprint(build(), tokens) == fingerprints[0]

@@ -25,11 +25,14 @@ class Attention(nn.Module):
 
 
 class Cache:
-    """Preallocated keys and values of one layer: 2 x batch x kv_heads x context x d_head elements."""
+    """Preallocated keys and values of one layer: 2 x batch x kv_heads x context x d_head elements.
 
-    def __init__(self, batch, kv_heads, context, d_head, **tensor):
+    Where values have a width of their own, d_value, they hold batch x kv_heads x context x d_value.
+    """
+
+    def __init__(self, batch, kv_heads, context, d_head, d_value=None, **tensor):
         self.keys = torch.empty(batch, kv_heads, context, d_head, **tensor)
-        self.values = torch.empty_like(self.keys)
+        self.values = torch.empty(batch, kv_heads, context, d_value or d_head, **tensor)
         self.length = 0
 
     def extend(self, k, v):

@@ -17,6 +17,7 @@ class Heads(nn.Module, Seam):
     def __init__(self, config):
         super().__init__()
         self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
+        self.d_value = self.d  # width of the values that are mixed, and kept in the cache
         self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=config.bias)
         self.out = nn.Linear(self.n * self.d, config.d_model, bias=config.bias)
 
@@ -25,14 +26,34 @@ class Heads(nn.Module, Seam):
         heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
         return heads.split([self.n, self.kv, self.kv], dim=1)
 
+    def across(self, x, memory):
+        """Queries of x (b, t, m), keys and values of memory (b, s, m): q (b, h, t, d) and k, v (b, g, s, d)."""
+        queries = self.n * self.d
+        q, kv = self._project(x, slice(queries)), self._project(memory, slice(queries, None))
+        return q, *kv.split(self.kv, dim=1)
+
+    def _project(self, x, rows):
+        """Part of the heads of x: those of these rows of the weight."""
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d)).transpose(1, 2)
+
+    def matrices(self):
+        """The weights of queries, keys and values apart, as views."""
+        return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
+
+    def value_matrix(self):
+        """What takes the stream to the values, (g d, m)."""
+        return self.qkv.weight.flatten(1)[-self.kv * self.d :]
+
     def join(self, mixed):
         """mixed (b, h, t, d) to (b, t, m)."""
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def value_overlap(self):
         """Mean squared cosine between value directions of different heads, times d_model: 1 for random directions."""
-        rows = F.normalize(self.qkv.weight.flatten(1)[-self.kv * self.d :], dim=1)  # (g d, m)
-        cosine = (rows @ rows.T).unflatten(0, (self.kv, self.d)).unflatten(2, (self.kv, self.d))  # (g, d, g, d)
+        rows = F.normalize(self.value_matrix(), dim=1)  # (g d, m)
+        by_head = (self.kv, self.d_value)
+        cosine = (rows @ rows.T).unflatten(0, by_head).unflatten(2, by_head)  # (g, d, g, d)
         between = ~torch.eye(self.kv, dtype=torch.bool, device=rows.device)[:, None, :, None].expand_as(cosine)
         return cosine[between].square().mean() * rows.shape[1]
 
@@ -53,6 +74,13 @@ class Sliced(Heads, kind="sliced"):
         heads = self.qkv(x.transpose(1, 2)).unflatten(1, (self.n, 3, self.d))  # (b, h, 3, d, t)
         return heads.transpose(-1, -2).unbind(2)
 
+    def across(self, x, memory):
+        _, k, v = self.split(memory)
+        return self.split(x)[0], k, v
+
+    def matrices(self):
+        return self.qkv.weight.split(self.d)
+
 
 class Concatenated(Heads, kind="concatenated"):
     """No W_O: a head writes into its own slice of the stream."""
@@ -62,3 +90,58 @@ class Concatenated(Heads, kind="concatenated"):
         if self.n * self.d != config.d_model:
             raise ValueError("without W_O the heads must fill d_model: n_heads x d_head = d_model")
         self.out = nn.Identity()
+
+
+class LowRankValue(Heads, kind="low-rank-value"):
+    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head; rank is a quarter of that width by default."""
+
+    def __init__(self, config, *, rank=None):
+        super().__init__(config)
+        width = self.kv * self.d
+        rank = rank or max(1, width // 4)
+        self.qkv = nn.Linear(config.d_model, (self.n + self.kv) * self.d, bias=config.bias)  # queries and keys only
+        self.value_down = nn.Linear(config.d_model, rank, bias=False)
+        self.value_up = nn.Linear(rank, width, bias=config.bias)
+
+    def split(self, x):
+        return self.across(x, x)
+
+    def across(self, x, memory):
+        queries = self.n * self.d
+        values = self.value_up(self.value_down(memory)).unflatten(-1, (-1, self.d)).transpose(1, 2)
+        return self._project(x, slice(queries)), self._project(memory, slice(queries, None)), values
+
+    def matrices(self):
+        return self.qkv.weight.split([self.n * self.d, self.kv * self.d])
+
+    def value_matrix(self):
+        return self.value_up.weight @ self.value_down.weight
+
+
+class FullValue(Heads, kind="full-value"):
+    """A d_model x d_model value map for every head, no W_O; the heads' results are added up.
+
+    The standard head factors this map: down to d_head by W_V, up to d_model by its block of W_O.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        if self.kv != self.n:
+            raise ValueError("full-value heads need kv_heads equal to n_heads: every head has its own value map")
+        self.d_value = config.d_model
+        self.qkv = nn.Linear(config.d_model, 2 * self.n * self.d, bias=config.bias)  # queries and keys only
+        self.out = nn.Linear(self.n * config.d_model, config.d_model, bias=config.bias)  # all value maps side by side
+
+    def split(self, x):
+        return self.across(x, x)
+
+    def across(self, x, memory):
+        """A linear map commutes with the mix, so the stream itself is mixed and the value maps follow in `join`."""
+        queries, values = self.n * self.d, memory[:, None].expand(-1, self.n, -1, -1)
+        return self._project(x, slice(queries)), self._project(memory, slice(queries, None)), values
+
+    def matrices(self):
+        return self.qkv.weight.chunk(2)
+
+    def value_matrix(self):
+        return self.out.weight.unflatten(1, (self.n, -1)).transpose(0, 1).flatten(0, 1)

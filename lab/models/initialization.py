@@ -5,6 +5,9 @@ import math
 import torch
 from torch import nn
 
+from lab.models.heads import Heads
+from lab.models.positions import T5
+from lab.models.residuals import Residual
 from lab.models.seams import Seam
 
 
@@ -32,17 +35,18 @@ class Normal(Initialization, kind="normal"):
 
 
 class DepthScaled(Normal, kind="depth-scaled"):
-    """Normal, and what writes into the stream is divided by sqrt(number of branches = 2 n_layers). Radford 2019."""
+    """Normal, and what writes into the stream is divided by sqrt(number of branches: 2 a layer). Radford 2019."""
 
     def __call__(self, model):
         super().__call__(model)
+        branches = sum(isinstance(module, Residual) for block in model.blocks for module in block.modules())
         with torch.no_grad():
             for weight in model.writes_to_stream():
-                weight /= math.sqrt(2 * len(model.blocks))
+                weight /= math.sqrt(branches)
 
 
 class Xavier(Initialization, kind="xavier"):
-    """Variance 2 / (fan_in + fan_out) in each of the query, key and value matrices alike; embeddings N(0, 1/d_model)."""
+    """Variance 2 / (fan_in + fan_out) in the query, key and value matrices alike; embeddings N(0, 1/d_model)."""
 
     def matrix(self, weight):
         nn.init.xavier_normal_(weight)
@@ -52,11 +56,10 @@ class Xavier(Initialization, kind="xavier"):
 
     def __call__(self, model):
         super().__call__(model)
-        for block in model.blocks:
-            heads = block.attention.heads  # several matrices in one: fan_out is each one's own
-            sizes = [n * heads.d for n in (heads.n, heads.kv, heads.kv)] if isinstance(heads.qkv, nn.Linear) else heads.d
-            for part in heads.qkv.weight.split(sizes):
-                self.matrix(part.data)
+        for heads in model.modules():
+            if isinstance(heads, Heads):  # several matrices in one: fan_out is each one's own
+                for part in heads.matrices():
+                    self.matrix(part.data)
 
 
 class FanIn(Initialization, kind="fan-in"):
@@ -70,3 +73,15 @@ class FanIn(Initialization, kind="fan-in"):
 
     def embedding(self, weight):
         nn.init.normal_(weight, std=self.std)
+
+
+@torch.no_grad()
+def preset_previous_token(model, strength, *, head=0):
+    """Gives a head the role of looking one token back: adds `strength` (nats) to its T5 bias at distance 1.
+
+    All layers that share the table start so. ValueError where the positions are of another kind.
+    """
+    position = model.blocks[0].attention.position
+    if not isinstance(position, T5):
+        raise ValueError(f"only t5 positions have a bias to preset, these are {type(position).__name__}")
+    position.table.weight[1, head] += strength  # bucket 1 holds distance 1 alone

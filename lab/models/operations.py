@@ -48,6 +48,20 @@ def block_call(n, d, heads, backward=False, device="cpu"):
     return call
 
 
+def reused_call(n, d_head, heads, buffer):
+    """A call of explicit attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
+    the arithmetic of `explicit_attention` without asking the system for fresh memory."""
+    generator = torch.Generator(buffer.device).manual_seed(0)
+    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=buffer.device) for _ in range(3))
+    scores, mixed = buffer[: heads * n * n].view(heads, n, n), torch.empty_like(q)
+
+    def call():
+        torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
+        return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
+
+    return call
+
+
 def training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
     """A call that returns the gradients of a causal model's loss; checkpointed, each block runs again in the backward
     pass and keeps only its input (Chen 2016)."""

@@ -96,7 +96,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """tokens (b, t) -> logits (b, t, d_out), from a ModelConfig. The weights depend on `seed` alone."""
 
-    def __init__(self, config, *, seed=0):
+    def __init__(self, config, *, seed=0, block=Block):
         super().__init__()
         self.config = config
         self.mask = Mask.build(config.mask)
@@ -107,13 +107,16 @@ class Transformer(nn.Module):
             self.position = shared = Position.build(config.position, layers[0])
             alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
             positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
-            self.blocks = nn.ModuleList(Block(*pair) for pair in zip(layers, positions, strict=True))
+            self.blocks = nn.ModuleList(block(*pair) for pair in zip(layers, positions, strict=True))
             self.norm = Norm.build(config.norm if self.blocks[-1].ffn_residual.final_norm else "none", config)
             self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
             Initialization.build(config.initialization)(self)
 
-    def hidden(self, tokens, *, real=None, caches=None):
-        """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer."""
+    def hidden(self, tokens, *, real=None, caches=None, **inputs):
+        """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
+
+        `inputs` go to every block, where blocks of another kind take some.
+        """
         start = caches[0].length if caches else 0
         length, total = tokens.shape[1], start + tokens.shape[1]
         x = self.position.at_input(self.embedding(tokens), start)
@@ -123,7 +126,7 @@ class Transformer(nn.Module):
             if position not in biases:
                 biases[position] = position.bias(length, total)
             visible = self.visible(length, total, real, tokens.device, biased=biases[position] is not None)
-            x = block(x, cache=caches[i] if caches else None, bias=biases[position], **visible)
+            x = block(x, cache=caches[i] if caches else None, bias=biases[position], **visible, **inputs)
         return self.norm(x)
 
     def visible(self, q_len, k_len, real, device, *, biased):
@@ -148,7 +151,8 @@ class Transformer(nn.Module):
     def caches(self, batch, context=None):
         """Empty caches, one a layer, for `context` positions (default the configuration's)."""
         weight = self.embedding.weight
-        sizes = [(b.attention.heads.kv, context or self.config.context, b.attention.heads.d) for b in self.blocks]
+        context, heads = context or self.config.context, [block.attention.heads for block in self.blocks]
+        sizes = [(each.kv, context, each.d, each.d_value) for each in heads]
         return [Cache(batch, *size, device=weight.device, dtype=weight.dtype) for size in sizes]
 
     @torch.no_grad()

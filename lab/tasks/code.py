@@ -93,21 +93,22 @@ class Code:
         return self._windows(self._bytes[1], starts)
 
     def annotated(self, windows, seed=0):
-        """Validation windows that hold a bracket pair, with gold labels: {tokens, targets, kind, opener: (windows, context)}.
+        """Validation windows that hold a bracket pair, with gold labels, all (windows, context).
 
-        kind indexes KINDS for each byte; opener is the window's own index of the bracket that a closing bracket closes,
-        -1 elsewhere and where the partner lies before the window. Python files only.
+        {tokens, targets, kind, opener, last_use}: kind indexes KINDS for each byte; opener is the window's own index of
+        the bracket that a closing bracket closes; last_use, at the last byte of a name, that of the same name before.
+        Both are -1 elsewhere and where what they point to lies before the window. Python files only.
         """
-        text, kind, opener = _annotations(self.path, self.validation_share)
+        text, kind, opener, last_use = _annotations(self.path, self.validation_share)
         rng = np.random.default_rng(seed)
         at = rng.integers(len(text) - self.context, size=50 * windows)[:, None] + np.arange(self.context + 1)
-        inside = opener[at[:, :-1]] - at[:, :1]
-        inside[inside < 0] = -1
+        inside, used = (np.maximum(gold[at[:, :-1]] - at[:, :1], -1) for gold in (opener, last_use))
         paired = (inside >= 0).any(1)
         if paired.sum() < windows:
             raise ValueError(f"only {paired.sum()} windows of {self.context} bytes with a bracket pair, {windows} wanted")
-        at, inside = at[paired][:windows], inside[paired][:windows]
-        arrays = {"tokens": text[at[:, :-1]], "targets": text[at[:, 1:]], "kind": kind[at[:, :-1]], "opener": inside}
+        at, gold = at[paired][:windows], {"opener": inside, "last_use": used}
+        arrays = {"tokens": text[at[:, :-1]], "targets": text[at[:, 1:]], "kind": kind[at[:, :-1]]}
+        arrays |= {name: index[paired][:windows] for name, index in gold.items()}
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
     def _windows(self, text, starts):
@@ -117,8 +118,8 @@ class Code:
 
 @lru_cache(maxsize=4)
 def _annotations(path, validation_share, limit=1_000_000):
-    """Validation text up to about `limit` bytes with kinds and openers, files that Python cannot parse left out."""
-    texts, kinds, openers, start = [], [], [], 0
+    """Validation text up to about `limit` bytes with kinds, openers and last uses, without files that do not parse."""
+    texts, kinds, openers, uses, start = [], [], [], [], 0
     for text in Code(path=path, validation_share=validation_share)._split[1].values():
         try:
             kind, opener = annotate(text)
@@ -127,12 +128,14 @@ def _annotations(path, validation_share, limit=1_000_000):
         texts.append(np.frombuffer(text, dtype=np.uint8))
         kinds.append(kind)
         openers.append(np.where(opener >= 0, opener + start, -1))
+        used = last_uses(text, kind)
+        uses.append(np.where(used >= 0, used + start, -1))
         start += len(text)
         if start > limit:
             break
     if not texts:
         raise ValueError(f"corpus {path!r} has no Python file to annotate in its validation part")
-    return np.concatenate(texts), np.concatenate(kinds), np.concatenate(openers)
+    return np.concatenate(texts), np.concatenate(kinds), np.concatenate(openers), np.concatenate(uses)
 
 
 def annotate(text):
@@ -174,3 +177,14 @@ def annotate(text):
                 raise SyntaxError("brackets do not pair")
             opener[first] = position
     return kind, opener
+
+
+def last_uses(text, kind):
+    """For the last byte of every name, that of the name's use before it, -1 elsewhere; kind as annotate gives it."""
+    found = np.full(len(text), -1, dtype=np.int64)
+    named = np.concatenate([[False], kind == KINDS.index("name"), [False]])
+    ends, seen = np.flatnonzero(named[1:] != named[:-1]).reshape(-1, 2), {}
+    for first, stop in ends:  # names never touch
+        found[stop - 1] = seen.get(text[first:stop], -1)
+        seen[text[first:stop]] = stop - 1
+    return found

@@ -1,5 +1,6 @@
-"""Synthetic sequences whose answer is known. Each task: vocabulary, classes, length, batch(generator, size).
+"""Synthetic sequences whose answer is known: looking up, repeating, ordering, counting.
 
+Each task: vocabulary, length, d_out where it is not the vocabulary (None: it is), batch(generator, size).
 batch returns tokens (b, t) and targets (b, t) or (b, t, outputs); -100 marks positions without an answer.
 """
 
@@ -71,6 +72,154 @@ class ConjunctiveLookup:
         targets = torch.full_like(tokens, -100)
         targets[:, -1:] = value.gather(1, asked)
         return tokens, targets
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Next token of a random block over and over, its period drawn for each sequence from low..high.
+
+    tokens   c  a  f  c  a  f  c  a      period 3; targets start where the token given is itself a repetition
+    targets  .  .  .  a  f  c  a  f
+    source   .  .  .  1  2  3  4  5      where the answer stands: one after the token's earlier occurrence
+    """
+
+    low: int = 8
+    high: int = 24
+    vocabulary: int = 32
+    length: int = 64
+    d_out = None
+
+    def __post_init__(self):
+        if not 1 <= self.low <= self.high < self.length:
+            raise ValueError(f"1 <= low <= high < length is needed, got {self.low}, {self.high}, {self.length}")
+
+    def batch(self, generator, size):
+        drawn = self.annotated(generator, size)
+        return drawn["tokens"], drawn["targets"]
+
+    def annotated(self, generator, size):
+        """The same batch with its gold: {tokens, targets, source: (b, t), period: (b,)}; source is -1 where none is."""
+        period = torch.randint(self.low, self.high + 1, (size, 1), generator=generator)
+        block = torch.randint(self.vocabulary, (size, self.high), generator=generator)
+        t = torch.arange(self.length + 1)
+        text = block.gather(1, t % period)  # (b, t + 1)
+        repeated = t[:-1] >= period
+        return {
+            "tokens": text[:, :-1],
+            "targets": text[:, 1:].where(repeated, -100),
+            "source": (t[:-1] - period + 1).where(repeated, -1),
+            "period": period[:, 0],
+        }
+
+
+@dataclass(frozen=True)
+class Sort:
+    """Digits, then the same digits in ascending order; next token, answers on the ordered part only.
+
+    tokens   2  0  1  0  0  0  1         digits 2 0 1 0
+    targets  .  .  .  0  0  1  2
+    """
+
+    values: int = 3
+    digits: int = 6
+    d_out = None
+
+    @property
+    def vocabulary(self):
+        return self.values
+
+    @property
+    def length(self):
+        return 2 * self.digits - 1
+
+    def batch(self, generator, size):
+        digits = torch.randint(self.values, (size, self.digits), generator=generator)
+        text = torch.cat([digits, digits.sort(1).values], 1)
+        targets = text[:, 1:].clone()
+        targets[:, : self.digits - 1] = -100
+        return text[:, :-1], targets
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often the symbol that is asked for at the end occurred among the items; every count 0..items is as frequent.
+
+    tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
+    targets  .  .  .  .  .  .  3         a class 0..items
+    """
+
+    symbols: int = 8
+    items: int = 15
+
+    def __post_init__(self):
+        if self.symbols < 2:
+            raise ValueError(f"symbols must be at least 2, got {self.symbols}")
+
+    @property
+    def vocabulary(self):
+        return 2 * self.symbols
+
+    @property
+    def d_out(self):
+        return self.items + 1
+
+    @property
+    def length(self):
+        return self.items + 1
+
+    def batch(self, generator, size):
+        marked = torch.randint(self.symbols, (size, 1), generator=generator)
+        count = torch.randint(self.items + 1, (size, 1), generator=generator)
+        others = marked + torch.randint(1, self.symbols, (size, self.items), generator=generator)
+        rank = torch.rand(size, self.items, generator=generator).argsort(1)  # a random order of 0..items-1
+        tokens = torch.cat([marked.where(rank < count, others % self.symbols), self.symbols + marked], 1)
+        targets = torch.full_like(tokens, -100)
+        targets[:, -1:] = count
+        return tokens, targets
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The largest of the numbers, at the last of them; a ceiling drawn for each sequence makes small answers common.
+
+    tokens   4  9  0  7
+    targets  .  .  .  9
+    """
+
+    vocabulary: int = 32  # numbers 0..vocabulary-1
+    length: int = 16
+    d_out = None
+
+    def batch(self, generator, size):
+        ceiling = torch.randint(1, self.vocabulary + 1, (size, 1), generator=generator)
+        tokens = (torch.rand(size, self.length, generator=generator) * ceiling).long()
+        targets = torch.full_like(tokens, -100)
+        targets[:, -1] = tokens.amax(1)
+        return tokens, targets
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """For an encoder-decoder: the source backwards. batch returns (source, target_in), targets.
+
+    source     c  a  f  b
+    target_in  S  b  f  a        S, the last of the vocabulary, starts the answer
+    targets    b  f  a  c
+    """
+
+    symbols: int = 16
+    length: int = 12
+    d_out = None
+
+    @property
+    def vocabulary(self):
+        return self.symbols + 1
+
+    def batch(self, generator, size):
+        source = torch.randint(self.symbols, (size, self.length), generator=generator)
+        targets = source.flip(1)
+        target_in = torch.cat([torch.full((size, 1), self.symbols), targets[:, :-1]], 1)
+        return (source, target_in), targets
 
 
 def accuracy(logits, targets):

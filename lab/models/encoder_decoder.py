@@ -1,0 +1,89 @@
+"""Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the encoder."""
+
+import torch
+from torch import nn
+
+from lab.models.heads import Heads
+from lab.models.masks import Mask
+from lab.models.residuals import Residual
+from lab.models.scores import Score
+from lab.models.transformer import Block, Transformer
+
+
+class CrossAttention(nn.Module):
+    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between them."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads = Heads.build(config.heads, config)
+        self.score = Score.build(config.score, config)
+
+    def forward(self, x, memory, mask=None):
+        return self.heads.join(self.score(*self.heads.across(x, memory), mask=mask))
+
+
+class DecoderBlock(Block):
+    """Attention, cross-attention, then the position-wise map, each inside its residual. Vaswani 2017 §3.1."""
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.cross = CrossAttention(config)
+        self.cross_residual = Residual.build(config.residual, config)
+
+    def forward(self, x, memory, memory_mask=None, **attention):
+        x = self.attention_residual(x, lambda y: self.attention(y, **attention))
+        x = self.cross_residual(x, lambda y: self.cross(y, memory, memory_mask))
+        return self.ffn_residual(x, self.ffn)
+
+
+class Decoder(Transformer):
+    """A Transformer whose blocks also read a memory, given as hidden(tokens, memory=..., memory_mask=...)."""
+
+    def __init__(self, config, *, seed=0):
+        super().__init__(config, seed=seed, block=DecoderBlock)
+
+    def writes_to_stream(self):
+        return super().writes_to_stream() + [
+            block.cross.heads.out.weight for block in self.blocks if isinstance(block.cross.heads.out, nn.Linear)
+        ]
+
+
+class EncoderDecoder(nn.Module):
+    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out), from one ModelConfig for both sides.
+
+    The encoder is unmasked, the decoder has the mask of the configuration, which must be causal. Both have n_layers and
+    share the embedding of tokens. The weights depend on `seed` alone.
+
+        source ── embedding ── encoder blocks ── norm ── memory ──┬────────────┬── ...
+        target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── readout
+    """
+
+    def __init__(self, config, *, seed=0):
+        super().__init__()
+        if not Mask.build(config.mask).causal:
+            raise ValueError(f"the mask of a decoder must be causal, got {config.mask!r}")
+        self.config = config
+        apart = torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(seed)).item()
+        self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
+        self.encoder.readout = nn.Identity()
+        self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
+        self.decoder.embedding = self.encoder.embedding
+
+    def forward(self, inputs, *, source_real=None):
+        """`source_real` (b, s) is False at padding of the source, which neither side then sees."""
+        source, target_in = inputs
+        return self.decoder(target_in, **self.memory(source, source_real))
+
+    def memory(self, source, source_real=None):
+        """What the decoder's blocks read: {memory: the encoder's final output (b, s, m), memory_mask}."""
+        mask = None if source_real is None else source_real[:, None, None]  # (b, 1, 1, s)
+        return {"memory": self.encoder(source, real=source_real), "memory_mask": mask}
+
+    @torch.no_grad()
+    def generate(self, source, start, n, *, source_real=None):
+        """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
+        memory, caches = self.memory(source, source_real), self.decoder.caches(len(source), n)
+        tokens = [torch.full_like(source[:, :1], start)]
+        for _ in range(n):
+            tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))
+        return torch.cat(tokens[1:], dim=1)

@@ -1,0 +1,144 @@
+"""Texts whose structure is known: brackets, a source of known entropy, code with holes. As in sequences.py."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from lab.tasks.code import Code
+
+
+@dataclass(frozen=True)
+class Dyck:
+    """Next token of balanced brackets of several kinds, nested to `depth` at most.
+
+    tokens   (  [  ]  (  )  )      openers are 0..kinds-1, a closer is its opener + kinds; a coin decides between them
+    targets  [  ]  (  )  )  .
+    partner  5  2  1  4  3  0      where the same pair's other bracket stands
+    pending  0  1  0  3  0  .      the innermost bracket still open after the token, -1 where none is
+    """
+
+    kinds: int = 2
+    depth: int = 4
+    length: int = 64
+    d_out = None
+
+    def __post_init__(self):
+        if self.length % 2 or self.length < 2:
+            raise ValueError(f"length must be even, a bracket and its partner, got {self.length}")
+        if self.kinds < 1 or self.depth < 1:
+            raise ValueError(f"kinds and depth must be at least 1, got {self.kinds} and {self.depth}")
+
+    @property
+    def vocabulary(self):
+        return 2 * self.kinds
+
+    def batch(self, generator, size):
+        drawn = self.annotated(generator, size)
+        return drawn["tokens"], drawn["targets"]
+
+    def annotated(self, generator, size):
+        """The same batch with its gold: {tokens, targets, partner, pending: (b, t)}."""
+        kind = torch.randint(self.kinds, (size, self.length), generator=generator)
+        heads = torch.rand(size, self.length, generator=generator) < 0.5
+        tokens, partner = torch.empty_like(kind), torch.empty_like(kind)
+        pending = torch.full_like(kind, -1)
+        rows, height = torch.arange(size), torch.zeros(size, dtype=torch.long)
+        stack = torch.full((size, self.depth + 1), -1)  # positions of the open brackets, the innermost at [height]
+        for t in range(self.length):
+            opens = (height == 0) | (heads[:, t] & (height < self.depth) & (height < self.length - t))
+            opener = stack[rows, height]
+            tokens[:, t] = torch.where(opens, kind[:, t], tokens[rows, opener.clamp(min=0)] + self.kinds)
+            closing = rows[~opens], opener[~opens]
+            partner[closing] = t
+            partner[closing[0], t] = closing[1]
+            height = height + torch.where(opens, 1, -1)
+            stack[rows[opens], height[opens]] = t
+            pending[:, t] = stack[rows, height]
+        targets = torch.cat([tokens[:, 1:], torch.full((size, 1), -100)], 1)
+        return {"tokens": tokens, "targets": targets, "partner": partner, "pending": pending}
+
+
+@dataclass(frozen=True)
+class Markov:
+    """Next token of a chain in which the last token alone decides the odds of the next; the chain is drawn from `seed`.
+
+    tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
+    targets  a  c  b  c  a
+    """
+
+    vocabulary: int = 16
+    length: int = 64
+    contrast: float = 1.5  # standard deviation of the log odds: 0 makes all tokens alike
+    seed: int = 0
+    d_out = None
+
+    @cached_property
+    def transition(self):
+        """Probability of the next token (column) after each token (row), float64 (vocabulary, vocabulary)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = (self.vocabulary, self.vocabulary)
+        return (self.contrast * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)
+
+    @cached_property
+    def stationary(self):
+        """Share of each token in the long run, p = p T, float64 (vocabulary,)."""
+        equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
+        equations[-1] = 1  # one balance equation follows from the others; the shares sum to 1
+        return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
+
+    @property
+    def entropy_rate(self):
+        """Nats a token that no predictor gets below: the mean entropy of a row, weighted by the stationary shares."""
+        return -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition)).sum().item()
+
+    @property
+    def unigram_entropy(self):
+        """Nats a token without any context."""
+        return -torch.special.xlogy(self.stationary, self.stationary).sum().item()
+
+    def batch(self, generator, size):
+        odds = torch.rand(self.length + 1, size, generator=generator, dtype=torch.float64)
+        last = self.vocabulary - 1  # rounding may leave the cumulative sum a little below 1
+        rows = self.transition.cumsum(1)
+        token = torch.searchsorted(self.stationary.cumsum(0), odds[0]).clamp(max=last)
+        text = [token]
+        for draw in odds[1:]:
+            token = (rows[token] < draw[:, None]).sum(1).clamp(max=last)
+            text.append(token)
+        text = torch.stack(text, 1)
+        return text[:, :-1], text[:, 1:]
+
+
+@dataclass(frozen=True)
+class Infill:
+    """Bytes of code with a share of them hidden behind the id 256; only the hidden ones are asked for, for mask "none".
+
+    tokens   d  #  f  _  #  (        # is 256
+    targets  .  e  .  .  g  .
+    """
+
+    code: Code = field(default_factory=Code)
+    share: float = 0.15
+    vocabulary = 257
+    d_out = 256
+
+    def __post_init__(self):
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
+
+    @property
+    def length(self):
+        return self.code.context
+
+    def batch(self, generator, size):
+        return self._hide(self.code.batch(generator, size)[0], generator)
+
+    def validation(self, windows, seed=0):
+        """Windows of the validation text with holes, the same for every model."""
+        return self._hide(self.code.validation(windows, seed)[0], torch.Generator().manual_seed(seed))
+
+    def _hide(self, text, generator):
+        rank = torch.rand(text.shape, generator=generator).argsort(1)  # a random order: the same number in each window
+        hidden = rank < max(1, round(self.share * self.length))
+        return text.where(~hidden, 256), text.where(hidden, -100)

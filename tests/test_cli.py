@@ -1,0 +1,223 @@
+"""The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+from lab import batch, parameters
+from lab.claims import VERDICTS, ledger
+from lab.cli import app
+from lab.results import project_root
+
+NAMES = [notebook.stem for notebook in parameters.notebooks()]
+FIRST = NAMES[0]
+
+
+def lab(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def place():
+    """A folder below results/ that is not there yet, as the command line names it; removed afterwards."""
+    with tempfile.TemporaryDirectory(dir=project_root() / "results", prefix=".test-") as folder:
+        yield (Path(folder) / "new").relative_to(project_root()).as_posix()
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Runs of three notebooks that do not exist, the second of which fails; the list of those that were started."""
+    started = []
+
+    class Invented(batch.Job):
+        fingerprint = "invented"
+
+        def run(self, environment, watch):
+            started.append(self.notebook.stem)
+            watch(cell=1, cells=1)
+            if self.notebook.stem == "02_fails":
+                raise RuntimeError("something broke")
+            self.folder.mkdir(parents=True)
+
+    def plan(names, profile, folder, overrides=None, file=None):
+        return [Invented(Path(f"{stem}.ipynb"), profile, {}, folder) for stem in ("01_works", "02_fails", "03_works")]
+
+    monkeypatch.setattr(batch, "plan", plan)
+    return started
+
+
+def tree(folder):
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+REFUSED = {  # arguments; what the answer names
+    "unknown exercise": (["1.99"], ["1.99", *NAMES]),
+    "unknown exercise after a known one": ([FIRST, "nonsuch"], ["nonsuch", *NAMES]),
+    "unknown profile": ([FIRST, "--profile", "huge"], ["huge", "smoke, quick, full"]),
+    "unknown parameter": ([FIRST, "-p", "nonsuch=1"], ["command line", "nonsuch", "profile"]),
+    "misspelt parameter": ([FIRST, "-p", "profil=smoke"], ["did you mean 'profile'?"]),
+    "wrong value": ([FIRST, "-p", "profile=7"], ["command line", "profile", "7"]),
+    "no equals sign": ([FIRST, "-p", "profile"], ["profile", "NAME=VALUE"]),
+    "results as a parameter": ([FIRST, "-p", "results=results/x"], ["--results"]),
+    "missing file": ([FIRST, "-f", "no/such.yaml"], ["no/such.yaml"]),
+    "folder for a file": ([FIRST, "-f", "experiments"], ["experiments"]),
+    "negative jobs": ([FIRST, "--jobs", "-1"], ["--jobs"]),
+    "unknown device": ([FIRST, "--device", "tpu"], ["tpu", "cpu"]),
+    "unknown option": ([FIRST, "--nonsuch"], ["--nonsuch"]),
+}
+
+
+@pytest.mark.parametrize("arguments, named", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_run_is_refused_and_nothing_is_written(arguments, named, place):
+    before = tree(project_root() / "experiments"), tree((project_root() / place).parent)
+    result = lab("run", "--results", place, *arguments)
+    assert result.exit_code == 2, result.output
+    for word in named:
+        assert word in result.output
+    assert "Traceback" not in result.output
+    assert (tree(project_root() / "experiments"), tree((project_root() / place).parent)) == before
+
+
+@pytest.mark.parametrize("outside", ["../elsewhere", "/tmp/elsewhere-of-lab", "results/../../elsewhere"])
+def test_results_outside_the_project_are_refused(outside):
+    result = lab("run", FIRST, "--profile", "smoke", "--results", outside)
+    assert result.exit_code == 2 and "out of the project" in result.output and outside in result.output
+    assert not (project_root() / outside).exists()
+
+
+def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
+    for text, named in {"- a\n": "mapping", "nonsuch: 1\n": "nonsuch", "profile: [": "cannot be read"}.items():
+        (tmp_path / "mine.yaml").write_text(text)
+        result = lab("run", FIRST, "--results", place, "-f", tmp_path / "mine.yaml")
+        assert result.exit_code == 2 and named in result.output and "mine.yaml" in result.output.replace("\n", "")
+    assert not (project_root() / place).exists()
+
+
+def test_a_second_run_on_the_same_results_is_refused(place, jobs):
+    folder = project_root() / place
+    with batch.only_one(folder):
+        before = tree(folder)
+        other = subprocess.run([sys.executable, "-c", "from lab.cli import app; app()", "run", FIRST, "--profile", "smoke",
+                                "--results", place], capture_output=True, text=True)  # fmt: skip
+        assert other.returncode == 2 and "another `lab run`" in other.stderr and place in other.stderr
+        assert tree(folder) == before
+    with FileLock(folder / ".lock", timeout=0):  # given back
+        pass
+    assert not jobs, "the other process was the one that was refused"
+
+
+def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs):
+    result = lab("run", "--results", place)
+    assert result.exit_code == 1
+    assert jobs == ["01_works", "02_fails", "03_works"]
+    assert "02_fails: FAILED" in result.output and "something broke" in result.output
+    assert "1 of 3 failed (02_fails)" in result.output
+    assert (project_root() / place / "quick" / "claims.csv").exists()
+    assert lab("run", "--results", place).exit_code == 1, "the folder is free again"
+
+
+def test_runs_that_end_well_have_the_exit_code_0(place, jobs, monkeypatch):
+    plan = batch.plan
+    monkeypatch.setattr(batch, "plan", lambda *a, **k: [j for j in plan(*a, **k) if j.notebook.stem != "02_fails"])
+    result = lab("run", "--results", place)
+    assert result.exit_code == 0, result.output
+    assert jobs == ["01_works", "03_works"] and "FAILED" not in result.output
+
+
+def test_a_folder_that_cannot_be_written_is_named(place, jobs):
+    (project_root() / place).write_text("a file stands here")
+    result = lab("run", "--results", f"{place}/below")
+    assert result.exit_code == 1 and place in result.output and "Traceback" not in result.output
+    assert not jobs and (project_root() / place).read_text() == "a file stands here"
+
+
+def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lab.cli.run_all", interrupted)
+    result = lab("run", "--results", place)
+    assert result.exit_code == 130 and "the same command goes on" in result.output
+    with FileLock(project_root() / place / ".lock", timeout=0):
+        pass
+
+
+def test_parameters_from_the_command_line_win_over_the_file_and_the_file_over_the_profile(tmp_path):
+    def planned(**options):
+        (job,) = batch.plan([FIRST], "smoke", project_root() / "results", **options)
+        return job.parameters
+
+    seeds = planned()["seeds"]
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"seeds: {seeds + 1}\n")
+    assert planned(file=file)["seeds"] == seeds + 1
+    assert planned(file=file, overrides={"seeds": seeds + 2}) == planned() | {"seeds": seeds + 2}
+    everything = batch.plan([], "quick", project_root() / "results")
+    assert [job.notebook.stem for job in everything] == NAMES
+    assert len(batch.plan([FIRST, FIRST[:2]], "quick", project_root() / "results")) == 1, "named twice, run once"
+
+
+def test_list_names_every_exercise():
+    result = lab("list")
+    assert result.exit_code == 0
+    for stem in NAMES:
+        assert stem in result.output and f"1.{int(stem[:2])}" in result.output
+
+
+def test_claims_are_listed_and_chosen():
+    everything, by_id = lab("claims"), ledger()
+    assert everything.exit_code == 0 and f"{len(by_id)} claims" in everything.output
+    assert all(name in everything.output for name in by_id)
+    some = lab("claims", "--exercise", "1.4")
+    mine = [name for name, c in by_id.items() if c.exercise == "1.4"]
+    assert some.exit_code == 0 and f"{len(mine)} claims" in some.output
+    shown = {word for line in some.output.splitlines() for word in line.split()}
+    assert shown & set(by_id) == set(mine)
+    pending = lab("claims", "--exercise", "beyond", "--verdict", "pending")
+    assert pending.exit_code == 0 and "supported" not in pending.output
+
+
+@pytest.mark.parametrize("arguments, named", [
+    (["--verdict", "maybe"], VERDICTS),
+    (["--profile", "huge"], parameters.PROFILES),
+    (["--exercise", "1.99"], ["1.1 to 1.14", "beyond"]),
+], ids=str)  # fmt: skip
+def test_a_wrong_choice_of_claims_lists_the_right_ones(arguments, named):
+    result = lab("claims", *arguments)
+    assert result.exit_code == 2 and arguments[1] in result.output
+    assert all(name in result.output for name in named)
+
+
+def test_doctor_finds_this_environment_in_order():
+    result = lab("doctor")
+    assert sys.executable in result.output and str(project_root()) in result.output
+    assert result.exit_code == (1 if "problem" in result.output else 0)
+
+
+def test_clean_removes_what_interrupted_runs_left_and_the_trials_only_when_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.results.project_root", lambda: tmp_path)
+    for name in (".running", "interactive", ".trials", "quick"):
+        (tmp_path / "results" / name / "deep").mkdir(parents=True)
+    assert lab("clean").exit_code == 0
+    assert sorted(p.name for p in (tmp_path / "results").iterdir()) == [".trials", "quick"]
+    assert lab("clean", "--trials").exit_code == 0
+    assert [p.name for p in (tmp_path / "results").iterdir()] == ["quick"]
+
+
+def test_help_is_quick_and_loads_no_torch():
+    code = "import json, sys\nfrom lab.cli import app\ntry:\n    app()\nfinally:\n    json.dump(list(sys.modules), sys.stderr)"
+    for arguments, word in (["--help"], "run"), (["run", "--help"], "--profile"):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0 and word in done.stdout
+        assert not {"torch", "pandas", "matplotlib", "numpy"} & set(json.loads(done.stderr))
+
+
+def test_no_command_at_all_shows_the_help():
+    result = lab()
+    assert "Usage" in result.output and "claims" in result.output

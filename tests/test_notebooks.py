@@ -1,0 +1,208 @@
+"""Every notebook is clean in git and runs, from the command line and under bare papermill; the environment is one."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import papermill
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from lab import batch, claims, parameters, results
+from lab.results import project_root
+
+NOTEBOOKS = parameters.notebooks()
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+PROJECT = tomllib.loads((project_root() / "pyproject.toml").read_text("utf-8"))["project"]
+RUNTIME = {Requirement(text).name.lower(): Requirement(text) for text in PROJECT["dependencies"]}
+
+
+# The environment
+
+
+def test_the_conda_environment_is_that_of_the_project():
+    environment = yaml.safe_load((project_root() / "environment.yml").read_text("utf-8"))
+    (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    conda = [Requirement(entry) for entry in environment["dependencies"] if isinstance(entry, str)]
+    assert pip == ["-e ."], "whatever conda does not bring comes from pyproject.toml"
+    by_name = {requirement.name: requirement.specifier for requirement in conda}
+    assert by_name.pop("python") == SpecifierSet(PROJECT["requires-python"])
+    by_name.pop("pip")
+    names = {"pytorch": "torch"}
+    for name, specifier in by_name.items():
+        name = names.get(name, name).lower()
+        assert name in RUNTIME, f"{name} is no dependency of the project"
+        assert specifier in (SpecifierSet(), RUNTIME[name].specifier), "versions are bounded in pyproject.toml"
+    assert "torch" in {names.get(name) for name in by_name}, "pip would bring a build for GPUs"
+    assert environment["name"] == PROJECT["name"]
+
+
+def test_what_was_tested_is_pinned():
+    path = project_root() / "constraints.txt"
+    if not path.exists():
+        pytest.skip("there is no constraints.txt yet")
+    lines = [line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines()]
+    pinned = {
+        r.name.lower().replace("_", "-"): r for r in (Requirement(x) for x in lines if x and not x.startswith("-"))
+    }
+    for name, wanted in RUNTIME.items():
+        assert name in pinned, f"{name} is not pinned"
+        ((operator, version),) = ((s.operator, s.version) for s in pinned[name].specifier)
+        assert operator == "==" and wanted.specifier.contains(version, prereleases=True), name
+    assert str(pinned["torch"].specifier) == "==2.13.0"
+
+
+# The sources
+
+
+@each_notebook
+def test_a_notebook_in_git_holds_sources_only(notebook):
+    book = nbformat.read(notebook, 4)
+    nbformat.validate(book)
+    assert set(book.metadata) == {"kernelspec"} and book.metadata.kernelspec.name == "python3"
+    for cell in book.cells:
+        assert not cell.get("outputs") and not cell.get("execution_count"), "make format strips outputs"
+        assert set(cell.metadata) <= {"tags"}
+    assert str(project_root()) not in notebook.read_text("utf-8")
+
+
+@each_notebook
+def test_a_notebook_is_built_as_all_are(notebook):
+    book = nbformat.read(notebook, 4)
+    title, *rest = book.cells
+    assert title.cell_type == "markdown" and title.source.startswith(f"# 1.{int(notebook.stem[:2])} ")
+    assert len(re.findall("[\u4e00-\u9fff]", title.source)) > 50, "a summary in Chinese"
+    assert (
+        sum(line.startswith("# ") for c in book.cells if c.cell_type == "markdown" for line in c.source.splitlines())
+        == 1
+    )
+    code = [cell.source for cell in rest if cell.cell_type == "code"]
+    everything = "\n".join(code)
+    assert f'lab.study("1.{int(notebook.stem[:2])}", globals())' in everything
+    assert "study.finish()" in everything
+    mine = [c.id for c in claims.ledger().values() if c.exercise == batch.exercise_of(notebook)]
+    assert [name for name in mine if f'"{name}"' not in everything] == [], "claims that are never judged"
+
+
+@each_notebook
+def test_no_cell_is_long(notebook):
+    code = {
+        i: cell.source.count("\n") + 1
+        for i, cell in enumerate(nbformat.read(notebook, 4).cells)
+        if cell.cell_type == "code"
+    }
+    assert {i: lines for i, lines in code.items() if lines > 30} == {}, "what is long moves to lab"
+
+
+@each_notebook
+def test_papermill_understands_every_parameter(notebook, caplog):
+    with caplog.at_level(logging.DEBUG, logger="papermill"):
+        found = papermill.inspect_notebook(notebook)
+    assert not [record.getMessage() for record in caplog.records if "Unable to parse" in record.getMessage()]
+    declared = parameters.read_declared(notebook)
+    assert list(found) == list(declared)
+    for name, parameter in found.items():
+        assert parameter["help"], f"{name}: say what it is, and its unit"
+        assert parameter["inferred_type_name"].partition("[")[0] == type(declared[name]).__name__, name
+        assert eval(parameter["default"]) == declared[name]
+
+
+@each_notebook
+def test_profiles_name_parameters_of_the_notebook_only_and_differ(notebook):
+    files = {
+        profile: project_root() / "experiments" / profile / f"{notebook.stem}.yaml" for profile in parameters.PROFILES
+    }
+    assert all(path.exists() for path in files.values())
+    read = [json.dumps(parameters.of_profile(notebook, profile)) for profile in files]
+    assert len(set(read)) == 3
+    quick = parameters.of_profile(notebook, "quick")
+    assert quick == parameters.read_declared(notebook), "opened by hand a notebook runs at quick sizes"
+
+
+# Runs
+
+
+@pytest.fixture
+def place():
+    """A folder for results that vanishes with the test, relative to the project."""
+    with tempfile.TemporaryDirectory(
+        dir=project_root() / "results", prefix=".test-", ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder).relative_to(project_root())
+
+
+def lab(*arguments):
+    return subprocess.run([sys.executable, "-c", "from lab.cli import app; app()", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=600)  # fmt: skip
+
+
+def check_run(folder, notebook):
+    """What every finished run leaves, in any profile."""
+    run = json.loads((folder / "run.json").read_text("utf-8"))
+    assert (run["status"], run["profile"], run["exercise"]) == ("done", "smoke", batch.exercise_of(notebook))
+    assert run["versions"]["torch"] and run["machine"] and run["commit"] and run["seconds"] > 0
+    assert run["parameters"] == parameters.of_profile(notebook, "smoke") | {"results": run["parameters"]["results"]}
+    stems = {kind: {p.stem for p in (folder / part).glob(f"*.{kind}")}
+             for kind, part in (("png", "figures"), ("svg", "figures"), ("csv", "tables"))}  # fmt: skip
+    assert stems["png"] and stems["png"] == stems["svg"] <= stems["csv"], "a figure stands beside its table"
+    for path in (folder / "tables").glob("*.csv"):
+        table = pd.read_csv(path)
+        assert len(table) and not [c for c in table.columns if c.startswith("Unnamed")], path.name
+    verdicts = pd.read_csv(folder / "verdicts.csv", dtype={"exercise": str}, keep_default_na=False)
+    mine = [c.id for c in claims.ledger().values() if c.exercise == batch.exercise_of(notebook)]
+    assert list(verdicts.id) == mine and set(verdicts.verdict) == {"not judged"}
+    assert set(verdicts.figure) <= stems["png"] | {""} and set(verdicts.table) <= stems["csv"] | {""}
+    return run
+
+
+@each_notebook
+def test_a_notebook_runs_from_the_command_line(notebook, place):
+    done = lab("run", notebook.stem, "--profile", "smoke", "--results", place)
+    assert done.returncode == 0, done.stderr[-3000:]
+    folder = project_root() / place / "smoke" / notebook.stem
+    run = check_run(folder, notebook)
+    assert {"notebook.ipynb", "parameters.yaml", "verdicts.csv"} <= set(run["files"])
+    assert run["files"] == results.file_hashes(folder)
+    assert yaml.safe_load((folder / "parameters.yaml").read_text("utf-8")) == parameters.of_profile(notebook, "smoke")
+    book = nbformat.read(folder / "notebook.ipynb", 4)
+    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
+    text = (folder / "notebook.ipynb").read_text("utf-8")
+    assert str(project_root()) not in text and ".running" not in text, "nothing of the machine it ran on"
+    assert not list((project_root() / place / ".running").rglob("*.ipynb"))
+    summary = (project_root() / place / "smoke" / "README.md").read_text("utf-8")
+    assert f"({notebook.stem}/notebook.ipynb)" in summary and run["machine"] in summary
+
+    if notebook == NOTEBOOKS[-1]:  # once is enough
+        before = (folder / "run.json").stat().st_mtime_ns
+        again = lab("run", notebook.stem, "--profile", "smoke", "--results", place)
+        assert again.returncode == 0 and "done already" in again.stderr
+        assert (folder / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path, place):
+    notebook = min(NOTEBOOKS, key=lambda path: path.stem != "06_sinusoidal_rotation")
+    file = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
+    done = subprocess.run([sys.executable, "-m", "papermill", notebook, "out.ipynb", "-f", file, "-p", "results", place,
+                           "--no-progress-bar"], cwd=tmp_path, capture_output=True, text=True, timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Passed unknown parameter" not in done.stderr
+    run = check_run(project_root() / place / notebook.stem, notebook)
+    assert run["parameters"]["results"] == place.as_posix()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.ipynb"], "results go where they were asked for"
+
+
+def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(tmp_path, place):
+    notebook = NOTEBOOKS[0]
+    with pytest.raises(papermill.PapermillExecutionError, match="seeds = 0: .*greater than or equal to 1"):
+        papermill.execute_notebook(notebook, tmp_path / "out.ipynb", {"results": place.as_posix(), "seeds": 0},
+                                   progress_bar=False)  # fmt: skip
+    assert not (project_root() / place / notebook.stem).exists()

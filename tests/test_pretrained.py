@@ -1,0 +1,123 @@
+"""Checkpoints from elsewhere are read from safetensors alone, and what is wrong with one is said in words."""
+
+import builtins
+import json
+
+import pytest
+import torch
+
+from lab.measure import attention as at
+from lab.measure.attention import attention_probe
+from lab.pretrained import load
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def original():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 4}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+
+
+@pytest.fixture
+def checkpoint(tmp_path, original):
+    original.save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Every connection fails, as without a network."""
+    import socket
+
+    def refuse(*_, **__):
+        raise OSError("no network")
+
+    for function in ("getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, function, refuse)
+
+
+def test_a_saved_model_is_loaded_whole_and_can_be_probed(checkpoint, original, offline):
+    model, tokenizer = load(checkpoint)
+    assert tokenizer is None and not model.training
+    tokens = torch.randint(0, 40, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), attention_probe([at.row_sum], keep_maps=True) as probe:
+        logits = model(tokens).logits
+        assert torch.equal(logits, original(tokens).logits)
+    assert [tuple(m.shape) for m in probe.maps[:2]] == [(2, 4, 12, 12)] * 2
+    assert probe.table().value.tolist() == pytest.approx([1] * len(probe.table()), abs=1e-5)
+
+
+def test_a_tokenizer_beside_the_model_comes_with_it(checkpoint, offline):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(["<unk>", "to", "be", "or", "not"])}
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>").save_pretrained(checkpoint)
+    _, tokenizer = load(str(checkpoint))
+    assert tokenizer("to be or not to be").input_ids == [1, 2, 3, 4, 1, 2]
+
+
+def test_pickled_weights_are_refused_and_never_opened(checkpoint, original, offline, monkeypatch):
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(original.state_dict(), checkpoint / "pytorch_model.bin")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
+    with pytest.raises(ValueError, match=r"no model\.safetensors.*it has .*pytorch_model\.bin"):
+        load(checkpoint)
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint, offline):
+    mark = checkpoint / "ran"
+    (checkpoint / "modeling_own.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {
+        "model_type": "own",
+        "auto_map": dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "modeling_own.Own"),
+    }
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="cannot be read"):
+        load(checkpoint)
+    assert not mark.exists()
+
+
+def test_a_broken_file_is_named(checkpoint, offline):
+    (checkpoint / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ValueError, match="tiny.*cannot be read"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nor/this", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name, offline):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        load(name)
+
+
+def test_a_folder_or_file_that_is_no_checkpoint(tmp_path, offline):
+    with pytest.raises(FileNotFoundError, match="no config.json"):
+        load(tmp_path)
+    (tmp_path / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="give a folder"):
+        load(tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match="name a folder"):
+        load("")
+
+
+def test_without_a_network_a_hub_name_is_an_error_that_says_so(offline, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
+    with pytest.raises(ConnectionError, match="no folder here and the hub cannot be reached"):
+        load("transformer-lab-tests/no-such-model")
+
+
+def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, checkpoint):
+    real = builtins.__import__
+
+    def missing(name, *rest, **options):
+        if name == "transformers":
+            raise ModuleNotFoundError("No module named 'transformers'")
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ImportError, match=r"pip install 'transformer-lab\[pretrained\]'"):
+        load(checkpoint)

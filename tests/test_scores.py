@@ -1,0 +1,228 @@
+"""What every score must do, stated for all kinds that are registered, and what each kind is named for."""
+
+import math
+
+import pytest
+import torch
+
+from lab.measure.attention import attention_probe
+from lab.models import ModelConfig, Transformer
+from lab.models.scores import SCALES, Score
+
+KINDS = sorted(Score.kinds)
+VOCABULARY = 13
+
+
+def build(seed=0, **fields):
+    sizes = {"vocabulary": VOCABULARY, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    return Transformer(ModelConfig(**(sizes | fields)), seed=seed).eval()
+
+
+def score(choice, **fields):
+    return build(score=choice, **fields).blocks[0].attention.score
+
+
+def tokens(length=12, batch=2):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def qkv(kv_heads=4, n=10, seed=0):
+    return (randn(2, heads, n, 8, seed=seed + i) for i, heads in enumerate((4, kv_heads, kv_heads)))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+# All kinds
+
+
+@every_kind
+@pytest.mark.parametrize("position", ["rotary", "t5", "alibi", "none"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_the_future_leaves_the_past_alone(kind, position, kv_heads):
+    model, before = build(score=kind, position=position, kv_heads=kv_heads), tokens()
+    after = before.clone()
+    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
+    with torch.no_grad():
+        close(model(before)[:, :7], model(after)[:, :7])
+        differs(model(before)[:, 7:], model(after)[:, 7:])
+
+
+@every_kind
+@pytest.mark.parametrize("position", ["rotary", "t5", "none"])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@torch.no_grad()
+def test_decoding_with_a_cache_equals_the_full_forward(kind, position, kv_heads):
+    model, x = build(score=kind, position=position, kv_heads=kv_heads), tokens(20)
+    for chunks in ([1] * 20, [7, 1, 9, 3]):
+        caches = model.caches(len(x))
+        close(torch.cat([model(chunk, caches=caches) for chunk in x.split(chunks, dim=1)], 1), model(x))
+
+
+@every_kind
+def test_causal_and_mask_say_the_same(kind):
+    part, (q, k, v) = score(kind), qkv()
+    past, bias = torch.ones(10, 10, dtype=torch.bool).tril(), randn(4, 10, 10, seed=9)
+    with torch.no_grad():
+        close(part(q, k, v, causal=True), part(q, k, v, mask=past))
+        differs(part(q, k, v, causal=True), part(q, k, v))
+        differs(part(q, k, v, bias=bias), part(q, k, v))
+        hidden = bias.masked_fill(~past, -1e4)
+        close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
+        if kind in ("additive", "sparsemax"):  # the kernel of the others takes one of the two
+            near = past & ~past.tril(-3)
+            close(part(q, k, v, mask=~past.tril(-3), causal=True), part(q, k, v, mask=near))
+
+
+@every_kind
+def test_shared_keys_and_values_equal_repeated_ones(kind):
+    part, (q, k, v) = score(kind), qkv(kv_heads=2)
+    repeated = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    with torch.no_grad():
+        close(part(q, k, v, causal=True), part(q, *repeated, causal=True))
+
+
+@every_kind
+def test_weights_sum_to_one_and_a_masked_value_is_not_seen(kind):
+    part, (q, k, v) = score(kind), qkv()
+    mask = torch.rand(2, 1, 10, 10, generator=torch.Generator().manual_seed(0)) < 0.6
+    mask[..., 0] = True
+    mask[..., 4] = False
+    spoilt = v.clone()
+    spoilt[:, :, 4] = 1e3
+    with torch.no_grad():
+        close(part(q, k, torch.ones_like(v), mask=mask), torch.ones_like(v))
+        close(part(q, k, v, mask=mask), part(q, k, spoilt, mask=mask))
+
+
+@every_kind
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_query_that_sees_nothing_gets_zero_and_spoils_no_gradient(kind, with_bias):
+    part, inputs = score(kind), [x.requires_grad_() for x in qkv()]
+    mask = torch.ones(10, 10, dtype=torch.bool)
+    mask[3] = False
+    mixed = part(*inputs, mask=mask, bias=randn(4, 10, 10) if with_bias else None)
+    assert not mixed[:, :, 3].any() and mixed.isfinite().all()
+    mixed.square().sum().backward()
+    assert all(x.grad.isfinite().all() for x in inputs)
+    assert all(p.grad.isfinite().all() for p in part.parameters())
+
+
+@every_kind
+def test_order_is_invisible_without_mask_and_position(kind):
+    model, x, order = build(score=kind, position="none", mask="none"), tokens(6), [3, 0, 5, 1, 4, 2]
+    close(model(x[:, order]), model(x)[:, order])
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"sparsemax"}))
+def test_probes_observe_the_weights(kind):
+    part, (q, k, v) = score(kind), qkv()
+    with torch.no_grad(), attention_probe({}, keep_maps=True) as probe:
+        mixed = part(q, k, v, causal=True)
+    assert probe.calls == 1
+    close(probe.maps[0] @ v, mixed)
+
+
+@every_kind
+def test_a_diverged_model_is_no_crash(kind):
+    part, (q, k, v) = score(kind), qkv()
+    part(q * math.nan, k, v, causal=True)
+
+
+# Scales of the dot product
+
+
+@pytest.mark.parametrize("scale, number", [("none", 1), ("rsqrt", 8**-0.5), ("half", 8**-0.5 / 2), ("inverse", 1 / 8)])
+@pytest.mark.parametrize("kind", ["softmax", "sparsemax"])
+def test_a_scale_is_a_factor_on_the_queries(kind, scale, number):
+    assert SCALES[scale](8) == pytest.approx(number)
+    q, k, v = qkv()
+    close(
+        score({"kind": kind, "scale": scale})(q, k, v, causal=True),
+        score({"kind": kind, "scale": "none"})(q * number, k, v, causal=True),
+    )
+
+
+def test_without_a_scale_smaller_query_weights_are_the_same_model():
+    scaled, plain = build(position="rotary"), build(position="rotary", score={"kind": "softmax", "scale": "none"})
+    differs(scaled(tokens()), plain(tokens()))
+    with torch.no_grad():
+        for block in plain.blocks:
+            block.attention.heads.matrices()[0].mul_(8**-0.5)
+    close(scaled(tokens()), plain(tokens()))
+
+
+def test_an_unknown_scale_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'sqrt' is unknown; choose one of rsqrt, none, half, inverse"):
+        build(score={"kind": "softmax", "scale": "sqrt"})
+
+
+# Other scores
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("width", [None, 5])
+@torch.no_grad()
+def test_additive_equals_its_loop(width, kv_heads):
+    part, (q, k, v) = score({"kind": "additive", "width": width}, bias=True), qkv(kv_heads, n=5)
+    part.query.bias.copy_(randn(*part.query.bias.shape))
+    assert part.sum.in_features == (width or 8)
+    bias, mixed = randn(4, 5, 5, seed=7), torch.zeros(2, 4, 5, 8)
+    for b in range(2):
+        for h in range(4):
+            for i in range(5):
+                keys = range(i + 1)
+                scores = [
+                    (part.sum.weight[0] * (part.query(q[b, h, i]) + part.key(k[b, h * kv_heads // 4, j])).tanh()).sum()
+                    + bias[h, i, j]
+                    for j in keys
+                ]
+                weights = torch.stack(scores).softmax(0)
+                mixed[b, h, i] = sum(weights[j] * v[b, h * kv_heads // 4, j] for j in keys)
+    close(part(q, k, v, bias=bias, causal=True), mixed)
+
+
+def test_cosine_ignores_the_length_of_a_key_and_the_dot_product_does_not():
+    q, k, v = qkv()
+    longer = k.clone()
+    longer[:, :, 2] *= 5
+    close(score("cosine")(q, k, v), score("cosine")(q, longer, v))
+    close(score("cosine")(q, k, v), score("cosine")(3 * q, k, v))
+    for kind in ("softmax", "bilinear", "additive", "sparsemax"):
+        with torch.no_grad():
+            differs(score(kind)(q, k, v), score(kind)(q, longer, v))
+
+
+def test_cosine_divides_by_its_temperature_which_may_be_learned():
+    q, k, v = qkv()
+    cosine = torch.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1)
+    fixed, learned = (score({"kind": "cosine", "temperature": 0.25, "learned": x}) for x in (False, True))
+    close(fixed(q, k, v), (cosine / 0.25).softmax(-1) @ v)
+    close(fixed(q, k, v), learned(q, k, v).detach())
+    learned(q, k, v).square().sum().backward()
+    (temperature,) = learned.parameters()
+    assert temperature.shape == (4,) and (temperature.grad != 0).all()
+    assert not list(fixed.parameters())
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        score({"kind": "cosine", "temperature": 0.0})
+
+
+@torch.no_grad()
+def test_bilinear_is_a_dot_product_through_a_matrix():
+    part, (q, k, v) = score("bilinear"), qkv()
+    scores = torch.einsum("bhqd,de,bhke->bhqk", q, part.form.weight, k) / math.sqrt(8)
+    close(part(q, k, v), scores.softmax(-1) @ v)
+    part.form.weight.copy_(torch.eye(8))
+    close(part(q, k, v), score("softmax")(q, k, v))

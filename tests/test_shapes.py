@@ -1,0 +1,240 @@
+"""Encoder-only and encoder-decoder models."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from lab.models import ModelConfig, Transformer
+from lab.models.encoder_decoder import EncoderDecoder
+from lab.models.feedforward import FeedForward
+from lab.models.heads import Heads
+from lab.models.initialization import Initialization
+from lab.models.norms import Norm
+from lab.models.positions import Position
+from lab.models.residuals import Residual
+from lab.models.scores import Score
+from lab.tasks.sequences import Reversal, accuracy
+from lab.training import TrainConfig, data_fingerprint, fit, output_fingerprint, train
+
+VOCABULARY = 13
+SEAMS = {
+    "position": Position, "score": Score, "heads": Heads, "ffn": FeedForward, "norm": Norm, "residual": Residual,
+    "initialization": Initialization,
+}  # fmt: skip
+
+
+def needs_nothing(variant):
+    options = [p for p in inspect.signature(variant.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return all(p.default is not p.empty for p in options)
+
+
+CHOICES = [
+    (field, kind) for field, seam in SEAMS.items() for kind in sorted(seam.kinds) if needs_nothing(seam.kinds[kind])
+]
+
+
+def config(**fields):
+    sizes = {"vocabulary": VOCABULARY, "context": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
+    return ModelConfig(**(sizes | fields))
+
+
+def build(seed=0, **fields):
+    return EncoderDecoder(config(**fields), seed=seed).eval()
+
+
+def tokens(length, batch=3, seed=0):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+every_choice = pytest.mark.parametrize("field, kind", CHOICES, ids=str)
+SOURCE, TARGET_IN = tokens(9), tokens(7, seed=1)
+REAL = torch.arange(9) < torch.tensor([[9], [5], [1]])
+
+
+# Encoder-only
+
+
+@pytest.mark.parametrize("position", ["t5", "alibi", "rotary", "learned"])
+@torch.no_grad()
+def test_an_encoder_sees_both_sides(position):
+    model = Transformer(config(mask="none", position=position)).eval()
+    for changed in (0, 8):
+        other = SOURCE.clone()
+        other[:, changed] = (other[:, changed] + 1) % VOCABULARY
+        differs(model(SOURCE)[:, 4], model(other)[:, 4])
+
+
+@torch.no_grad()
+def test_an_encoder_tells_before_from_after_by_t5_and_not_by_alibi():
+    for position, symmetric in (("t5", False), ("alibi", True)):
+        bias = Transformer(config(mask="none", position=position)).position.bias(9, 9)
+        assert torch.equal(bias, bias.transpose(1, 2)) == symmetric
+        assert (bias[:, 4, 3:6].unique(dim=1).shape[1] == 3) != symmetric
+
+
+# Encoder-decoder
+
+
+@every_choice
+@torch.no_grad()
+def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
+    model = build(**{field: kind})
+    logits = model((SOURCE, TARGET_IN))
+    assert logits.shape == (3, 7, VOCABULARY) and logits.isfinite().all()
+    later = TARGET_IN.clone()
+    later[:, 4:] = (later[:, 4:] + 1) % VOCABULARY
+    close(model((SOURCE, later))[:, :4], logits[:, :4])
+    differs(model((SOURCE, later))[:, 4:], logits[:, 4:])
+    if (field, kind) != ("initialization", "mean-field"):
+        for i in range(9):
+            other = SOURCE.clone()
+            other[:, i] = (other[:, i] + 1) % VOCABULARY
+            differs(model((other, TARGET_IN))[:, 0], logits[:, 0], 1e-6)
+
+
+@every_choice
+@torch.no_grad()
+def test_padding_of_the_source_is_seen_by_neither_side(field, kind):
+    model = build(**{field: kind})
+    logits = model((SOURCE, TARGET_IN), source_real=REAL)
+    other = torch.where(REAL, SOURCE, (SOURCE + 1) % VOCABULARY)
+    close(model((other, TARGET_IN), source_real=REAL), logits)
+    differs(model((other, TARGET_IN))[1:], model((SOURCE, TARGET_IN))[1:], 1e-6)
+    for i, n in enumerate(REAL.sum(1)):  # as if it were not there
+        close(model((SOURCE[i : i + 1, :n], TARGET_IN[i : i + 1]))[0], logits[i])
+    nothing = model((SOURCE, TARGET_IN), source_real=torch.zeros_like(REAL))
+    assert nothing.isfinite().all()
+
+
+@torch.no_grad()
+def test_every_layer_of_the_decoder_reads_the_final_output_of_the_encoder():
+    model, read = build(), []
+    for block in model.decoder.blocks:
+        block.cross.register_forward_hook(lambda module, inputs, output: read.append(inputs[1]))
+    before = model((SOURCE, TARGET_IN))
+    final = model.encoder.hidden(SOURCE)
+    assert len(read) == 3 and all(torch.equal(memory, final) for memory in read)
+    differs(final, model.encoder.embedding(SOURCE))
+
+    # A middle layer of the encoder matters through the final output only: with that held, changing it changes nothing.
+    spoil = model.encoder.blocks[1].register_forward_hook(lambda module, inputs, output: output * 3 + 1)
+    differs(model((SOURCE, TARGET_IN)), before)
+    model.encoder.norm.register_forward_hook(lambda module, inputs, output: final)
+    close(model((SOURCE, TARGET_IN)), before, 0)
+    spoil.remove()
+
+
+def test_the_source_reaches_the_loss_through_every_layer_of_the_decoder():
+    model = build()
+    for kept in range(3):
+        model.zero_grad()
+        handles = [
+            block.cross.register_forward_hook(lambda module, inputs, output: output.detach())
+            for i, block in enumerate(model.decoder.blocks)
+            if i != kept
+        ]
+        model((SOURCE, TARGET_IN)).square().mean().backward()
+        assert all(block.ffn.up.weight.grad.abs().max() > 0 for block in model.encoder.blocks)
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def test_cross_attention_has_no_positions():
+    """Where the encoder has none, the order of the source is invisible, whatever positions the decoder has."""
+    order = [3, 0, 7, 5, 1, 2, 4, 6, 8]
+    for position in ("rotary", "t5", "alibi", "none"):
+        model = build(position=position)
+        model.encoder = build(position="none").encoder
+        close(model((SOURCE[:, order], TARGET_IN)), model((SOURCE, TARGET_IN)))
+        differs(model((SOURCE, TARGET_IN[:, [1, 0, 2, 3, 4, 5, 6]]))[:, 6], model((SOURCE, TARGET_IN))[:, 6], 1e-5)
+
+
+@every_choice
+@torch.no_grad()
+def test_generation_with_a_cache_takes_the_likeliest_of_the_full_forward(field, kind):
+    model, answer = build(**{field: kind}), torch.full((3, 1), 2)
+    for _ in range(6):
+        likeliest = model((SOURCE, answer), source_real=REAL)[:, -1:].argmax(-1)
+        answer = torch.cat([answer, likeliest], 1)
+    assert torch.equal(model.generate(SOURCE, 2, 6, source_real=REAL), answer[:, 1:])
+
+
+def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
+    one, again, other = build(seed=1), build(seed=1), build(seed=2)
+    for (name, a), b in zip(one.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    differs(one((SOURCE, TARGET_IN)), other((SOURCE, TARGET_IN)))
+    first = [side.blocks[0].attention.heads.qkv.weight for side in (one.encoder, one.decoder, other.encoder)]
+    differs(first[0], first[1])
+    differs(first[1], first[2])
+
+
+def test_parameters_are_those_of_two_sides_one_embedding_and_one_readout():
+    def count(module):
+        return sum(p.numel() for p in module.parameters())
+
+    model, block = build(position="none"), 12 * 32 * 32 + 2 * 32
+    cross = 4 * 32 * 32 + 32
+    assert count(model) == 3 * block + 32 + 3 * (block + cross) + 32 + 2 * VOCABULARY * 32
+
+
+@pytest.mark.parametrize("kind", ["depth-scaled", "xavier"])
+def test_cross_attention_starts_as_the_scheme_says(kind):
+    wide = {"d_model": 128, "n_layers": 4, "initialization": kind}
+    model = build(**wide)
+    for side, branches in ((model.encoder, 8), (model.decoder, 12)):
+        for weight in side.writes_to_stream():
+            expected = 0.02 / branches**0.5 if kind == "depth-scaled" else (2 / sum(weight.shape)) ** 0.5
+            assert weight.std().item() == pytest.approx(expected, rel=0.04)
+    expected = 0.02 if kind == "depth-scaled" else 128**-0.5
+    for matrix in model.decoder.blocks[0].cross.heads.matrices():
+        assert matrix.std().item() == pytest.approx(expected, rel=0.04)
+
+
+def test_a_decoder_without_causality_is_refused():
+    with pytest.raises(ValueError, match="must be causal, got 'none'"):
+        build(mask="none")
+
+
+def test_a_small_encoder_decoder_learns_to_reverse():
+    torch.set_num_threads(1)
+    task = Reversal(symbols=6, length=5)
+    model = EncoderDecoder(
+        config(vocabulary=task.vocabulary, context=task.length, n_layers=1, position="learned"), seed=0
+    )
+    settings = TrainConfig(steps=300, batch=64, learning_rate=5e-3, warmup=30)
+    run, history = fit(model, task, settings, seed=0)
+    (source, target_in), targets = task.batch(torch.Generator().manual_seed(9), 200)
+    assert accuracy(model((source, target_in)), targets) > 0.99, history
+    assert (model.generate(source, task.symbols, task.length) == targets).float().mean() > 0.98
+    assert run["training_loss"] < 0.1 and not run["diverged"]
+
+
+def test_training_takes_one_tensor_or_several():
+    task, settings = Reversal(), TrainConfig(steps=2, batch=4)
+    model = EncoderDecoder(config(vocabulary=task.vocabulary))
+    several = train(model, task.batch, settings)
+    wrapped = EncoderDecoder(config(vocabulary=task.vocabulary))
+
+    def draw(generator, batch):
+        (source, target_in), targets = task.batch(generator, batch)
+        return torch.stack([source, target_in]), targets
+
+    one = train(wrapped, draw, settings, loss=lambda m, x, y: nn.functional.cross_entropy(m((x[0], x[1])).mT, y))
+    close(torch.tensor(several.loss.tolist()), torch.tensor(one.loss.tolist()))
+    assert len(data_fingerprint(task.batch, settings, 0)) == 12
+    source, target_in = task.batch(torch.Generator().manual_seed(0), 2)[0]
+    changed = source.clone()
+    changed[0, 0] = (changed[0, 0] + 1) % 16
+    assert output_fingerprint(model, (source, target_in)) != output_fingerprint(model, (changed, target_in))
