@@ -1,4 +1,4 @@
-"""Training throughput beside transformers' GPT-2: tokens per second, interleaved in one run, written to results/benchmarks.
+"""Training throughput beside transformers' GPT-2: tokens per second, interleaved; written to results/benchmarks.
 
 Same sizes, biases, data, optimiser (fused AdamW), clipping and precision; no dropout; learned positions; one thread.
 """
@@ -88,7 +88,9 @@ def plot(table):
         median = group.groupby("d_model").tokens_per_second.median()
         ax.plot(median.index, median, "o-", label=name)
         ax.plot(group.d_model, group.tokens_per_second, ".", color=ax.lines[-1].get_color(), alpha=0.4, ms=3)
-    ax.set(xscale="log", yscale="log", xlabel="d_model", ylabel="tokens per second", title="One training step, one thread")
+    ax.set(
+        xscale="log", yscale="log", xlabel="d_model", ylabel="tokens per second", title="One training step, one thread"
+    )
     ax.set_xticks(sorted(table.d_model.unique()), sorted(table.d_model.unique()))
     ax.legend()
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from jupyter_client.manager import AsyncKernelManager
@@ -48,7 +47,9 @@ class Job:
         """Of the code cells, all that they import from lab, the claims under test and the parameters."""
         cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
         code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-        under_test = [c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise_of(self.notebook)]
+        under_test = [
+            c.model_dump_json() for c in claims.ledger().values() if c.exercise == parameters.exercise_of(self.notebook)
+        ]
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         return results.text_hash(code_fingerprint(code) + json.dumps([values, under_test], sort_keys=True))
 
@@ -108,16 +109,6 @@ class Job:
         results.write_text(self._stamp, run["started"])
 
 
-def exercise_of(notebook):
-    return f"1.{int(notebook.stem[:2])}"
-
-
-def title_of(notebook):
-    """The first heading of a notebook."""
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    return "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
-
-
 @contextlib.contextmanager
 def environment_of(values):
     """Variables set for the kernel, and put back."""
@@ -172,44 +163,3 @@ def only_one(folder):
         yield
     finally:
         lock.release()
-
-
-def collect(folder):
-    """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
-    found = {}
-    for path in sorted(folder.glob("*/verdicts.csv")):
-        if (path.parent / "run.json").exists():
-            missing = {column: [""] for column in ("effect", "low", "high", "n")}
-            table = pd.read_csv(path, dtype={"exercise": str, "n": "Int64"}, keep_default_na=False, na_values=missing,
-                                float_precision="round_trip")  # fmt: skip
-            found |= {row["id"]: row for row in table.to_dict("records")}
-    blank = [
-        claims.Verdict(
-            id=c.id, exercise=c.exercise, verdict="pending", unit=c.unit, threshold=str(c.prediction or "")
-        ).model_dump()
-        for c in claims.ledger().values()
-    ]
-    rows = [found.get(row["id"], row) for row in blank]
-    return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
-
-
-def summarise(folder):
-    """Write claims.csv and README.md of a profile from its finished runs."""
-    table = collect(folder)
-    results.write_table(folder / "claims.csv", table)
-    lines = [f"# Results of the {folder.name} profile", "",
-             "Written by `lab run`. A row for each exercise; `claims.csv` holds every verdict.", "",
-             "| exercise | verdicts | minutes | figure |", "| --- | --- | --- | --- |"]  # fmt: skip
-    machine = ""
-    for notebook in parameters.notebooks():
-        run = results.read_run(folder / notebook.stem)
-        if run is None:
-            continue
-        counts = table[table.exercise == exercise_of(notebook)].verdict.value_counts()
-        verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-        picture = next(iter(sorted((folder / notebook.stem / "figures").glob("*.png"))), None)
-        shown = f"![]({picture.relative_to(folder).as_posix()})" if picture else ""
-        title = f"[{title_of(notebook)}]({notebook.stem}/notebook.ipynb)"
-        lines.append(f"| {title} | {verdicts} | {run['seconds'] / 60:.1f} | {shown} |")
-        machine = f"\nMeasured on {run['machine']}, torch {run['versions']['torch']}.\n"
-    results.write_text(folder / "README.md", "\n".join(lines) + "\n" + machine)

@@ -44,7 +44,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is done.")] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
-    from lab import batch, parameters
+    from lab import batch, parameters, summary
     from lab.results import inside_project
 
     try:
@@ -60,7 +60,7 @@ def run(
         with batch.only_one(folder):
             failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
             for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
-                batch.summarise(place)
+                summary.summarise(place)
     except (parameters.Refused, ValueError) as error:
         refuse(error)
     except OSError as error:
@@ -94,7 +94,10 @@ def run_all(todo, fresh, environment):
             continue
         console.print(f"{name}: {reason}", markup=False)
         start = time.time()
-        with tempfile.TemporaryDirectory() as folder, progress_line(console, name, Path(folder) / "sweep.json") as watch:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress_line(console, name, Path(folder) / "sweep.json") as watch,
+        ):
             try:
                 job.run(environment | {"LAB_PROGRESS": Path(folder) / "sweep.json"}, watch)
             except Exception as error:  # a failed notebook does not stop the others
@@ -116,7 +119,9 @@ def explain(job, error):
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(error, PapermillExecutionError):
-        said = error.evalue if error.ename == "TrialsFailed" else re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
+        said = (
+            error.evalue if error.ename == "TrialsFailed" else re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
+        )
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError":
         return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
@@ -164,16 +169,15 @@ class progress_line:
 @app.command("list")
 def list_exercises():
     """The exercises, their notebooks, and the profiles in which they are done."""
-    from lab import batch, parameters
-    from lab.results import project_root
+    from lab import parameters, results
 
     for notebook in parameters.notebooks():
         done = []
         for profile in parameters.PROFILES:
-            run = batch.results.read_run(project_root() / "results" / profile / notebook.stem)
+            run = results.read_run(results.project_root() / "results" / profile / notebook.stem)
             if run:
                 done.append(f"{profile} {run['seconds'] / 60:.1f} min")
-        typer.echo(f"{batch.exercise_of(notebook):5} {notebook.stem:28} {batch.title_of(notebook)}")
+        typer.echo(f"{parameters.exercise_of(notebook):5} {notebook.stem:28} {parameters.title_of(notebook)}")
         typer.echo(f"{'':5} {'':28} results: {', '.join(done) or 'none yet'}")
 
 
@@ -184,8 +188,8 @@ def claims(
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
     """The ledger of claims with the verdicts of a profile."""
-    from lab import batch, parameters
     from lab import claims as ledger
+    from lab import parameters, summary
     from lab.results import project_root
 
     try:
@@ -198,7 +202,7 @@ def claims(
             raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.14, or beyond")
     except ValueError as error:
         refuse(error)
-    table = batch.collect(project_root() / "results" / profile)
+    table = summary.collect(project_root() / "results" / profile)
     table = table[(table.exercise == exercise) | (not exercise)]
     table = table[(table.verdict == verdict) | (not verdict)]
     for row in table.itertuples():
@@ -247,7 +251,9 @@ def doctor():
 
 @app.command()
 def clean(
-    trials: Annotated[bool, typer.Option("--trials", help="Also forget finished trials: the next run starts anew.")] = False,
+    trials: Annotated[
+        bool, typer.Option("--trials", help="Also forget finished trials: the next run starts anew.")
+    ] = False,
 ):
     """Remove what interrupted and interactive runs left; with --trials the trial store as well."""
     import shutil
@@ -259,6 +265,7 @@ def clean(
         if folder.exists():
             shutil.rmtree(folder)
             typer.echo(f"removed {folder}")
+
 
 if __name__ == "__main__":
     app()

@@ -73,6 +73,8 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
     xs = list(groups.groups)
     intervals = [mean(values) for _, values in groups]
     (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
-    axes.fill_between(xs, [i.low for i in intervals], [i.high for i in intervals], color=line.get_color(), alpha=0.18, lw=0)
+    axes.fill_between(
+        xs, [i.low for i in intervals], [i.high for i in intervals], color=line.get_color(), alpha=0.18, lw=0
+    )
     axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line

@@ -22,8 +22,8 @@ from lab.device import device
 def study(exercise, namespace):
     """Begin the study of an exercise, such as "1.4", with the parameters in a notebook's globals().
 
-    They are checked and converted (what is refused is named with what is allowed) and put back, so that `1e-3` read from
-    YAML as text is a number from here on. Results go to `results`, or to results/interactive.
+    They are checked and converted (what is refused is named with what is allowed) and put back, so that `1e-3`, text
+    in YAML, is a number from here on. Results go to `results`, or to results/interactive.
     """
     return Study(exercise, namespace)
 
@@ -117,7 +117,7 @@ class Study:
                          f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
 
     def finish(self):
-        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim of the exercise must be judged."""
+        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim must have been judged."""
         missing = sorted(set(self.ledger) - set(self._verdicts))
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
@@ -139,7 +139,7 @@ class Study:
 
 
 class Progress:
-    """Tells how far a sweep is: to the runner through a small file, else to the reader with a line every few seconds."""
+    """Tells how far a sweep is: the runner through a small file, else the reader with a line every few seconds."""
 
     def __init__(self, name):
         self.name, self.began, self.told = name, time.time(), 0.0

@@ -1,4 +1,4 @@
-"""Parameters of notebooks: declared in a cell tagged `parameters`, typed here by their names, checked before any kernel.
+"""Parameters of notebooks: declared in a cell tagged `parameters`, typed here by name, checked before any kernel.
 
 A name means the same in all notebooks, so its type and limits stand once, in TYPES; RULES relate several of them.
 """
@@ -205,6 +205,16 @@ def notebook_of(name):
     raise Refused(f"there is no exercise {name!r}; there are {valid}")
 
 
+def exercise_of(notebook):
+    return f"1.{int(notebook.stem[:2])}"
+
+
+def title_of(notebook):
+    """The first heading of a notebook."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    return "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
+
+
 def read_declared(notebook):
     """{name: default} of the notebook's cell tagged `parameters`; all of them literals."""
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
@@ -219,7 +229,7 @@ def read_declared(notebook):
 
 
 def validate(notebook, values, source):
-    """Defaults of the notebook overridden by `values`, converted. Refused names source, field, value, what is allowed."""
+    """The defaults overridden by `values`, converted. Refused names source, field, value and what is allowed."""
     declared = read_declared(notebook)
     for name in values:
         if name not in declared:

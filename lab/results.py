@@ -22,7 +22,9 @@ def inside_project(path):
     """The absolute form of a path given relative to the project. ValueError when it leads out of it."""
     resolved = (project_root() / path).resolve()
     if not resolved.is_relative_to(project_root()):
-        raise ValueError(f"{str(path)!r} leads out of the project; results lie in a folder below {project_root().name}/")
+        raise ValueError(
+            f"{str(path)!r} leads out of the project; results lie in a folder below {project_root().name}/"
+        )
     return resolved
 
 

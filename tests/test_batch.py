@@ -31,7 +31,9 @@ def job():
 
 
 def start():
-    return subprocess.Popen(COMMAND, cwd=results.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        COMMAND, cwd=results.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def tables(job):
@@ -82,7 +84,9 @@ def test_killed_kernel_is_reported_and_earlier_results_stay(undisturbed, job):
     process = subprocess.Popen([*COMMAND, "--fresh"], cwd=results.project_root(), stderr=subprocess.PIPE, text=True)
     kernels, deadline = [], time.time() + 60
     while not kernels and time.time() < deadline:
-        kernels = [c for c in psutil.Process(process.pid).children(recursive=True) if "ipykernel" in " ".join(c.cmdline())]
+        kernels = [
+            c for c in psutil.Process(process.pid).children(recursive=True) if "ipykernel" in " ".join(c.cmdline())
+        ]
         time.sleep(0.2)
     time.sleep(3)
     os.kill(kernels[0].pid, signal.SIGKILL)

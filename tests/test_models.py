@@ -448,8 +448,8 @@ FORMULAS = {
 def test_feed_forward_layers_equal_their_formulas(ffn):
     part, x = build(ffn=ffn, bias=True).blocks[0].ffn, randn(2, 12, 32)
     with torch.no_grad():
-        for parameter in part.parameters():
-            parameter.copy_(randn(*parameter.shape, seed=len(parameter)) / 4)
+        for i, parameter in enumerate(part.parameters()):
+            parameter.copy_(randn(*parameter.shape, seed=i) / 4)
     act, up = FORMULAS[ffn], part.up(x)
     inner = act(part.gate(x)) * up if ffn.endswith("glu") and ffn != "glu" else act(up)
     close(part(x), part.down(inner), 1e-5)

@@ -17,7 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lab import batch, claims, parameters, results
+from lab import claims, parameters, results
 from lab.results import project_root
 
 NOTEBOOKS = parameters.notebooks()
@@ -89,7 +89,7 @@ def test_a_notebook_is_built_as_all_are(notebook):
     everything = "\n".join(code)
     assert f'lab.study("1.{int(notebook.stem[:2])}", globals())' in everything
     assert "study.finish()" in everything
-    mine = [c.id for c in claims.ledger().values() if c.exercise == batch.exercise_of(notebook)]
+    mine = [c.id for c in claims.ledger().values() if c.exercise == parameters.exercise_of(notebook)]
     assert [name for name in mine if f'"{name}"' not in everything] == [], "claims that are never judged"
 
 
@@ -141,14 +141,14 @@ def place():
 
 
 def lab(*arguments):
-    return subprocess.run([sys.executable, "-c", "from lab.cli import app; app()", *map(str, arguments)],
+    return subprocess.run([sys.executable, "-m", "lab.cli", *map(str, arguments)],
                           capture_output=True, text=True, timeout=600)  # fmt: skip
 
 
 def check_run(folder, notebook):
     """What every finished run leaves, in any profile."""
     run = json.loads((folder / "run.json").read_text("utf-8"))
-    assert (run["status"], run["profile"], run["exercise"]) == ("done", "smoke", batch.exercise_of(notebook))
+    assert (run["status"], run["profile"], run["exercise"]) == ("done", "smoke", parameters.exercise_of(notebook))
     assert run["versions"]["torch"] and run["machine"] and run["commit"] and run["seconds"] > 0
     assert run["parameters"] == parameters.of_profile(notebook, "smoke") | {"results": run["parameters"]["results"]}
     stems = {kind: {p.stem for p in (folder / part).glob(f"*.{kind}")}
@@ -158,7 +158,7 @@ def check_run(folder, notebook):
         table = pd.read_csv(path)
         assert len(table) and not [c for c in table.columns if c.startswith("Unnamed")], path.name
     verdicts = pd.read_csv(folder / "verdicts.csv", dtype={"exercise": str}, keep_default_na=False)
-    mine = [c.id for c in claims.ledger().values() if c.exercise == batch.exercise_of(notebook)]
+    mine = [c.id for c in claims.ledger().values() if c.exercise == parameters.exercise_of(notebook)]
     assert list(verdicts.id) == mine and set(verdicts.verdict) == {"not judged"}
     assert set(verdicts.figure) <= stems["png"] | {""} and set(verdicts.table) <= stems["csv"] | {""}
     return run

@@ -1,4 +1,4 @@
-"""Parts of a block and training steps that are timed: they are the real ones, and the clock charges each its own time."""
+"""Parts of a block and training steps that are timed: they are the real ones, and each is charged its own."""
 
 import pytest
 import torch

@@ -96,7 +96,9 @@ def frequency_correlation(maps, log_frequency):
     n = maps.shape[-1]
     uniform = 1 / torch.arange(1, n + 1, device=maps.device)
     received = (maps / uniform[:, None]).sum(2) / torch.arange(n, 0, -1, device=maps.device)  # (b, h, k)
-    received = (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)  # (h, b k); the last key has one query
+    received = (
+        (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)
+    )  # (h, b k); the last key has one query
     frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
     return F.cosine_similarity(received, frequency[None], dim=-1)
 
@@ -106,9 +108,10 @@ def head_table(model, tokens, *, opener, log_frequency):
     """What each head of a decoder does on tokens (b, t): one row for each layer and head.
 
     divergence: mean Jensen-Shannon divergence to the other heads of its layer, bits; broadness: entropy over that of a
-    uniform row; offset, offset_mass: the distance from 1 to t/2 that gets most weight, and that weight; bracket_hits: share of
-    closing brackets whose heaviest key is their opener (b, t), -1 for none; bracket_baseline: the best fixed offset's;
-    rarity, rarity_null: correlation of attention received with log frequency (256,) of the tokens, and with shuffled ones.
+    uniform row; offset, offset_mass: the distance from 1 to t/2 that gets most weight, and that weight; bracket_hits:
+    share of closing brackets whose heaviest key is their opener (b, t), -1 for none; bracket_baseline: the best fixed
+    offset's; rarity, rarity_null: correlation of attention received with log frequency (256,) of the tokens, and with
+    shuffled ones.
     """
     with attention_probe([], keep_maps=True) as probe:
         model(tokens)

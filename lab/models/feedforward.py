@@ -1,4 +1,4 @@
-"""Position-wise maps (chapter §1.4): d_model -> d_ff -> d_model, plain or gated. `act` is a module, so it can be tapped."""
+"""Position-wise maps (chapter §1.4): d_model -> d_ff -> d_model, plain or gated. `act` is a module, to be tapped."""
 
 from torch import nn
 

@@ -1,7 +1,7 @@
 """Masks as predicates: who may look at whom. Everything else (tensor, picture, edge count) derives from one question.
 
-`allows(q, k)` is asked with broadcastable index tensors of query and key positions and answers with booleans; a mask that
-depends on the batch or the head gets their indices too. `&` and `|` compose masks.
+`allows(b, h, q, k)` is asked with broadcastable index tensors of batch, head, query and key and answers with booleans.
+`&` and `|` compose masks.
 """
 
 import torch

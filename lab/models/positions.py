@@ -134,7 +134,7 @@ class Alibi(Position, kind="alibi"):
 
 
 def alibi_slopes(n_heads):
-    """2^(-8i/h) for a power of two; otherwise those of the next smaller one, then every other of twice it. Press 2021."""
+    """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice it. Press 2021."""
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
     between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2) / power)
@@ -144,7 +144,7 @@ def alibi_slopes(n_heads):
 class T5(Position, kind="t5"):
     """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to `reach`, beyond which all share one.
+    Half of the buckets hold one distance each, the others grow logarithmically up to `reach`; beyond, all share one.
     """
 
     per_head = True

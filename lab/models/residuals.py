@@ -8,7 +8,7 @@ from lab.models.seams import Seam
 
 class Residual(nn.Module, Seam):
     """No norm on the way:  x ──┬── branch ── + ──
-                                └─────────────┘
+    └─────────────┘
     """
 
     final_norm = False  # True where the stream itself is never normalised on the way
@@ -25,7 +25,7 @@ Residual.kinds["plain"] = Residual
 
 class Pre(Residual, kind="pre"):
     """x ──┬── norm ── branch ── + ──        and a norm at the end of the stack. Xiong 2020.
-           └─────────────────────┘
+    └─────────────────────┘
     """
 
     final_norm = True
@@ -40,7 +40,7 @@ class Pre(Residual, kind="pre"):
 
 class Post(Residual, kind="post"):
     """x ──┬── branch ── + ── norm ──        Vaswani 2017.
-           └─────────────┘
+    └─────────────┘
     """
 
     def __init__(self, config):

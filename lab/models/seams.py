@@ -22,7 +22,9 @@ class Seam:
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)
         if kind not in cls.kinds:
-            raise ValueError(f"{cls.__name__.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}")
+            raise ValueError(
+                f"{cls.__name__.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
+            )
         parameters = inspect.signature(cls.kinds[kind].__init__).parameters.values()
         allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         for name in options:

@@ -23,7 +23,7 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 
 @lru_cache(maxsize=4)
 def read_corpus(path=""):
-    """({file name: bytes}, sha256 over names and contents) of the standard library, or of a file or folder at `path`."""
+    """({file name: bytes}, sha256 over names and contents) of the standard library, or of what lies at `path`."""
     root = Path(path or sysconfig.get_paths()["stdlib"]).expanduser()
     if not root.exists():
         raise FileNotFoundError(f"corpus {str(root)!r} does not exist: give a text file or a folder of them")
@@ -40,7 +40,7 @@ def read_corpus(path=""):
 
 @dataclass(frozen=True)
 class Code:
-    """Next byte of code.      tokens   d e f _ f (     targets   e f _ f ( x      both (b, context) with values 0..255"""
+    """Next byte of code.   tokens   d e f _ f (    targets   e f _ f ( x    both (b, context) with values 0..255"""
 
     context: int = 64
     path: str = ""
@@ -54,7 +54,9 @@ class Code:
             ((name, text),) = files.items()
             cut = int(len(text) * (1 - self.validation_share))
             return {name: text[:cut]}, {name: text[cut:]}
-        held_out = {n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < self.validation_share}
+        held_out = {
+            n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < self.validation_share
+        }
         train = {n: t for n, t in files.items() if n not in held_out}
         return train, {n: files[n] for n in files if n in held_out}
 
@@ -85,11 +87,15 @@ class Code:
 
     def batch(self, generator, size):
         """Windows at random places of the training text."""
-        return self._windows(self._bytes[0], torch.randint(len(self._bytes[0]) - self.context, (size,), generator=generator))
+        return self._windows(
+            self._bytes[0], torch.randint(len(self._bytes[0]) - self.context, (size,), generator=generator)
+        )
 
     def validation(self, windows, seed=0):
         """Windows of the validation text, the same for every model: tokens, targets (windows, context)."""
-        starts = torch.randint(len(self._bytes[1]) - self.context, (windows,), generator=torch.Generator().manual_seed(seed))
+        starts = torch.randint(
+            len(self._bytes[1]) - self.context, (windows,), generator=torch.Generator().manual_seed(seed)
+        )
         return self._windows(self._bytes[1], starts)
 
     def annotated(self, windows, seed=0):
@@ -105,7 +111,9 @@ class Code:
         inside, used = (np.maximum(gold[at[:, :-1]] - at[:, :1], -1) for gold in (opener, last_use))
         paired = (inside >= 0).any(1)
         if paired.sum() < windows:
-            raise ValueError(f"only {paired.sum()} windows of {self.context} bytes with a bracket pair, {windows} wanted")
+            raise ValueError(
+                f"only {paired.sum()} windows of {self.context} bytes with a bracket pair, {windows} wanted"
+            )
         at, gold = at[paired][:windows], {"opener": inside, "last_use": used}
         arrays = {"tokens": text[at[:, :-1]], "targets": text[at[:, 1:]], "kind": kind[at[:, :-1]]}
         arrays |= {name: index[paired][:windows] for name, index in gold.items()}
@@ -141,7 +149,7 @@ def _annotations(path, validation_share, limit=1_000_000):
 def annotate(text):
     """Gold labels of Python source given as bytes: kind of every byte (index in KINDS), and its opener or -1.
 
-    The opener of a closing bracket is the byte position of the bracket that it closes. SyntaxError where it does not parse.
+    The opener of a closing bracket is the position of the bracket that it closes. SyntaxError where it does not parse.
     """
     ast.parse(text)
     kind = np.zeros(len(text), dtype=np.int64)
@@ -159,7 +167,11 @@ def annotate(text):
         tokenize.NAME: "name", tokenize.NUMBER: "number", tokenize.STRING: "string", tokenize.COMMENT: "comment",
         tokenize.OP: "operator",
     }  # fmt: skip
-    names |= {getattr(tokenize, t): "string" for t in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END") if hasattr(tokenize, t)}
+    names |= {
+        getattr(tokenize, t): "string"
+        for t in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END")
+        if hasattr(tokenize, t)
+    }
     stack = []
     for token in tokenize.generate_tokens(io.StringIO("".join(decoded), newline="").readline):
         name = names.get(token.type)

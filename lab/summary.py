@@ -1,0 +1,68 @@
+"""What the finished runs of a profile add up to: all verdicts in one table, and an overview for people."""
+
+import pandas as pd
+
+from lab import claims, parameters, results
+
+
+def collect(folder):
+    """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
+    found, numbers = {}, dict.fromkeys(("effect", "low", "high", "n"), [""])
+    for path in sorted(folder.glob("*/verdicts.csv")):
+        if results.read_run(path.parent):
+            types = {"exercise": str, "n": "Int64"}
+            table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=numbers)
+            found |= {row["id"]: row for row in table.to_dict("records")}
+    rows = [found.get(claim.id) or pending(claim) for claim in claims.ledger().values()]
+    return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
+
+
+def pending(claim):
+    """The row of a claim that no finished run has judged."""
+    threshold = str(claim.prediction or "")
+    row = claims.Verdict(id=claim.id, exercise=claim.exercise, verdict="pending", unit=claim.unit, threshold=threshold)
+    return row.model_dump()
+
+
+def overview(folder, prefix=""):
+    """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`."""
+    table = collect(folder)
+    lines = ["| exercise | figures | verdicts | minutes |", "| --- | --- | --- | --- |"]
+    for notebook in parameters.notebooks():
+        if run := results.read_run(folder / notebook.stem):
+            place = f"{prefix}{notebook.stem}"
+            figures = sorted(path.stem for path in (folder / notebook.stem / "figures").glob("*.png"))
+            pictures = ", ".join(f"[{stem}]({place}/figures/{stem}.png)" for stem in figures)
+            counts = table[table.exercise == parameters.exercise_of(notebook)].verdict.value_counts()
+            verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+            title = f"[{parameters.title_of(notebook)}]({place}/notebook.ipynb)"
+            lines.append(f"| {title} | {pictures} | {verdicts} | {run['seconds'] / 60:.1f} |")
+    return "\n".join(lines)
+
+
+def summarise(folder):
+    """Write claims.csv and README.md of a profile from its finished runs."""
+    runs = [run for notebook in parameters.notebooks() if (run := results.read_run(folder / notebook.stem))]
+    if not runs:
+        return
+    results.write_table(folder / "claims.csv", collect(folder))
+    machines = sorted({f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}" for run in runs})
+    text = f"""# Results of the {folder.name} profile
+
+Written by `lab run`. Every verdict with its interval is in [claims.csv](claims.csv).
+
+{overview(folder)}
+
+Measured on {"; ".join(machines)}.
+"""
+    results.write_text(folder / "README.md", text)
+
+
+def publish():
+    """Put the overview of results/quick into README.md and README.zh.md, between their two markers."""
+    root = results.project_root()
+    for name in ("README.md", "README.zh.md"):
+        before, _, rest = (root / name).read_text("utf-8").partition("<!-- overview -->")
+        _, _, after = rest.partition("<!-- end -->")
+        table = overview(root / "results" / "quick", "results/quick/")
+        results.write_text(root / name, f"{before}<!-- overview -->\n\n{table}\n\n<!-- end -->{after}")
