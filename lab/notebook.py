@@ -17,6 +17,7 @@ from IPython.display import Markdown, display
 
 from lab import claims, figures, parameters, results, trials
 from lab.device import device
+from lab.tasks.code import read_corpus
 
 
 def study(exercise, namespace):
@@ -62,6 +63,7 @@ class Study:
             cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
             threads=threads,
             device=os.environ.get("LAB_DEVICE") or "auto",
+            data=read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
             progress=Progress(trial.__name__),
         )
 
@@ -128,6 +130,7 @@ class Study:
             "exercise": self.exercise,
             "profile": self.profile,
             "parameters": self.parameters,
+            "corpus": read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             **provenance(),

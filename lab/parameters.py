@@ -7,6 +7,7 @@ import ast
 import difflib
 import inspect
 import json
+from pathlib import Path
 from typing import Annotated
 
 import yaml
@@ -46,6 +47,12 @@ def _known_position(value):
     return value
 
 
+def _is_there(value):
+    if value and not Path(value).expanduser().exists():
+        raise ValueError("there is no such file or folder; empty: the standard library of this Python")
+    return value
+
+
 def _in_project(value):
     if value:
         inside_project(value)
@@ -71,7 +78,7 @@ def some(kind):
 TYPES = {
     "profile": Annotated[str, AfterValidator(_known_profile)],
     "results": Annotated[str, AfterValidator(_in_project)],
-    "corpus": str,
+    "corpus": Annotated[str, AfterValidator(_is_there)],
     "pretrained": str,
     "text": str,
     "seeds": Count,
@@ -79,9 +86,9 @@ TYPES = {
     "n_layers": Count,
     "context": whole(2),
     "batch": Count,
-    "steps": Whole,
-    "lookup_steps": Whole,
-    "intervention_steps": Whole,
+    "steps": Count,
+    "lookup_steps": Count,
+    "intervention_steps": Count,
     "recall_steps": Whole,
     "learning_rates": some(Positive),
     "position": Annotated[str, AfterValidator(_known_position)],
@@ -135,6 +142,34 @@ def rotary_turns_pairs(heads, d_model, position):
     if position == "rotary" and odd:
         raise ValueError(
             f"heads: {odd[0]} leaves d_head {d_model // odd[0]}, and rotary turns pairs; give an even d_head"
+        )
+
+
+@rule
+def model_fits_in_memory(d_model, n_layers=2, context=64, batch=8):
+    """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
+
+    def need(width):
+        return 16 * 12 * n_layers * width**2 + 4 * 34 * n_layers * batch * context * width
+
+    available = available_memory()
+    if need(d_model) > 0.8 * available:
+        fitting = [2**k for k in range(40) if need(2**k) <= 0.8 * available]
+        raise ValueError(
+            f"d_model: {d_model} needs about {need(d_model) / 2**30:.1f} GiB to train {n_layers} layers on {batch} x "
+            f"{context} tokens, {available / 2**30:.1f} GiB are available; the largest power of two that fits is {max(fitting, default=0)}"
+        )
+
+
+@rule
+def codes_fit_in_memory(offsets, positions, d_model):
+    """Three tables of (offsets + positions) x d_model numbers of 8 bytes."""
+    available = available_memory()
+    if 24 * (offsets + positions) * d_model > 0.8 * available:
+        most = int(0.8 * available / 24 / d_model) - positions
+        raise ValueError(
+            f"offsets: {offsets} needs about {24 * (offsets + positions) * d_model / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are available; the largest that fits is {max(most, 0)}"
         )
 
 

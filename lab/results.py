@@ -19,12 +19,11 @@ def project_root():
 
 
 def inside_project(path):
-    """The absolute form of a path given relative to the project. ValueError when it leads out of it."""
+    """The absolute form of a results folder given relative to the project. ValueError outside the folder results/."""
+    root = project_root() / "results"
     resolved = (project_root() / path).resolve()
-    if not resolved.is_relative_to(project_root()):
-        raise ValueError(
-            f"{str(path)!r} leads out of the project; results lie in a folder below {project_root().name}/"
-        )
+    if not resolved.is_relative_to(root.resolve()):
+        raise ValueError(f"{str(path)!r} lies outside the project's results; allowed are results and folders below it")
     return resolved
 
 

@@ -45,7 +45,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
     Inputs are a tensor, or a tuple of them where the model takes several.
     loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
     evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
-    A loss that is not finite is a result: the history ends there with diverged True.
+    A loss or gradient that is not finite is a result: the history ends there with diverged True.
     """
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
@@ -71,14 +71,14 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
     for step in range(config.steps):
         inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
-        finite = bool(torch.isfinite(value))
-        if step == 0 or (every and step % every == 0) or not finite:
-            record(step, value.item())
-        if not finite:
-            break
         optimizer.zero_grad()
         value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
+        if step == 0 or (every and step % every == 0) or not finite:
+            record(step, value.item() if finite else math.nan)
+        if not finite:
+            break
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)
         optimizer.step()

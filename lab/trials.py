@@ -31,14 +31,15 @@ class TrialsFailed(RuntimeError):
         super().__init__("\n".join([head, *lines, "", failures[0][2]]).rstrip())
 
 
-def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto", progress=None):
+def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto", data="", progress=None):
     """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
     threads and seconds.
 
     `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
     DataFrame. `grid` maps a parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
     Finished trials are kept in the folder `store`. More than one job runs in worker processes of this machine, and an
-    address such as tcp://host:8786 as `cluster` on the Dask workers there. `progress(done, total)` is called at the
+    address such as tcp://host:8786 as `cluster` on the Dask workers there. `data` identifies what the trials read
+    from outside, such as the hash of a corpus. `progress(done, total)` is called at the
     start and after every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
@@ -53,7 +54,7 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
         place = _place(device, modules) if client is None else workers.agreed(client, partial(_place, device, modules))
         if place["code"] != code_fingerprint(modules):
             raise RuntimeError(f"the workers at {cluster} run other code of lab: install the same commit there")
-        keys = [trial_store.key([point, code, place["torch"], place["device"], threads]) for point in points]
+        keys = [trial_store.key([point, code, data, place["torch"], place["device"], threads]) for point in points]
         work = dict(zip(keys, points, strict=True))
         finished = {key: body for key in work if (body := trial_store.read(folder, key))}
         left = {key: trial_store.canonical(point) for key, point in work.items() if key not in finished}

@@ -99,7 +99,7 @@ BAD = {  # values; what the message names beside source
     "true for a rate": ({"learning_rate": True}, ["learning_rate", "True", "not true or false"]),
     "true in a list": ({"heads": [True, 2]}, ["heads[0]", "True", "not true or false"]),
     "date": ({"steps": datetime.date(2020, 1, 1)}, ["steps", "2020"]),
-    "negative steps": ({"steps": -1}, ["steps", "-1", "greater than or equal to 0"]),
+    "negative steps": ({"steps": -1}, ["steps", "-1", "greater than or equal to 1"]),
     "no seeds": ({"seeds": 0}, ["seeds", "0", "greater than or equal to 1"]),
     "context of one": ({"context": 1}, ["context", "1", "greater than or equal to 2"]),
     "NaN rate": ({"learning_rate": math.nan}, ["learning_rate", "nan", "finite"]),

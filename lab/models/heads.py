@@ -78,6 +78,9 @@ class Sliced(Heads, kind="sliced"):
         _, k, v = self.split(memory)
         return self.split(x)[0], k, v
 
+    def value_matrix(self):
+        return torch.block_diag(*self.qkv.weight.squeeze(-1).unflatten(0, (self.n, 3, self.d))[:, 2])
+
     def matrices(self):
         return self.qkv.weight.split(self.d)
 

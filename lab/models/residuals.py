@@ -7,8 +7,10 @@ from lab.models.seams import Seam
 
 
 class Residual(nn.Module, Seam):
-    """No norm on the way:  x ──┬── branch ── + ──
-    └─────────────┘
+    """No norm on the way.
+
+    x ──┬── branch ── + ──
+        └─────────────┘
     """
 
     final_norm = False  # True where the stream itself is never normalised on the way
@@ -24,8 +26,10 @@ Residual.kinds["plain"] = Residual
 
 
 class Pre(Residual, kind="pre"):
-    """x ──┬── norm ── branch ── + ──        and a norm at the end of the stack. Xiong 2020.
-    └─────────────────────┘
+    """The norm inside the branch, and one at the end of the stack. Xiong 2020.
+
+    x ──┬── norm ── branch ── + ──
+        └─────────────────────┘
     """
 
     final_norm = True
@@ -39,8 +43,10 @@ class Pre(Residual, kind="pre"):
 
 
 class Post(Residual, kind="post"):
-    """x ──┬── branch ── + ── norm ──        Vaswani 2017.
-    └─────────────┘
+    """The norm on the stream. Vaswani 2017.
+
+    x ──┬── branch ── + ── norm ──
+        └─────────────┘
     """
 
     def __init__(self, config):
