@@ -83,7 +83,7 @@ class Job:
         executed = aside / self.notebook.stem / "notebook.ipynb"
         values = self.parameters | {"results": aside.relative_to(results.project_root()).as_posix()}
         total = len(nbformat.read(self.notebook, 4).cells)
-        began = time.time()
+        began, fingerprint = time.time(), self.fingerprint
         with environment_of(environment | {"LAB_STORE": str(self.results / ".trials")}):
             papermill.execute_notebook(
                 self.notebook,
@@ -100,7 +100,7 @@ class Job:
             raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
         tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
         results.write_text(executed.parent / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1), "fingerprint": self.fingerprint}
+        run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint}
         run["files"] = results.file_hashes(executed.parent)
         results.write_text(executed.parent / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
         shutil.rmtree(self.folder, ignore_errors=True)
