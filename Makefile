@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab setup test jupyter bench format clean
+.PHONY: lab setup test jupyter bench publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -29,6 +29,10 @@ jupyter: setup  ## JupyterLab on this machine only, with its token
 
 bench: .venv/.ready-test  ## compare with other implementations; writes results/benchmarks
 	$(BIN)/python benchmarks/training_step.py
+
+publish: setup  ## results/quick anew, and the READMEs' tables from it
+	$(BIN)/lab clean --trials && $(BIN)/lab run
+	$(BIN)/python -c "from lab import summary; summary.publish()"
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 

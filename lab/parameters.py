@@ -157,7 +157,8 @@ def model_fits_in_memory(d_model, n_layers=2, context=64, batch=8):
         fitting = [2**k for k in range(40) if need(2**k) <= 0.8 * available]
         raise ValueError(
             f"d_model: {d_model} needs about {need(d_model) / 2**30:.1f} GiB to train {n_layers} layers on {batch} x "
-            f"{context} tokens, {available / 2**30:.1f} GiB are available; the largest power of two that fits is {max(fitting, default=0)}"
+            f"{context} tokens, {available / 2**30:.1f} GiB are available; "
+            f"the largest power of two that fits is {max(fitting, default=0)}"
         )
 
 
