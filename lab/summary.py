@@ -9,9 +9,9 @@ def collect(folder):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
     found, numbers = {}, dict.fromkeys(("effect", "low", "high", "n"), [""])
     for path in sorted(folder.glob("*/verdicts.csv")):
-        if results.read_run(path.parent):
-            types = {"exercise": str, "n": "Int64"}
-            table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=numbers)
+        if results.read_run(path.parent) is not None:
+            exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
+            table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
             found |= {row["id"]: row for row in table.to_dict("records")}
     rows = [found.get(claim.id) or pending(claim) for claim in claims.ledger().values()]
     return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
@@ -43,8 +43,6 @@ def overview(folder, prefix=""):
 def summarise(folder):
     """Write claims.csv and README.md of a profile from its finished runs."""
     runs = [run for notebook in parameters.notebooks() if (run := results.read_run(folder / notebook.stem))]
-    if not runs:
-        return
     results.write_table(folder / "claims.csv", collect(folder))
     machines = sorted({f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}" for run in runs})
     text = f"""# Results of the {folder.name} profile
@@ -53,7 +51,7 @@ Written by `lab run`. Every verdict with its interval is in [claims.csv](claims.
 
 {overview(folder)}
 
-Measured on {"; ".join(machines)}.
+Measured on {"; ".join(machines) or "no machine yet"}.
 """
     results.write_text(folder / "README.md", text)
 

@@ -87,7 +87,7 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(arguments, named, pla
 @pytest.mark.parametrize("outside", ["../elsewhere-of-lab", "/tmp/elsewhere-of-lab", "results/../../elsewhere-of-lab"])
 def test_results_outside_the_project_are_refused(outside):
     result = lab("run", FIRST, "--profile", "smoke", "--results", outside)
-    assert result.exit_code == 2 and "out of the project" in result.output and outside in result.output
+    assert result.exit_code == 2 and "outside the project" in result.output and outside in result.output
     assert not (project_root() / outside).exists()
 
 
