@@ -107,7 +107,10 @@ class Transformer(nn.Module):
             self.position = shared = Position.build(config.position, layers[0])
             alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
             positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
-            self.blocks = nn.ModuleList(block(*pair) for pair in zip(layers, positions, strict=True))
+            self.blocks = nn.ModuleList(
+                block(layer, position.of_layer(i))
+                for i, (layer, position) in enumerate(zip(layers, positions, strict=True))
+            )
             self.norm = Norm.build(config.norm if self.blocks[-1].ffn_residual.final_norm else "none", config)
             self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
             Initialization.build(config.initialization)(self)
