@@ -110,6 +110,16 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
+    "longest": whole(4),
+    "symbols": Count,
+    "digits": whole(1, 100),
+    "adding_steps": Count,
+    "slow_steps": Count,
+    "gate": Annotated[Number, Field(ge=0, le=1)],
+    "texts": Count,
+    "scored": whole(16),
+    "stride": Count,
+    "needle_steps": Count,
 }
 RULES = []
 
@@ -216,6 +226,31 @@ def caches_fit_in_memory(contexts, batches):
         raise ValueError(
             f"contexts: {max(contexts)} at batch {max(batches)} needs about {each * max(contexts) / 2**30:.1f} GiB for "
             f"caches, {available / 2**30:.1f} GiB are available; the largest that fits is {int(0.8 * available / each)}"
+        )
+
+
+@rule
+def a_window_slides_within_itself(stride, context):
+    if stride > context:
+        raise ValueError(f"stride: {stride} is longer than the window of context {context}; the largest is {context}")
+
+
+@rule
+def the_longest_window_is_scored(scored, context):
+    if scored < 8 * context:
+        raise ValueError(f"scored: {scored} bytes do not fill a window of eight times context {context}")
+
+
+@rule
+def copies_fit_in_memory(longest, texts, d_model, n_layers=2):
+    """Evaluation at four times the longest text: about 8 x longest tokens, twenty arrays of 4 bytes; and the maps."""
+    tokens = 8 * longest
+    need = 80 * texts * tokens * d_model + 8 * min(texts, 32) * 4 * n_layers * tokens**2
+    available = available_memory()
+    if need > 0.8 * available:
+        raise ValueError(
+            f"longest: {longest} with {texts} texts needs about {need / 2**30:.1f} GiB at four times the length, "
+            f"{available / 2**30:.1f} GiB are available; take shorter or fewer texts"
         )
 
 
