@@ -187,7 +187,7 @@ def claims(
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the verdicts of a profile."""
+    """The ledger of claims with the verdicts of a profile; exit 1 where a claim is pending."""
     from lab import claims as ledger
     from lab import parameters, summary
     from lab.results import project_root
@@ -209,9 +209,10 @@ def claims(
         interval = "" if row.effect != row.effect else f"  {row.effect:.4g}"
         interval += "" if row.low != row.low else f" [{row.low:.4g}, {row.high:.4g}]"
         typer.echo(f"{row.exercise:7}{row.verdict:13}{row.id}{interval}")
-        typer.echo(f"{'':20}{by_id[row.id].claim}")
+        typer.echo(f"{'':20}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
+    raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
 
 
 @app.command()

@@ -119,11 +119,13 @@ class Study:
                          f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
 
     def finish(self):
-        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim must have been judged."""
-        missing = sorted(set(self.ledger) - set(self._verdicts))
+        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim that is not open must have been judged."""
+        missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        table = pd.DataFrame([self._verdicts[c].model_dump() for c in self.ledger]).astype({"n": "Int64"})
+        table = pd.DataFrame([self._verdicts.get(c.id, c.unjudged).model_dump() for c in self.ledger.values()]).astype(
+            {"n": "Int64"}
+        )
         results.write_table(self.folder / "verdicts.csv", table)
         run = {
             "status": "done",

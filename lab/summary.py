@@ -13,15 +13,8 @@ def collect(folder):
             exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
             table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
             found |= {row["id"]: row for row in table.to_dict("records")}
-    rows = [found.get(claim.id) or pending(claim) for claim in claims.ledger().values()]
+    rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in claims.ledger().values()]
     return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
-
-
-def pending(claim):
-    """The row of a claim that no finished run has judged."""
-    threshold = str(claim.prediction or "")
-    row = claims.Verdict(id=claim.id, exercise=claim.exercise, verdict="pending", unit=claim.unit, threshold=threshold)
-    return row.model_dump()
 
 
 def overview(folder, prefix=""):
