@@ -119,7 +119,7 @@ class Study:
                          f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
 
     def finish(self):
-        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim that is not open must have been judged."""
+        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim but the open ones is judged."""
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
