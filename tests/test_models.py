@@ -432,7 +432,8 @@ def test_a_feed_forward_layer_treats_every_token_alone(bias, ffn):
     assert part(x).shape == x.shape
     close(part(x)[:, order], part(x[:, order]))
     close(part(x)[:, 3:4], part(x[:, 3:4]))
-    differs(part(-x), -part(x))  # not linear
+    if ffn != "none":
+        differs(part(-x), -part(x))  # not linear
 
 
 FORMULAS = {

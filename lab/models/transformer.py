@@ -144,8 +144,8 @@ class Transformer(nn.Module):
         return self.readout(self.hidden(tokens, **hidden))
 
     def writes_to_stream(self):
-        """Weights of the maps whose output is added to the stream: W_O and W_2 of every block."""
-        maps = [m for block in self.blocks for m in (block.attention.heads.out, block.ffn.down)]
+        """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
+        maps = [m for block in self.blocks for m in (block.attention.heads.out, *block.ffn.writers())]
         return [m.weight for m in maps if isinstance(m, nn.Linear)]
 
     def caches(self, batch, context=None):
