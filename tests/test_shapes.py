@@ -41,7 +41,12 @@ def config(**fields):
 
 
 def build(seed=0, **fields):
-    return EncoderDecoder(config(**fields), seed=seed).eval()
+    model = EncoderDecoder(config(**fields), seed=seed).eval()
+    if fields.get("initialization") == "fixup":  # it starts with a readout of 0
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.data += torch.randn(parameter.shape, generator=generator) / 10
+    return model
 
 
 def tokens(length, batch=3, seed=0):
