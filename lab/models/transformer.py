@@ -126,7 +126,8 @@ class Transformer(nn.Module):
             alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
             positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
             own = config.unique_layers or config.n_layers
-            unique = [block(*pair) for pair in zip(layers[:own], positions[:own], strict=True)]
+            pairs = enumerate(zip(layers[:own], positions[:own], strict=True))
+            unique = [block(layer, position.of_layer(i)) for i, (layer, position) in pairs]
             self.blocks = nn.ModuleList(unique * (config.n_layers // own))
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
