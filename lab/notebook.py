@@ -17,6 +17,7 @@ from IPython.display import Markdown, display
 
 from lab import claims, figures, parameters, results, trials
 from lab.device import device
+from lab.guesses import Guesses
 from lab.tasks.code import read_corpus
 
 
@@ -40,6 +41,7 @@ class Study:
         self.profile = self.parameters["profile"]
         self.folder = results.inside_project(self.parameters["results"] or "results/interactive") / self.notebook.stem
         self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == exercise}
+        self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
         self._verdicts, self._started = {}, time.time()
         for part in ("tables", "figures"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
@@ -48,7 +50,9 @@ class Study:
             (self.folder / name).unlink(missing_ok=True)
 
     def claims(self):
-        """The claims under test and what each predicts."""
+        """The claims under test and what each predicts; in a live notebook with a form for the reader's guesses."""
+        if not os.environ.get("LAB_PROGRESS"):
+            display(self.guesses.form())
         rows = [(c.id, c.priority, c.claim, c.claim_zh, str(c.prediction or c.expected)) for c in self.ledger.values()]
         table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
@@ -123,10 +127,11 @@ class Study:
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        table = pd.DataFrame([self._verdicts.get(c.id, c.unjudged).model_dump() for c in self.ledger.values()]).astype(
-            {"n": "Int64"}
-        )
+        verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
+        table = pd.DataFrame([v.model_dump() for v in verdicts]).astype({"n": "Int64"})
         results.write_table(self.folder / "verdicts.csv", table)
+        if score := self.guesses.score(verdicts):
+            display(Markdown(score))
         run = {
             "status": "done",
             "exercise": self.exercise,

@@ -24,12 +24,11 @@ def overview(folder, prefix=""):
     for notebook in parameters.notebooks():
         if run := results.read_run(folder / notebook.stem):
             place = f"{prefix}{notebook.stem}"
-            figures = sorted(path.stem for path in (folder / notebook.stem / "figures").glob("*.png"))
-            pictures = ", ".join(f"[{stem}]({place}/figures/{stem}.png)" for stem in figures)
+            figures = len(list((folder / notebook.stem / "figures").glob("*.png")))
             counts = table[table.exercise == parameters.exercise_of(notebook)].verdict.value_counts()
             verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
             title = f"[{parameters.title_of(notebook)}]({place}/notebook.ipynb)"
-            lines.append(f"| {title} | {pictures} | {verdicts} | {run['seconds'] / 60:.1f} |")
+            lines.append(f"| {title} | [{figures}]({place}/figures) | {verdicts} | {run['seconds'] / 60:.1f} |")
     return "\n".join(lines)
 
 
