@@ -29,6 +29,7 @@ def dense_map(table):
 def draw_map(axis, table):
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="key", ylabel="query")
+    axis.locator_params(integer=True)
     axis.grid(False)
 
 
