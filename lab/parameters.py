@@ -106,6 +106,7 @@ TYPES = {
     "offsets": Count,
     "positions": Count,
     "windows": Count,
+    "queries": whole(2, 10**5),
     "learning_rate": Positive,
     "n_heads": Count,
     "prefix_context": whole(2),
