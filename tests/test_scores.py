@@ -80,7 +80,8 @@ def test_causal_and_mask_say_the_same(kind):
         differs(part(q, k, v, causal=True), part(q, k, v))
         differs(part(q, k, v, bias=bias), part(q, k, v))
         hidden = bias.masked_fill(~past, -1e4)
-        close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
+        if kind != "lsh":  # whose bucket may hold hidden keys alone
+            close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
         if kind in ("additive", "sparsemax"):  # the kernel of the others takes one of the two
             near = past & ~past.tril(-3)
             close(part(q, k, v, mask=~past.tril(-3), causal=True), part(q, k, v, mask=near))
