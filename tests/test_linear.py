@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lab.models import ModelConfig, Transformer
-from lab.models.efficient import hashes, sorted_lsh, windowed
+from lab.models import ModelConfig, Transformer, mixers
+from lab.models.efficient import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
 from lab.models.linear import (
     chunked,
     log_positive_features,
@@ -153,6 +153,43 @@ def test_windowed_attention_never_makes_all_pairs():
         windowed(q, q, q, 16)
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
     assert allocated < 4096 * 4096, "bytes; all scores take four times as many"
+
+
+def test_block_sparse_attention_equals_its_mask_and_bigbird_has_its_parts():
+    blocks, size = bigbird_blocks(12, links=2, seed=1), 4
+    q, k, v = (randn(2, 3, 48, 8, seed=i) for i in range(3))
+    seen = torch.zeros(12, 12, dtype=torch.bool)
+    for i, row in enumerate(blocks.tolist()):
+        given = [j for j in row if j >= 0]
+        assert (
+            len(set(given)) == len(given) == min(i + 1, 5) and {0, max(i - 1, 0), i} <= set(given) and max(given) == i
+        )
+        seen[i, given] = True
+    pairs = seen.repeat_interleave(size, 0).repeat_interleave(size, 1).tril()
+    close(block_sparse(q, k, v, blocks, size), F.scaled_dot_product_attention(q, k, v, pairs))
+
+
+@pytest.mark.parametrize("kind", mixers.KINDS)
+def test_mixers_are_causal_but_linformer_and_their_calls_run(kind):
+    n, changed = 256, 200
+    mixed = mixers.KINDS[kind](n, 16)
+    q, k, v = (randn(1, 2, n, 16, seed=i) for i in range(3))
+    later = v.clone()
+    later[:, :, changed:] += 1
+    before, after = mixed(q, k, v), mixed(q, k, later)
+    assert torch.equal(before[:, :, :changed], after[:, :, :changed]) == (kind != "linformer")
+    assert not torch.equal(before, after)
+    assert [x.shape for x in mixers.mixer_call(kind, n, 16, 2, backward=True)()] == [(1, 2, n, 16)] * 3
+    with pytest.raises(ValueError, match="unknown mixer 'nonsuch'"):
+        mixers.mixer_call("nonsuch", n)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "window", "linear"])
+def test_decoding_keeps_what_the_formula_says(kind):
+    for n in (32, 300):
+        call, state = mixers.decode_call(kind, n, 16, 2)
+        assert sum(x.numel() for x in state) == mixers.state_elements(kind, n, 16, 2)
+        assert call().numel() == 2 * 16 and call().isfinite().all()
 
 
 def test_local_is_softmax_under_a_window_mask():

@@ -29,6 +29,33 @@ def windowed(q, k, v, size):
     return mixed.unflatten(0, v.shape[:2]).flatten(2, 3)[:, :, :n]
 
 
+def block_sparse(q, k, v, blocks, size):
+    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c, m), -1 for none.
+
+    `size` divides n, and c = n / size.
+    """
+    c, n = len(blocks), q.shape[2]
+    at = torch.arange(n, device=q.device).view(c, size)
+    place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
+    given = (blocks >= 0).repeat_interleave(size, 1)
+    seen = (place[:, None] <= at[..., None]) & given[:, None]  # (c, size, m size)
+    keys, values = (x.unflatten(2, (c, size))[:, :, blocks.clamp(min=0)].flatten(3, 4) for x in (k, v))
+    q = q.unflatten(2, (c, size))
+    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
+    return mixed.unflatten(0, q.shape[:2]).flatten(2, 3)
+
+
+def bigbird_blocks(count, *, links=1, seed=0):
+    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links` random others earlier."""
+    generator, rows = torch.Generator().manual_seed(seed), torch.full((count, 3 + links), -1)
+    for i in range(count):
+        near = sorted({i, max(i - 1, 0), 0})
+        rest = 1 + torch.randperm(max(i - 2, 0), generator=generator)[:links]  # of 1..i - 2
+        row = torch.cat([torch.tensor(near), rest])
+        rows[i, : len(row)] = row
+    return rows
+
+
 class Local(Score, kind="local"):
     """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
 

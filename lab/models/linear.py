@@ -30,7 +30,7 @@ def chunked(fq, fk, v, chunk=64):
     padding = -n % chunk
     fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))  # (b, h, c, chunk, .)
     before = fk.transpose(-2, -1) @ with_ones(v)  # (b, h, c, f, d + 1)
-    before = before.cumsum(2) - before
+    before = F.pad(before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))  # what the chunks before add up to
     within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
     mixed = (within + fq @ before).flatten(2, 3)[:, :, :n]
     return divided(mixed[..., :-1], mixed[..., -1:])

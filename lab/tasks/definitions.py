@@ -112,7 +112,8 @@ def _window(spelled, parent, names):
         elif word in CLOSERS and stack:
             rows[2, t] = parent[t] = stack.pop()
             rows[0, t], rows[4, t] = CLOSERS.index(word), 2
-    rows[3] = np.where(parent >= 0, parent, -1)
+    # a decorator stands before the definition that it belongs to
+    rows[3] = np.where((parent >= 0) & (parent < np.arange(len(parent))), parent, -1)
     return rows
 
 
