@@ -8,7 +8,7 @@ import torch
 from lab.models.sparse import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions, tokens_and_parents
 from lab.tasks.dialogue import Dialogue
-from lab.tasks.sequences import Document
+from lab.tasks.document import Document
 from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, quantised, squared_error, weekly_co2
 
 STRUCTURED = [
