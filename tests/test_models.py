@@ -28,12 +28,18 @@ from lab.models.seams import Seam
 from lab.models.transformer import SEAMS
 
 VOCABULARY, CONTEXT = 13, 24
-NEEDED = {"window": {"size": 5}}  # options without a default
+NEEDED = {  # options without a default
+    "window": {"size": 5}, "band": {"size": 5}, "dilated": {"dilation": 2}, "strided": {"stride": 3},
+    "periodic": {"period": 3}, "random": {"links": 2}, "longformer": {"size": 2}, "bigbird": {"size": 2, "tokens": 2},
+    "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]}, "local": {"size": 4},
+}  # fmt: skip
+UNLIKE = {"linformer"}  # has no causal form, tested in test_linear.py
 
 
 def choices(seam):
     """Every registered kind of a seam as a choice, with the options that it cannot do without."""
-    return [{"kind": kind, **NEEDED.get(kind, {})} if kind in NEEDED else kind for kind in sorted(seam.kinds)]
+    kinds = sorted(set(seam.kinds) - UNLIKE)
+    return [{"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind for kind in kinds]
 
 
 def each(seam):
