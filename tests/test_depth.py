@@ -17,6 +17,7 @@ from lab.models.initialization import branch_weights, branches
 from lab.models.norms import Norm
 from lab.models.operations import saved_bytes
 from lab.models.residuals import Residual
+from lab.tasks.chain import Chain
 from lab.training import TrainConfig, train
 
 VOCABULARY = 13
@@ -121,6 +122,7 @@ def test_residuals_stand_where_their_drawing_says():
     expected = {
         "sandwich": x + norm(branch(norm(x))),
         "deepnorm": norm(12**0.25 * x + branch(x)),
+        "none": branch(norm(x)),
         "weighted": 0.5 * x + 0.5 * branch(norm(x)),
         "scaled": x + branch(norm(x)),
         "stochastic-depth": x + 0.8 * branch(norm(x)),
@@ -135,6 +137,19 @@ def test_residuals_stand_where_their_drawing_says():
         with pytest.raises(ValueError, match="must lie"):
             Residual.build(wrong, fields)
     assert [build(residual=kind).norm.__class__.__name__ for kind in ("sandwich", "deepnorm")] == ["LayerNorm", "Norm"]
+
+
+def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch():
+    x, branch = randn(2, 12, 32), nn.Linear(32, 32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inside, outside = (
+            Residual.build({"kind": "post", "dropout": 0.5, "outside": flag}, config()) for flag in (False, True)
+        )
+        assert (outside.train()(x, branch) == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert not (inside.train()(x, branch) == 0).any()
+    for residual in (inside, outside):
+        close(residual.eval()(x, branch), nn.LayerNorm(32)(x + branch(x)))
 
 
 def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
@@ -417,6 +432,17 @@ def test_early_exit_takes_the_first_sure_block_and_runs_no_more_than_needed():
 
 
 # Measures and training
+
+
+def test_the_entropies_of_a_chain_are_those_of_its_symbols():
+    task = Chain(length=2000)
+    tokens, targets = task.batch(torch.Generator().manual_seed(0), 32)
+    assert tokens.shape == targets.shape == (32, 2000) and torch.equal(tokens[:, 1:], targets[:, :-1])
+    share = torch.bincount(tokens.flatten(), minlength=16).double() / tokens.numel()
+    close(share, task.stationary, 0.01)
+    assert -(share * share.log()).sum().item() == pytest.approx(task.unigram_entropy, abs=0.02)
+    surprise = -task.transitions[tokens, targets].log().mean().item()
+    assert surprise == pytest.approx(task.entropy, abs=0.02) and task.entropy < task.unigram_entropy - 0.5
 
 
 def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():

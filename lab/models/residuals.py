@@ -64,19 +64,32 @@ class Pre(Residual, kind="pre"):
         return x + branch(self.norm(x))
 
 
-class Post(Residual, kind="post"):
-    """The norm on the stream. Vaswani 2017.
+class NoSkip(Pre, kind="none"):
+    """No way around the branch.
 
-    x ──┬── branch ── + ── norm ──
-        └─────────────┘
+    x ── norm ── branch ──
     """
 
-    def __init__(self, config):
+    def forward(self, x, branch):
+        return branch(self.norm(x))
+
+
+class Post(Residual, kind="post"):
+    """The norm on the stream; dropout on the branch, or, where `outside`, on everything. Vaswani 2017 §5.4.
+
+    x ──┬── branch ── dropout ── + ── norm ──
+        └────────────────────────┘
+    """
+
+    def __init__(self, config, *, dropout=0.0, outside=False):
         super().__init__(config)
         self.norm = Norm.build(config.norm, config)
+        self.dropout, self.outside = nn.Dropout(dropout), outside
 
     def forward(self, x, branch):
-        return self.norm(x + branch(x))
+        if self.outside:
+            return self.dropout(self.norm(x + branch(x)))
+        return self.norm(x + self.dropout(branch(x)))
 
 
 class Sandwich(Pre, kind="sandwich"):
