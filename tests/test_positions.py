@@ -209,6 +209,19 @@ def test_places_are_drawn_in_training_and_fixed_in_evaluation():
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 
 
+def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
+    model = build({"kind": "randomized", "encoding": "sinusoidal", "gaps": False}).train()
+    firsts = set()
+    for _ in range(300):
+        model(tokens())
+        places = model.position.places(12)
+        assert (places.diff() == 1).all()
+        firsts.add(places[0].item())
+    assert firsts == set(range(2 * CONTEXT - 12 + 1))
+    relative = build({"kind": "randomized", "encoding": "alibi", "gaps": False})
+    close(relative(tokens()), build("alibi")(tokens()))  # an encoding of distances does not see a common shift
+
+
 def test_every_row_of_a_randomized_table_is_trained():
     model, plain = build({"kind": "randomized", "encoding": "learned"}), build("learned")
     before = [next(iter(copy.deepcopy(m.position).parameters())).detach().clone() for m in (model, plain)]

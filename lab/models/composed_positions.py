@@ -59,13 +59,14 @@ class Randomized(Position, kind="randomized"):
     tokens   c   a   f   b        places of the first batch   1   4   5   9     of `reach` = 10
                                   of the second               0   2   3   7
 
-    Any `encoding` then sees `reach` places, twice the context by default. A model in evaluation has one draw of
-    `context` places, of which a text takes the first. What `encoding` does at the input must be to add.
+    Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
+    the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
+    the first. What `encoding` does at the input must be to add.
     """
 
-    def __init__(self, config, *, encoding="learned", reach=None):
+    def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
         super().__init__(config)
-        self.context, self.reach = config.context, reach or 2 * config.context
+        self.context, self.reach, self.gaps = config.context, reach or 2 * config.context, gaps
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
@@ -75,6 +76,9 @@ class Randomized(Position, kind="randomized"):
         self.drawn = None
 
     def _draw(self, n):
+        if not self.gaps:
+            first = torch.randint(self.reach - n + 1, (), generator=self.generator)
+            return torch.arange(n) + first
         return torch.randperm(self.reach, generator=self.generator)[:n].sort().values
 
     def places(self, n):
