@@ -112,6 +112,14 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
+    "elements": some(Count),
+    "depths": some(whole(2)),
+    "plain_width": Count,
+    "dead_rates": some(Positive),
+    "subjects": whole(2, 10**4),
+    "fact_steps": Count,
+    "many_subjects": whole(2, 10**4),
+    "many_steps": Count,
 }
 RULES = []
 
@@ -216,6 +224,33 @@ def within_memory(need, **sizes):
         f"{available / 2**30:.1f} GiB are available; "
         + (f"the largest {largest}" if fitting else "no single size makes it fit")
     )
+
+
+@rule
+def vectors_fit_in_memory(elements):
+    """Input, output, two gradients and one spare at the largest size, 4 bytes an element."""
+    available = available_memory()
+    if 20 * max(elements) > 0.8 * available:
+        raise ValueError(
+            f"elements: {max(elements)} needs about {20 * max(elements) / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are available; the largest that fits is {int(0.8 * available / 20)}"
+        )
+
+
+@rule
+def plain_networks_fit_in_memory(plain_width, depths):
+    """Weights and gradients of the deepest network, 8 bytes a weight, and 64 rows of activations."""
+
+    def need(width):
+        return 8 * max(depths) * width * (width + 64)
+
+    available = available_memory()
+    if need(plain_width) > 0.8 * available:
+        fitting = [2**k for k in range(40) if need(2**k) <= 0.8 * available]
+        raise ValueError(
+            f"plain_width: {plain_width} needs about {need(plain_width) / 2**30:.1f} GiB for {max(depths)} layers, "
+            f"{available / 2**30:.1f} GiB are available; the largest power of two is {max(fitting, default=0)}"
+        )
 
 
 def available_memory():

@@ -20,7 +20,7 @@ def rank_one(weight, key, value, covariance, *, ridge=1e-3):
     return weight + torch.outer(value - weight @ key, direction) / (key @ direction)
 
 
-def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=200, keep=1e-3):
+def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
     """The output (o,) of module `site` at the last position of tokens (b, t) that makes model(tokens) answer so.
 
     Found by Adam from the present mean output, until the class `answer` has probability `sure` in every row; `keep`
