@@ -1,4 +1,4 @@
-"""The command `lab`: run, list, claims, doctor, clean."""
+"""The command `lab`: run, list, claims, book, doctor, clean."""
 
 import json
 import re
@@ -213,6 +213,24 @@ def claims(
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
     raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
+
+
+@app.command()
+def book(
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+):
+    """Build the book of all finished runs, results/book: static pages that need no network."""
+    from lab import book as pages
+
+    try:
+        index = pages.build()
+    except ImportError as error:
+        refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
+    except (FileNotFoundError, ValueError) as error:
+        refuse(error)
+    typer.echo(index)
+    if open_it:
+        typer.launch(index.as_uri())
 
 
 @app.command()
