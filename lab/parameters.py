@@ -229,28 +229,14 @@ def within_memory(need, **sizes):
 @rule
 def vectors_fit_in_memory(elements):
     """Input, output, two gradients and one spare at the largest size, 4 bytes an element."""
-    available = available_memory()
-    if 20 * max(elements) > 0.8 * available:
-        raise ValueError(
-            f"elements: {max(elements)} needs about {20 * max(elements) / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are available; the largest that fits is {int(0.8 * available / 20)}"
-        )
+    within_memory(lambda elements: 20 * elements, elements=max(elements))
 
 
 @rule
 def plain_networks_fit_in_memory(plain_width, depths):
     """Weights and gradients of the deepest network, 8 bytes a weight, and 64 rows of activations."""
-
-    def need(width):
-        return 8 * max(depths) * width * (width + 64)
-
-    available = available_memory()
-    if need(plain_width) > 0.8 * available:
-        fitting = [2**k for k in range(40) if need(2**k) <= 0.8 * available]
-        raise ValueError(
-            f"plain_width: {plain_width} needs about {need(plain_width) / 2**30:.1f} GiB for {max(depths)} layers, "
-            f"{available / 2**30:.1f} GiB are available; the largest power of two is {max(fitting, default=0)}"
-        )
+    within_memory(lambda plain_width, depths: 8 * depths * plain_width * (plain_width + 64),
+                  plain_width=plain_width, depths=max(depths))  # fmt: skip
 
 
 def available_memory():

@@ -35,7 +35,7 @@ def write(source, runs):
             f"{prefix}errata",
             "errata.md",
             zh,
-            table=tables.searchable(tables.errata_table(zh)),
+            table=tables.searchable(tables.errata_table(shown, zh)),
             entries=errata.errata(),
         )
     page("matters", "matters.md", table=tables.plain_table(tables.matters(shown)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import t as student
 
-from lab import claims, errata, parameters
+from lab import claims, errata
 
 VERDICT_ZH = {"supported": "支持", "refuted": "反驳", "inconclusive": "未定", "proved": "证实", "disproved": "证伪",
               "open": "开放", "pending": "待判", "not judged": "未判"}  # fmt: skip
@@ -61,11 +61,12 @@ def score_table(board, zh):
     return pd.DataFrame(rows, columns=names)
 
 
-def errata_table(zh):
+def errata_table(runs, zh):
+    stems = {run.stem: {path.stem for path in run.folder.glob("tables/*.csv")} for run in runs}
     rows = []
     for entry in errata.errata().values():
         says, right = (entry.says_zh, entry.right_zh) if zh else (entry.says, entry.right)
-        evidence = "<br>".join(evidence_link(item, "../" if zh else "") for item in entry.evidence)
+        evidence = "<br>".join(evidence_link(item, stems, "../" if zh else "") for item in entry.evidence)
         if entry.struck:
             says, right = f"<s>{html.escape(says)}</s>", html.escape(entry.struck)
         else:
@@ -85,11 +86,12 @@ def place(notebook, figure="", up=""):
     return f"{up}tables/{notebook}.html#{anchor(figure)}" if figure else f"{up}exercises/{notebook}.html"
 
 
-def evidence_link(item, up):
-    stem, _, part = item.partition("/")
-    if stem in {notebook.stem for notebook in parameters.notebooks()}:
-        return f'<a href="{html.escape(place(stem, part, up))}">{html.escape(item)}</a>'
-    return f"<code>{html.escape(item)}</code>" if item.startswith("tests/") else html.escape(item)
+def evidence_link(item, stems, up):
+    """A link where the book has what is named; `stems` are the tables of each finished notebook."""
+    notebook, _, part = item.partition("/")
+    if notebook in stems and (not part or part in stems[notebook]):
+        return f'<a href="{html.escape(place(notebook, part, up))}">{html.escape(item)}</a>'
+    return html.escape(item) if item.startswith("literature") else f"<code>{html.escape(item)}</code>"
 
 
 def searchable(table):
