@@ -18,7 +18,7 @@ NOTEBOOKS = """
 EVIDENCE = sorted({evidence for entry in ERRATA.values() for evidence in entry.evidence})
 
 
-def functions_in(path):
+def functions_of(path):
     return {node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -29,7 +29,7 @@ def test_every_suspected_error_has_its_entry():
 @pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e.startswith("tests/")])
 def test_the_test_exists(evidence):
     path, name = evidence.split("::")
-    assert name in functions_in(ROOT / path)
+    assert name in functions_of(ROOT / path)
 
 
 @pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e[0].isdigit()])
@@ -44,7 +44,7 @@ def test_the_notebook_exists_and_what_is_cited_of_it(evidence):
 def test_every_computation_is_cited():
     files = sorted((ROOT / "tests").glob("test_errata*.py"))
     written = {
-        f"tests/{path.name}::{name}" for path in files for name in functions_in(path) if name.startswith("test_")
+        f"tests/{path.name}::{name}" for path in files for name in functions_of(path) if name.startswith("test_")
     }
     own = {evidence for evidence in written if "test_errata_ledger" in evidence}
     assert written - own == {evidence for evidence in EVIDENCE if evidence.startswith("tests/")}
