@@ -111,6 +111,10 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
+    "keys": whole(2, 64),
+    "document_steps": Count,
+    "co2_steps": Count,
+    "flex_length": Whole,
 }
 RULES = []
 
