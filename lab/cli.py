@@ -176,7 +176,7 @@ def list_exercises():
         for profile in parameters.PROFILES:
             run = results.read_run(results.project_root() / "results" / profile / notebook.stem)
             if run:
-                done.append(f"{profile} {run['seconds'] / 60:.1f} min")
+                done.append(f"{profile} {run['core_seconds'] / 60:.1f} core min")
         typer.echo(f"{parameters.exercise_of(notebook):5} {notebook.stem:28} {parameters.title_of(notebook)}")
         typer.echo(f"{'':5} {'':28} results: {', '.join(done) or 'none yet'}")
 

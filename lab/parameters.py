@@ -120,6 +120,10 @@ TYPES = {
     "fact_steps": Count,
     "many_subjects": whole(2, 10**4),
     "many_steps": Count,
+    "keys": whole(2, 64),
+    "document_steps": Count,
+    "co2_steps": Count,
+    "flex_length": Whole,
 }
 RULES = []
 

@@ -20,7 +20,7 @@ def collect(folder):
 def overview(folder, prefix=""):
     """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`."""
     table = collect(folder)
-    lines = ["| exercise | figures | verdicts | minutes |", "| --- | --- | --- | --- |"]
+    lines = ["| exercise | figures | verdicts | core minutes |", "| --- | --- | --- | --- |"]
     for notebook in parameters.notebooks():
         if run := results.read_run(folder / notebook.stem):
             place = f"{prefix}{notebook.stem}"
@@ -28,7 +28,7 @@ def overview(folder, prefix=""):
             counts = table[table.exercise == parameters.exercise_of(notebook)].verdict.value_counts()
             verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
             title = f"[{parameters.title_of(notebook)}]({place}/notebook.ipynb)"
-            lines.append(f"| {title} | [{figures}]({place}/figures) | {verdicts} | {run['seconds'] / 60:.1f} |")
+            lines.append(f"| {title} | [{figures}]({place}/figures) | {verdicts} | {run['core_seconds'] / 60:.1f} |")
     return "\n".join(lines)
 
 

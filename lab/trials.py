@@ -33,7 +33,7 @@ class TrialsFailed(RuntimeError):
 
 def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto", data="", progress=None):
     """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
-    threads and seconds.
+    threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
 
     `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
     DataFrame. `grid` maps a parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
@@ -75,7 +75,9 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
             report(len(finished) + len(failures), len(work))
     if failures:
         raise TrialsFailed(trial.__name__, failures, len(work))
-    return _table(points, [finished[key] for key in keys])
+    table = _table(points, [finished[key] for key in keys])
+    table.attrs["core_seconds"] = sum(finished[key]["seconds"] for key in work)
+    return table
 
 
 # Parameters

@@ -63,7 +63,7 @@ def copy_notebook(run, path):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in run.counts.items())
     line = (
-        f"*{counts} · {run.minutes:.1f} min at `{run.profile}` · [tables of all figures](../tables/{run.stem}.md) · "
+        f"*{counts} · {run.minutes:.1f} core minutes at `{run.profile}` · [tables of all figures](../tables/{run.stem}.md) · "
         f"to play with it: `make jupyter`, then `{run.stem}.ipynb`*"
     )
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(line))

@@ -34,7 +34,8 @@ class Run:
 
     @property
     def minutes(self):
-        return self.record["seconds"] / 60
+        """Core minutes of all that the run shows, trials that were finished before included."""
+        return self.record["core_seconds"] / 60
 
     @property
     def size(self):

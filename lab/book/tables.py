@@ -124,9 +124,9 @@ def matters(runs):
             sd = spread / 2 / student.ppf(0.975, row.n - 1) * row.n**0.5
             apart = abs(row.effect - (row.unit == "ratio")) / sd
             rows.append([run.exercise, row.id, row.verdict, row.effect, row.unit, row.n, apart, run.minutes])
-    names = ["exercise", "claim", "verdict", "effect", "unit", "n", "effect in sd", "minutes of the exercise"]
+    names = ["exercise", "claim", "verdict", "effect", "unit", "n", "effect in sd", "core minutes of the exercise"]
     table = pd.DataFrame(rows, columns=names)
-    table["sd per minute"] = table["effect in sd"] / table["minutes of the exercise"]
+    table["sd per minute"] = table["effect in sd"] / table["core minutes of the exercise"]
     return table.sort_values("effect in sd", ascending=False)
 
 
