@@ -63,8 +63,8 @@ def copy_notebook(run, path):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in run.counts.items())
     line = (
-        f"*{counts} · {run.minutes:.1f} core minutes at `{run.profile}` · [tables of all figures](../tables/{run.stem}.md) · "
-        f"to play with it: `make jupyter`, then `{run.stem}.ipynb`*"
+        f"*{counts} · {run.minutes:.1f} core minutes at `{run.profile}` · "
+        f"[tables of all figures](../tables/{run.stem}.md) · to play with it: `make jupyter`, then `{run.stem}.ipynb`*"
     )
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(line))
     path.parent.mkdir(parents=True, exist_ok=True)
