@@ -25,7 +25,7 @@ def scoreboard(runs):
     seen = {row["id"] for row in rows}
     nowhere = {"profile": "", "size": "", "device": "", "stem": ""}
     rows += [c.unjudged.model_dump() | nowhere for c in ledger.values() if c.id not in seen]
-    exercises = [f"1.{n}" for n in range(1, 15)] + ["beyond"]
+    exercises = [f"1.{n}" for n in range(1, 19)] + ["beyond"]
     ordered = sorted(ledger.values(), key=lambda claim: exercises.index(claim.exercise))
     order = {claim.id: i for i, claim in enumerate(ordered)}
     return pd.DataFrame(rows).sort_values("id", key=lambda ids: ids.map(order), kind="stable")
