@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import block_macs
 from lab.models import ModelConfig, Transformer
@@ -133,13 +134,34 @@ def test_alibi_has_a_slope_for_each_head_and_no_matrix_to_keep():
     torch.testing.assert_close(bias[:, visible], -(slopes[:, None, None] * distance)[:, visible], check_dtype=False)
 
 
+class Arithmetic(TorchDispatchMode):
+    """Sums and products of elements made inside."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.mul, torch.ops.aten.add):
+            self.operations += result.numel()
+        return result
+
+
 def test_rotary_costs_less_arithmetic_than_alibi_on_long_sequences():
-    def rotary(n, h, width):  # four products and two sums for each pair of components of q and k
-        return 2 * n * h * (width // 2) * 6
+    h, width = 4, 8
 
-    def alibi(n, h):  # one sum for each score
-        return h * n * n
+    def rotary(n):
+        position, q = model(position="rotary", context=n).position, normal(1, h, n, width)
+        with Arithmetic() as done:
+            position.at_query_key(q, q)
+        return done.operations
 
-    assert rotary(256, 8, 64) > alibi(256, 8) and rotary(4096, 8, 64) < alibi(4096, 8) / 10
-    whole = 2 * sum(block_macs(4096, 512, 8, 8, 64, 2048).values())
-    assert rotary(4096, 8, 64) < whole / 1000
+    def alibi(n):
+        bias, scores = model(position="alibi", context=n).position.bias(n, n), normal(1, h, n, n)
+        with Arithmetic() as done:
+            scores + bias
+        return done.operations
+
+    assert (rotary(512), alibi(512)) == (2 * 3 * h * 512 * width, h * 512**2)
+    assert rotary(16) > alibi(16) and rotary(512) < alibi(512) / 10
+    assert rotary(512) < sum(block_macs(512, 32, h, h, width, 128).values()) / 100, "and both are small in the block"
+    assert alibi(512) < sum(block_macs(512, 32, h, h, width, 128).values()) / 10
