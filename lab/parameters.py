@@ -110,6 +110,13 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
+    "depths": some(Count),
+    "deepest": Count,
+    "start_width": whole(16),
+    "start_depths": some(Count),
+    "start_seeds": whole(2),
+    "code_layers": whole(3),
+    "code_steps": Count,
 }
 RULES = []
 
