@@ -224,7 +224,7 @@ def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
 
 def test_reversible_layers_are_undone_to_rounding():
     model = build(residual="reversible", n_layers=12, d_model=64)
-    x, layers = model.prepared(tokens(), None, None, {})
+    x, layers = model.prepared(tokens(), None, None, None, {})
     before = stream = model.residual.enter(x)
     with torch.no_grad():
         for block, inputs in layers:

@@ -5,7 +5,7 @@ from torch import nn
 
 from lab.models.heads import Heads
 from lab.models.positions import T5
-from lab.models.residuals import Residual
+from lab.models.residuals import Pre, Residual
 from lab.models.seams import Seam
 
 
@@ -168,3 +168,25 @@ def preset_previous_token(model, strength, *, head=0):
     if not isinstance(position, T5):
         raise ValueError(f"only t5 positions have a bias to preset, these are {type(position).__name__}")
     position.table.weight[1, head] += strength  # bucket 1 holds distance 1 alone
+
+
+@torch.no_grad()
+def preset_position_counter(model, marker, *, head=0):
+    """Gives a head of the first layer the role of a clock: at the t-th token of a text its first output is 1 / t.
+
+    Its query is 0, so that its weights are equal over the tokens so far, and its value is 1 at the token `marker`, with
+    which a text begins, else 0 (Kazemnejad 2023, theorem 1). For models with residual pre and position none; ValueError
+    for another residual, or where the vocabulary exceeds d_model.
+    """
+    block = model.blocks[0]
+    heads = block.attention.heads
+    if not isinstance(block.attention_residual, Pre):
+        raise ValueError(f"the residual must be pre, not {type(block.attention_residual).__name__.lower()}")
+    seen = block.attention_residual.norm(model.embedding.weight).double()  # what the layer reads of each token
+    if len(seen) > seen.shape[1]:
+        raise ValueError(f"{len(seen)} tokens cannot be told apart exactly by {seen.shape[1]} features")
+    query, _, value = heads.matrices()
+    query[head * heads.d : (head + 1) * heads.d] = 0
+    wanted = torch.zeros(len(seen), 1, dtype=seen.dtype, device=seen.device)
+    wanted[marker] = 1
+    value[head * heads.kv // heads.n * heads.d] = torch.linalg.lstsq(seen, wanted).solution[:, 0].to(value.dtype)

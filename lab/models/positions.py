@@ -32,6 +32,10 @@ class Position(nn.Module, Seam):
         """None, or what is added to the scores: (h, q, k), the queries being the last q_len of the k_len positions."""
         return None
 
+    def of_layer(self, i):
+        """The encoding that layer i uses; all layers share one unless a variant says otherwise."""
+        return self
+
 
 Position.kinds["none"] = Position
 
@@ -68,6 +72,27 @@ class Sinusoidal(Position, kind="sinusoidal"):
         return x + self.scale * sinusoids(positions, x.shape[2], self.base).to(x.dtype)
 
 
+class Sinusoidal2D(Position, kind="sinusoidal-2d"):
+    """Text in rows of `columns` tokens: half of the width tells the row, the other half the column. Parmar 2018 §3.3.
+
+    columns 4     1 2 3 +      row 0, columns 0..3
+                  4 5 6 =      row 1: the digits of one place share a column
+    """
+
+    def __init__(self, config, *, columns=8, base=10000.0):
+        super().__init__(config)
+        if columns < 1:
+            raise ValueError(f"columns must be at least 1, got {columns}")
+        self.columns, self.base = columns, base
+
+    def at_input(self, x, start=0):
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        width = x.shape[2]
+        row = sinusoids((positions // self.columns).double(), width - width // 2, self.base)
+        column = sinusoids((positions % self.columns).double(), width // 2, self.base)
+        return x + torch.cat([row, column], 1).to(x.dtype)
+
+
 class Learned(Position, kind="learned"):
     """A trained vector for each of `context` positions, added to the embeddings (chapter §1.3.3)."""
 
@@ -86,21 +111,29 @@ class Rotary(Position, kind="rotary"):
     """Pairs of query and key components turned by position x frequency: the score depends on the distance only.
 
     Su 2021. The i-th of the first half is paired with the i-th of the second half of a head's components. Angles are
-    computed up to twice the context and grow on demand.
+    computed up to twice the context and grow on demand. Two ways to fit a text s times as long as those trained on:
+    `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which
+    slows the slowest pair by s and leaves the fastest as it is (bloc97 2023; Peng 2023 §3.1).
     """
 
     per_head = True
 
-    def __init__(self, config, *, base=10000.0):
+    def __init__(self, config, *, base=10000.0, interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
             raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
-        self.base = base
+        if min(base, interpolation, ntk) <= 0:
+            raise ValueError(f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}")
+        if ntk != 1 and config.d_head == 2:
+            raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
+        self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
+        self.interpolation = interpolation
         self._tables(2 * config.context, config.d_head)
 
     def _tables(self, length, width):
         frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-        angle = torch.arange(length, dtype=torch.float64)[:, None] * torch.cat([frequency, frequency])
+        places = torch.arange(length, dtype=torch.float64) / self.interpolation
+        angle = places[:, None] * torch.cat([frequency, frequency])
         sign = torch.cat([-torch.ones(width // 2), torch.ones(width // 2)])
         self.register_buffer("cos", angle.cos().float(), persistent=False)  # (length, d)
         self.register_buffer("sin", (angle.sin() * sign).float(), persistent=False)

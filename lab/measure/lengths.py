@@ -1,0 +1,102 @@
+"""How a model fares at lengths and positions, those it was trained on and beyond; it is any function of tokens.
+
+predict: tokens (b, t) -> logits, (b, t, classes) or (b, t, outputs, classes).
+"""
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+
+
+@torch.no_grad()
+def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
+    """One row per length: length, per_token (share of answers that are right), exact (share of texts with all answers
+    right), loss (nats per answer).
+
+    of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 where there is no answer. The right earlier
+    answers are given, so `exact` is also the share of texts that greedy generation would get right. Every length has
+    its own texts, which depend on `seed` and the length alone.
+    """
+    rows = []
+    for n in lengths:
+        tokens, targets = of_length(torch.Generator().manual_seed(10**6 * (seed + 1) + n), size, n)
+        asked = targets != -100
+        logits = predict(tokens).reshape(*targets.shape, -1)
+        right = (logits.argmax(-1) == targets) & asked
+        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
+        exact = (right == asked).flatten(1).all(1)
+        rows.append((n, right.sum().item() / asked.sum().item(), exact.float().mean().item(), loss.item()))
+    return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
+
+
+@torch.no_grad()
+def window_losses(predict, text, length, stride, *, start=None, batch_tokens=16384):
+    """Nats of every target of a text from index `start` on, each read in a window of `length`: (windows, stride).
+
+    text: (n,). A window gives `length` tokens and its last `stride` targets are scored; the next window stands
+    `stride` further. stride = length cuts the text in pieces, whose first targets have almost no context. A small
+    stride slides: every target has length - stride + 1 tokens or more. The first scored target is text[start],
+    `length - stride + 1` by default; give the same to compare lengths and strides on the same targets.
+
+    length 4, stride 4   [a b c d] [e f g h]            length 4, stride 1   [a b c d]
+                          ^ ^ ^ ^   ^ ^ ^ ^                                   [b c d e]   one target each, the last
+    """
+    least = length - stride + 1
+    start = least if start is None else start
+    if not 1 <= stride <= length or start < least:
+        raise ValueError(f"1 <= stride <= length and start >= {least} are needed, got {stride}, {length}, {start}")
+    if len(text) < start + stride:
+        raise ValueError(f"the text has {len(text)} tokens, {start + stride} are needed")
+    windows = text[start - least :].unfold(0, length + 1, stride)
+    losses = []
+    for part in windows.split(max(1, batch_tokens // length)):
+        logits = predict(part[:, :-1])[:, -stride:]
+        losses.append(F.cross_entropy(logits.flatten(0, 1), part[:, -stride:].flatten(), reduction="none").cpu())
+    return torch.cat(losses).view(-1, stride)
+
+
+def by_bucket(losses, edges):
+    """Mean loss of targets by their position in the window, rows position (first), last, loss, targets.
+
+    losses: (windows, positions), edges: first positions of the buckets, from 0 up.
+    """
+    ends = [*edges[1:], losses.shape[1]]
+    if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:
+        raise ValueError(f"edges must rise from 0 to below {losses.shape[1]}, got {list(edges)}")
+    rows = [
+        (first, last - 1, losses[:, first:last].mean().item(), losses[:, first:last].numel())
+        for first, last in zip(edges, ends, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["position", "last", "loss", "targets"])
+
+
+def similarity(codes):
+    """Cosine of every two codes, (n, n), of position vectors (n, m) without their mean."""
+    codes = np.asarray(codes, dtype=float)
+    codes = codes - codes.mean(0)
+    codes /= np.linalg.norm(codes, axis=1, keepdims=True)
+    return codes @ codes.T
+
+
+def order_in_similarity(matrix):
+    """Spearman correlation of a similarity matrix (n, n) with nearness -|i - j|, over pairs i < j."""
+    from scipy.stats import spearmanr
+
+    i, j = np.triu_indices(len(matrix), 1)
+    return float(spearmanr(np.asarray(matrix)[i, j], i - j).statistic)
+
+
+def held_out_r2(features, values, *, ridge=1e-3):
+    """R² on held-out rows of the best linear map from features (n, m) to values (n,), fitted on the first half.
+
+    Features are standardised, so `ridge` is the penalty per row in units of their variance.
+    """
+    features, values = torch.as_tensor(features).double().cpu(), torch.as_tensor(values).double().cpu()
+    half = len(features) // 2
+    mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
+    x = torch.cat([(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    eye = torch.eye(x.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ values[:half])
+    error = (x[half:] @ weight - values[half:]).square().sum()
+    return 1 - (error / (values[half:] - values[half:].mean()).square().sum()).item()

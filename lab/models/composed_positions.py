@@ -1,0 +1,107 @@
+"""Position encodings made of others: added up, one for each layer, or with tokens spread over more places (§1.3).
+
+Letters as in positions.py. Each takes other kinds as options, so that whatever is registered can be combined.
+"""
+
+import torch
+from torch import nn
+
+from lab.models.positions import Position
+
+
+class Hybrid(Position, kind="hybrid"):
+    """Several encodings at once: codes and biases add up, queries and keys are turned by one after the other."""
+
+    def __init__(self, config, *, parts=("sinusoidal", "alibi")):
+        super().__init__(config)
+        self.parts = nn.ModuleList(Position.build(part, config) for part in parts)
+        self.per_head = any(part.per_head for part in self.parts)
+
+    def at_input(self, x, start=0):
+        for part in self.parts:
+            x = part.at_input(x, start)
+        return x
+
+    def at_query_key(self, q, k, start=0):
+        for part in self.parts:
+            q, k = part.at_query_key(q, k, start)
+        return q, k
+
+    def bias(self, q_len, k_len):
+        biases = [bias for part in self.parts if (bias := part.bias(q_len, k_len)) is not None]
+        return sum(biases) if biases else None
+
+
+class ByLayer(Position, kind="by-layer"):
+    """An encoding for each layer, `layers` over and over: layer i has the one at i modulo their number.
+
+    What is added to the embeddings is there once for all layers, so only the first may be of that kind (ValueError).
+    """
+
+    def __init__(self, config, *, layers=("none", "rotary")):
+        super().__init__(config)
+        self.layers = nn.ModuleList(Position.build(layer, config) for layer in layers)
+        for i, layer in enumerate(self.layers):
+            if i and type(layer).at_input is not Position.at_input:
+                raise ValueError(f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}")
+        self.per_head = any(layer.per_head for layer in self.layers)
+
+    def at_input(self, x, start=0):
+        return self.layers[0].at_input(x, start)
+
+    def of_layer(self, i):
+        return self.layers[i % len(self.layers)]
+
+
+class Randomized(Position, kind="randomized"):
+    """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order. Ruoss 2023.
+
+    tokens   c   a   f   b        places of the first batch   1   4   5   9     of `reach` = 10
+                                  of the second               0   2   3   7
+
+    Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
+    the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
+    the first. What `encoding` does at the input must be to add.
+    """
+
+    def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
+        super().__init__(config)
+        self.context, self.reach, self.gaps = config.context, reach or 2 * config.context, gaps
+        if self.reach < self.context:
+            raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
+        self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
+        self.per_head = self.encoding.per_head
+        self.generator = torch.Generator().manual_seed(torch.initial_seed())
+        self.register_buffer("fixed", self._draw(self.context), persistent=False)
+        self.drawn = None
+
+    def _draw(self, n):
+        if not self.gaps:
+            first = torch.randint(self.reach - n + 1, (), generator=self.generator)
+            return torch.arange(n) + first
+        return torch.randperm(self.reach, generator=self.generator)[:n].sort().values
+
+    def places(self, n):
+        """Where the first n tokens stand, (n,)."""
+        return (self.fixed if self.drawn is None else self.drawn)[:n]
+
+    def at_input(self, x, start=0):
+        end = start + x.shape[1]
+        if end > self.context:
+            raise ValueError(f"randomized positions end at context {self.context}, {end} are needed")
+        self.drawn = self._draw(end).to(x.device) if self.training and start == 0 else None
+        codes = self.encoding.at_input(x.new_zeros(1, self.reach, x.shape[2]))
+        return x + codes[:, self.places(end)[start:]]
+
+    def at_query_key(self, q, k, start=0):
+        places = self.places(start + q.shape[2])[start:]
+
+        def spread(x):  # (b, h, q, d) to (b, h, reach, d)
+            return x.new_zeros(*x.shape[:2], self.reach, x.shape[3]).index_copy(2, places, x)
+
+        q, k = self.encoding.at_query_key(spread(q), spread(k))
+        return q[:, :, places], k[:, :, places]
+
+    def bias(self, q_len, k_len):
+        bias, places = self.encoding.bias(self.reach, self.reach), self.places(k_len)
+        return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]

@@ -1,0 +1,270 @@
+"""Encodings stretched, mixed, spread out or in two dimensions: what each is defined by."""
+
+import copy
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from lab.measure.attention import attention_probe
+from lab.models import ModelConfig, Transformer
+from lab.models.explicit import explicit_attention
+from lab.models.initialization import preset_position_counter
+from lab.models.positions import Position, alibi_slopes, sinusoids
+from lab.training import TrainConfig, train
+
+VOCABULARY, CONTEXT = 13, 24
+
+
+def build(position, seed=0, **fields):
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    return Transformer(ModelConfig(**(sizes | {"position": position} | fields)), seed=seed).eval()
+
+
+def tokens(length=12, batch=2, seed=0):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+# Rotary: interpolation and a larger base
+
+
+def turned(position, x, at):
+    """x (d,) turned to stand at position `at`."""
+    x = x[None, None, None]
+    return position.at_query_key(x, x, start=at)[0].flatten()
+
+
+@pytest.mark.parametrize("factor", [2, 4, 2.5])
+def test_interpolation_puts_a_position_where_its_quotient_was(factor):
+    plain, squeezed = (build({"kind": "rotary", "interpolation": f}).position for f in (1, factor))
+    x = randn(8)
+    for at in (0, 10, 20):
+        if at % factor == 0:
+            close(turned(squeezed, x, at), turned(plain, x, int(at / factor)))
+    differs(turned(squeezed, x, 10), turned(plain, x, 10))
+
+
+@pytest.mark.parametrize("d_head", [4, 8, 32])
+@pytest.mark.parametrize("factor", [2, 8])
+def test_ntk_slows_the_slowest_pair_by_its_factor_and_spares_the_fastest(factor, d_head):
+    plain, scaled = (build({"kind": "rotary", "ntk": f}, d_head=d_head).position for f in (1, factor))
+
+    def angle(position, pair):  # at position 1
+        return torch.atan2(position.sin[1, pair + d_head // 2], position.cos[1, pair]).item()
+
+    slowest = d_head // 2 - 1
+    assert angle(scaled, 0) == pytest.approx(angle(plain, 0), rel=1e-6)
+    assert angle(scaled, slowest) == pytest.approx(angle(plain, slowest) / factor, rel=1e-5)
+    between = [angle(plain, i) / angle(scaled, i) for i in range(slowest + 1)]
+    assert between == sorted(between)
+
+
+def test_rotary_options_are_choices_about_angles_only():
+    plain = build("rotary")
+    for option in ({"interpolation": 2.0}, {"ntk": 2.0}, {"base": 100.0}):
+        other = build({"kind": "rotary"} | option)
+        assert other.state_dict().keys() == plain.state_dict().keys()
+        other.load_state_dict(plain.state_dict())
+        differs(other(tokens()), plain(tokens()))
+        close(other(tokens(1)), plain(tokens(1)))  # at position 0 there is nothing to turn
+    for wrong in ({"interpolation": 0}, {"ntk": -1.0}, {"base": 0.0}):
+        with pytest.raises(ValueError, match="must be above 0"):
+            build({"kind": "rotary"} | wrong)
+    with pytest.raises(ValueError, match="d_head 2"):
+        build({"kind": "rotary", "ntk": 2.0}, d_head=2)
+
+
+# ALiBi
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_alibi_mass_beyond_a_distance_is_exponential(heads):
+    n, d = 4096, 8
+    bias = build("alibi", n_heads=heads, d_head=d).position.bias(1, n)  # of the last query
+    q, v = torch.zeros(1, heads, 1, d), torch.zeros(1, heads, n, d)
+    probe_at = [1, 2, 16, 64, 256, 512, 1024]
+
+    def beyond(distance):
+        def mass(weights, q_positions, k_positions):
+            return weights[..., q_positions[-1] - k_positions >= distance].sum(-1)
+
+        return mass
+
+    with attention_probe({str(D): beyond(D) for D in probe_at}) as probe:
+        torch.nn.functional.scaled_dot_product_attention(q, v, v, attn_mask=bias)
+    found = probe.table().pivot(index="head", columns="measure", values="value")
+    for head, slope in enumerate(alibi_slopes(heads).tolist()):
+        for D in probe_at:
+            assert found.loc[head, str(D)] == pytest.approx(math.exp(-slope * D), abs=1e-3)
+    if heads == 8:  # the flattest slope is 2^-8
+        assert [round(math.exp(-(2**-8) * D), 3) for D in (256, 512, 1024)] == [0.368, 0.135, 0.018]
+
+
+# Two dimensions
+
+
+def test_two_dimensional_codes_share_a_half_by_row_and_a_half_by_column():
+    position = build({"kind": "sinusoidal-2d", "columns": 4}).position
+    codes = position.at_input(torch.zeros(1, 12, 32))[0].unflatten(0, (3, 4))  # (row, column, m)
+    row, column = codes.split(16, -1)
+    close(row, row[:, :1].expand_as(row), 0)
+    close(column, column[:1].expand_as(column), 0)
+    close(row[:, 0], sinusoids(torch.arange(3.0), 16))
+    close(column[0], sinusoids(torch.arange(4.0), 16))
+    close(position.at_input(torch.zeros(1, 5, 32), start=7)[0], codes.flatten(0, 1)[7:])
+    assert len(torch.unique(codes.flatten(0, 1), dim=0)) == 12
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        build({"kind": "sinusoidal-2d", "columns": 0})
+
+
+# Made of others
+
+
+@pytest.mark.parametrize("one, other", [("sinusoidal", "alibi"), ("learned", "rotary"), ("rotary", "t5")])
+def test_a_hybrid_does_what_its_parts_do(one, other):
+    model, x = build({"kind": "hybrid", "parts": [one, other]}), randn(2, 12, 32)
+    first, second = model.position.parts
+    close(model.position.at_input(x), second.at_input(first.at_input(x)), 0)
+    q, k = randn(2, 2, 4, 12, 8)
+    expected = second.at_query_key(*first.at_query_key(q, k))
+    assert all(torch.equal(a, b) for a, b in zip(model.position.at_query_key(q, k), expected, strict=True))
+    biases = [bias for part in (first, second) if (bias := part.bias(12, 12)) is not None]
+    bias = model.position.bias(12, 12)
+    assert bias is None if not biases else torch.equal(bias, sum(biases))
+
+
+def test_a_hybrid_of_nothing_is_no_encoding():
+    hybrid, none = build({"kind": "hybrid", "parts": ["none", "none"]}), build("none")
+    assert torch.equal(hybrid(tokens()), none(tokens()))
+
+
+def test_each_layer_has_its_own_encoding():
+    model = build({"kind": "by-layer", "layers": ["none", "alibi"]}, n_layers=3)
+    kinds = [type(block.attention.position) for block in model.blocks]
+    assert kinds == [Position, Position.kinds["alibi"], Position]
+    alike = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
+    assert torch.equal(alike(tokens()), build("rotary")(tokens()))
+    for layers in (["none", "rotary"], ["rotary", "none"], ["sinusoidal", "alibi"]):
+        differs(build({"kind": "by-layer", "layers": layers})(tokens()), alike(tokens()))
+    with pytest.raises(ValueError, match="'learned' acts at the input.*not at 1"):
+        build({"kind": "by-layer", "layers": ["none", "learned"]})
+
+
+def test_parts_are_checked_when_a_model_is_built():
+    with pytest.raises(ValueError, match="'rotory' is unknown"):
+        build({"kind": "hybrid", "parts": ["rotory"]})
+    with pytest.raises(ValidationError, match="no option 'part'"):
+        build({"kind": "hybrid", "part": []})
+
+
+# Randomized places
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "rotary", "alibi", "t5", "none"])
+def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encoding):
+    """Equal to a long text in which the places between are empty: masked as keys, left out as queries."""
+    model = build({"kind": "randomized", "encoding": encoding, "reach": 40})
+    places = model.position.places(12)
+    assert len(places.unique()) == 12 and (places.diff() > 0).all() and places.max() < 40
+    long = build(encoding, context=40)
+    long.load_state_dict({k.replace("position.encoding.", "position."): v for k, v in model.state_dict().items()})
+    padded = torch.zeros(2, 40, dtype=torch.long)
+    padded[:, places] = tokens()
+    real = torch.zeros(2, 40, dtype=torch.bool)
+    real[:, places] = True
+    close(model(tokens()), long(padded, real=real)[:, places])
+
+
+def test_places_are_drawn_in_training_and_fixed_in_evaluation():
+    model, twin, other = (build({"kind": "randomized", "encoding": "rotary"}, seed=s) for s in (0, 0, 1))
+    x = tokens()
+    assert torch.equal(model(x), model(x)) and torch.equal(model(x), twin(x))
+    assert not torch.equal(model.position.fixed, other.position.fixed)
+    model.train()
+    first, second = model(x), model(x)
+    differs(first, second)
+    assert torch.equal(first, twin.train()(x)) and torch.equal(second, twin(x)), "draws depend on the seed alone"
+    before = torch.get_rng_state()
+    model(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    seen = torch.zeros(48)
+    for _ in range(300):
+        model(x)
+        seen[model.position.places(12)] += 1
+    assert (seen > 0).all() and seen.max() < 4 * seen.mean(), "every place comes up"
+    model.eval()
+    assert torch.equal(model(x), copy.deepcopy(model)(x))
+
+
+def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
+    model = build({"kind": "randomized", "encoding": "sinusoidal", "gaps": False}).train()
+    firsts = set()
+    for _ in range(300):
+        model(tokens())
+        places = model.position.places(12)
+        assert (places.diff() == 1).all()
+        firsts.add(places[0].item())
+    assert firsts == set(range(2 * CONTEXT - 12 + 1))
+    relative = build({"kind": "randomized", "encoding": "alibi", "gaps": False})
+    close(relative(tokens()), build("alibi")(tokens()))  # an encoding of distances does not see a common shift
+
+
+def test_every_row_of_a_randomized_table_is_trained():
+    model, plain = build({"kind": "randomized", "encoding": "learned"}), build("learned")
+    before = [next(iter(copy.deepcopy(m.position).parameters())).detach().clone() for m in (model, plain)]
+
+    def draw(generator, size):
+        x = torch.randint(VOCABULARY, (size, 6), generator=generator)
+        return x, x
+
+    moved = []
+    for start, m in zip(before, (model, plain), strict=True):
+        train(m, draw, TrainConfig(steps=60, batch=4, weight_decay=0.0))
+        moved.append((next(iter(m.position.parameters())) - start).abs().amax(1) > 0)
+    assert moved[0].all() and len(moved[0]) == 2 * CONTEXT
+    assert moved[1].nonzero().flatten().tolist() == list(range(6))
+
+
+def test_randomized_places_end_at_the_context():
+    with pytest.raises(ValueError, match="context 24, 25 are needed"):
+        build("randomized")(tokens(25))
+    with pytest.raises(ValueError, match="at least context 24, got 20"):
+        build({"kind": "randomized", "reach": 20})
+
+
+# No encoding at all
+
+
+@pytest.mark.parametrize("head, sizes", [(0, {}), (3, {}), (3, {"kv_heads": 2}), (1, {"d_model": 64, "n_layers": 1})])
+def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes):
+    model, n, marker = build("none", **sizes), CONTEXT, 5
+    preset_position_counter(model, marker, head=head)
+    x = tokens(n).where(tokens(n) != marker, 0)
+    x[:, 0] = marker
+    block = model.blocks[0]
+    q, k, v = block.attention.heads.split(block.attention_residual.norm(model.embedding(x)))
+    k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
+    mixed = explicit_attention(q, k, v, causal=True)
+    t = torch.arange(1, n + 1)
+    assert (mixed[:, head, :, 0] - 1 / t).abs().max() < 1e-6
+    assert torch.equal((1 / mixed[:, head, :, 0]).round().long(), t.expand(2, n))
+
+
+def test_the_counter_needs_room_and_a_norm_before_attention():
+    with pytest.raises(ValueError, match="40 tokens.*32 features"):
+        preset_position_counter(build("none", vocabulary=40), 0)
+    with pytest.raises(ValueError, match="must be pre, not post"):
+        preset_position_counter(build("none", residual="post"), 0)
