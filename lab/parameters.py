@@ -112,7 +112,6 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
-    "depths": some(Count),
     "deepest": Count,
     "start_width": whole(16),
     "start_depths": some(Count),
