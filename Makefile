@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab setup test jupyter bench publish format clean
+.PHONY: lab setup test jupyter book bench publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -22,10 +22,17 @@ test: .venv/.ready-test  ## lint, tests, the smoke run of every notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 jupyter: setup  ## JupyterLab on this machine only, with its token
 	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+
+.venv/.ready-book: .venv/.ready
+	$(PIP) -e ".[book]"
+	@touch $@
+
+book: .venv/.ready-book  ## the book of all results, opened in the browser
+	$(BIN)/lab book --open
 
 bench: .venv/.ready-test  ## compare with other implementations; writes results/benchmarks
 	$(BIN)/python benchmarks/training_step.py

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from lab.results import project_root
 
-VERDICTS = ("supported", "refuted", "inconclusive", "proved", "disproved", "pending", "not judged")
+VERDICTS = ("supported", "refuted", "inconclusive", "proved", "disproved", "open", "pending", "not judged")
 EXACT = ("theorem", "arithmetic", "structure")
 
 
@@ -53,7 +53,7 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    exercise: str = Field(pattern=r"^(1\.([1-9]|1[0-4])|beyond)$")
+    exercise: str = Field(pattern=r"^(1\.([1-9]|1[0-8])|beyond)$")
     kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"]
     priority: Literal["A", "B", "C"]
     sources: list[str] = Field(min_length=1)
@@ -63,6 +63,19 @@ class Claim(BaseModel):
     unit: str = ""
     expected: str = ""  # the expectation in words, for claims whose exercise is not built yet
     prediction: Prediction | None = None
+    open: str = ""  # what judging it would take, for a claim that no run of the lab judges
+
+    @model_validator(mode="after")
+    def _open_is_the_exception(self):
+        if self.open and (self.prediction or self.priority == "A" or self.kind in EXACT):
+            raise ValueError("open: only for comparisons, trends and questions of priority B and C without prediction")
+        return self
+
+    @property
+    def unjudged(self):
+        """The verdict before any run."""
+        row = {"id": self.id, "exercise": self.exercise, "unit": self.unit, "threshold": str(self.prediction or "")}
+        return Verdict(verdict="open" if self.open else "pending", note=self.open, **row)
 
 
 class Verdict(BaseModel):

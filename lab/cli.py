@@ -1,4 +1,4 @@
-"""The command `lab`: run, list, claims, doctor, clean."""
+"""The command `lab`: run, list, claims, book, doctor, clean."""
 
 import json
 import re
@@ -55,13 +55,18 @@ def run(
                 raise parameters.Refused(f"-p {item!r}: NAME=VALUE is wanted")
             overrides[name] = number_or_text(value)
         folder = inside_project(results)
-        check_device(device)
+        if not cluster:  # there, each worker is asked
+            check_device(device)
         todo = batch.plan(exercises or [], profile, folder, overrides, file=file)
+        if cluster:
+            announce(cluster, device)
         with batch.only_one(folder):
             failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
             for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
                 summary.summarise(place)
     except (parameters.Refused, ValueError) as error:
+        refuse(error)
+    except (ConnectionError, RuntimeError) as error:
         refuse(error)
     except OSError as error:
         typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}", err=True)
@@ -78,6 +83,23 @@ def check_device(wanted):
         from lab.device import available
 
         available(wanted)
+
+
+def announce(cluster, device):
+    """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
+    from functools import partial
+
+    from lab import trials, workers
+
+    with workers.connected(cluster) as client:
+        place = workers.agreed(client, partial(trials.whereabouts, device, []))
+        there = client.scheduler_info(n_workers=-1)["workers"].values()
+        threads = sum(worker["nthreads"] for worker in there)
+        typer.echo(
+            f"{cluster}: {len(there)} workers, {threads} trials at once, torch {place['torch']} on {place['device']}; "
+            f"dashboard {client.dashboard_link}",
+            err=True,
+        )
 
 
 def run_all(todo, fresh, environment):
@@ -176,7 +198,7 @@ def list_exercises():
         for profile in parameters.PROFILES:
             run = results.read_run(results.project_root() / "results" / profile / notebook.stem)
             if run:
-                done.append(f"{profile} {run['seconds'] / 60:.1f} min")
+                done.append(f"{profile} {run['core_seconds'] / 60:.1f} core min")
         typer.echo(f"{parameters.exercise_of(notebook):5} {notebook.stem:28} {parameters.title_of(notebook)}")
         typer.echo(f"{'':5} {'':28} results: {', '.join(done) or 'none yet'}")
 
@@ -187,7 +209,7 @@ def claims(
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the verdicts of a profile."""
+    """The ledger of claims with the verdicts of a profile; exit 1 where a claim is pending."""
     from lab import claims as ledger
     from lab import parameters, summary
     from lab.results import project_root
@@ -199,7 +221,7 @@ def claims(
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
         by_id = ledger.ledger()
         if exercise and exercise not in {c.exercise for c in by_id.values()}:
-            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.14, or beyond")
+            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.18, or beyond")
     except ValueError as error:
         refuse(error)
     table = summary.collect(project_root() / "results" / profile)
@@ -209,9 +231,28 @@ def claims(
         interval = "" if row.effect != row.effect else f"  {row.effect:.4g}"
         interval += "" if row.low != row.low else f" [{row.low:.4g}, {row.high:.4g}]"
         typer.echo(f"{row.exercise:7}{row.verdict:13}{row.id}{interval}")
-        typer.echo(f"{'':20}{by_id[row.id].claim}")
+        typer.echo(f"{'':20}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
+    raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
+
+
+@app.command()
+def book(
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+):
+    """Build the book of all finished runs, results/book: static pages that need no network."""
+    from lab import book as pages
+
+    try:
+        index = pages.build()
+    except ImportError as error:
+        refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
+    except (FileNotFoundError, ValueError) as error:
+        refuse(error)
+    typer.echo(index)
+    if open_it:
+        typer.launch(index.as_uri())
 
 
 @app.command()

@@ -17,6 +17,7 @@ from IPython.display import Markdown, display
 
 from lab import claims, figures, parameters, results, trials
 from lab.device import device
+from lab.guesses import Guesses
 from lab.tasks.code import read_corpus
 
 
@@ -40,7 +41,9 @@ class Study:
         self.profile = self.parameters["profile"]
         self.folder = results.inside_project(self.parameters["results"] or "results/interactive") / self.notebook.stem
         self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == exercise}
+        self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
         self._verdicts, self._started = {}, time.time()
+        self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
             (self.folder / part).mkdir(parents=True)
@@ -48,14 +51,17 @@ class Study:
             (self.folder / name).unlink(missing_ok=True)
 
     def claims(self):
-        """The claims under test and what each predicts."""
+        """The claims under test and what each predicts; in a live notebook with a form for the reader's guesses."""
+        if not os.environ.get("LAB_PROGRESS"):
+            display(self.guesses.form())
         rows = [(c.id, c.priority, c.claim, c.claim_zh, str(c.prediction or c.expected)) for c in self.ledger.values()]
         table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1):
         """The trial at every point of the grid, a row each; see lab.trials.sweep. jobs=1 for undisturbed timings."""
-        return trials.sweep(
+        began = time.time()
+        table = trials.sweep(
             trial,
             grid,
             store=results.trial_store(),
@@ -66,6 +72,8 @@ class Study:
             data=read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
             progress=Progress(trial.__name__),
         )
+        self._saved += table.attrs["core_seconds"] - (time.time() - began)
+        return table
 
     def table(self, stem, frame):
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
@@ -119,12 +127,15 @@ class Study:
                          f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
 
     def finish(self):
-        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim must have been judged."""
-        missing = sorted(set(self.ledger) - set(self._verdicts))
+        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim but the open ones is judged."""
+        missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        table = pd.DataFrame([self._verdicts[c].model_dump() for c in self.ledger]).astype({"n": "Int64"})
+        verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
+        table = pd.DataFrame([v.model_dump() for v in verdicts]).astype({"n": "Int64"})
         results.write_table(self.folder / "verdicts.csv", table)
+        if score := self.guesses.score(verdicts):
+            display(Markdown(score))
         run = {
             "status": "done",
             "exercise": self.exercise,
@@ -133,6 +144,7 @@ class Study:
             "corpus": read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
+            "core_seconds": round(time.time() - self._started + self._saved, 1),
             **provenance(),
             "files": results.file_hashes(self.folder),
         }

@@ -4,6 +4,7 @@ A name means the same in all notebooks, so its type and limits stand once, in TY
 """
 
 import ast
+import bisect
 import difflib
 import inspect
 import json
@@ -105,6 +106,7 @@ TYPES = {
     "offsets": Count,
     "positions": Count,
     "windows": Count,
+    "queries": whole(2, 10**5),
     "learning_rate": Positive,
     "n_heads": Count,
     "prefix_context": whole(2),
@@ -120,6 +122,24 @@ TYPES = {
     "scored": whole(16),
     "stride": Count,
     "needle_steps": Count,
+    "deepest": Count,
+    "start_width": whole(16),
+    "start_depths": some(Count),
+    "start_seeds": whole(2),
+    "code_layers": whole(3),
+    "code_steps": Count,
+    "elements": some(Count),
+    "depths": some(whole(2)),
+    "plain_width": Count,
+    "dead_rates": some(Positive),
+    "subjects": whole(2, 10**4),
+    "fact_steps": Count,
+    "many_subjects": whole(2, 10**4),
+    "many_steps": Count,
+    "keys": whole(2, 64),
+    "document_steps": Count,
+    "co2_steps": Count,
+    "flex_length": Whole,
 }
 RULES = []
 
@@ -159,54 +179,34 @@ def rotary_turns_pairs(heads, d_model, position):
 def model_fits_in_memory(d_model, n_layers=2, context=64, batch=8):
     """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
 
-    def need(width):
-        return 16 * 12 * n_layers * width**2 + 4 * 34 * n_layers * batch * context * width
+    def need(d_model, n_layers, batch, context):
+        return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
 
-    available = available_memory()
-    if need(d_model) > 0.8 * available:
-        fitting = [2**k for k in range(40) if need(2**k) <= 0.8 * available]
-        raise ValueError(
-            f"d_model: {d_model} needs about {need(d_model) / 2**30:.1f} GiB to train {n_layers} layers on {batch} x "
-            f"{context} tokens, {available / 2**30:.1f} GiB are available; "
-            f"the largest power of two that fits is {max(fitting, default=0)}"
-        )
+    within_memory(need, d_model=d_model, n_layers=n_layers, batch=batch, context=context)
 
 
 @rule
 def codes_fit_in_memory(offsets, positions, d_model):
     """Three tables of (offsets + positions) x d_model numbers of 8 bytes."""
-    available = available_memory()
-    if 24 * (offsets + positions) * d_model > 0.8 * available:
-        most = int(0.8 * available / 24 / d_model) - positions
-        raise ValueError(
-            f"offsets: {offsets} needs about {24 * (offsets + positions) * d_model / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are available; the largest that fits is {max(most, 0)}"
-        )
+
+    def need(offsets, positions, d_model):
+        return 24 * (offsets + positions) * d_model
+
+    within_memory(need, offsets=offsets, positions=positions, d_model=d_model)
 
 
 @rule
 def scores_fit_in_memory(lengths, score_heads=8):
-    """Explicit attention at the largest length, forward and backward: about four h x n x n arrays of 4 bytes."""
-    available, copies = available_memory(), 4
-    if copies * 4 * score_heads * max(lengths) ** 2 > 0.8 * available:
-        most = int((0.8 * available / (copies * 4 * score_heads)) ** 0.5)
-        need = copies * 4 * score_heads * max(lengths) ** 2
-        raise ValueError(
-            f"lengths: {max(lengths)} needs about {need / 2**30:.1f} GiB for explicit attention, "
-            f"{available / 2**30:.1f} GiB are available; the largest that fits is {most}"
-        )
+    """Explicit attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
+    within_memory(lambda lengths, score_heads: 24 * score_heads * lengths**2,
+                  lengths=max(lengths), score_heads=score_heads)  # fmt: skip
 
 
 @rule
 def memory_lengths_fit_in_memory(memory_lengths, heads):
     """Scores and weights of explicit attention, forward, at the largest length: two h x n x n arrays of 4 bytes."""
-    need, available = 8 * max(heads) * max(memory_lengths) ** 2, available_memory()
-    if need > 0.8 * available:
-        most = int((0.8 * available / (8 * max(heads))) ** 0.5)
-        raise ValueError(
-            f"memory_lengths: {max(memory_lengths)} with {max(heads)} heads needs about {need / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are available; the largest that fits is {most}"
-        )
+    within_memory(lambda memory_lengths, heads: 8 * heads * memory_lengths**2,
+                  memory_lengths=max(memory_lengths), heads=max(heads))  # fmt: skip
 
 
 @rule
@@ -220,13 +220,43 @@ def a_head_is_an_even_part_of_the_width(n_heads, d_model):
 @rule
 def caches_fit_in_memory(contexts, batches):
     """Keys and values of two layers 512 wide, 4 bytes each, for 8, 4, 2 and 1 key-value heads at once."""
-    each = 2 * 2 * 512 * 4 * (1 + 1 / 2 + 1 / 4 + 1 / 8) * max(batches)
+    within_memory(lambda contexts, batches: 2 * 2 * 512 * 4 * 15 * contexts * batches // 8,
+                  contexts=max(contexts), batches=max(batches))  # fmt: skip
+
+
+def within_memory(need, **sizes):
+    """ValueError where need(**sizes), bytes, is over 4/5 of what is free; tells what fits of each size alone."""
     available = available_memory()
-    if each * max(contexts) > 0.8 * available:
-        raise ValueError(
-            f"contexts: {max(contexts)} at batch {max(batches)} needs about {each * max(contexts) / 2**30:.1f} GiB for "
-            f"caches, {available / 2**30:.1f} GiB are available; the largest that fits is {int(0.8 * available / each)}"
-        )
+
+    def fits(**changed):
+        return 5 * need(**sizes | changed) <= 4 * available
+
+    if fits():
+        return
+    fitting = {}
+    for name, size in sizes.items():  # need grows with every size
+        most = bisect.bisect_left(range(size), True, key=lambda n, name=name: not fits(**{name: n + 1}))
+        if most:
+            fitting[name] = most
+    largest = " or ".join(f"{name} that fits is {most}" for name, most in fitting.items())
+    raise ValueError(
+        f"{', '.join(f'{name} = {size}' for name, size in sizes.items())} needs about {need(**sizes) / 2**30:.1f} GiB, "
+        f"{available / 2**30:.1f} GiB are available; "
+        + (f"the largest {largest}" if fitting else "no single size makes it fit")
+    )
+
+
+@rule
+def vectors_fit_in_memory(elements):
+    """Input, output, two gradients and one spare at the largest size, 4 bytes an element."""
+    within_memory(lambda elements: 20 * elements, elements=max(elements))
+
+
+@rule
+def plain_networks_fit_in_memory(plain_width, depths):
+    """Weights and gradients of the deepest network, 8 bytes a weight, and 64 rows of activations."""
+    within_memory(lambda plain_width, depths: 8 * depths * plain_width * (plain_width + 64),
+                  plain_width=plain_width, depths=max(depths))  # fmt: skip
 
 
 @rule
@@ -328,10 +358,20 @@ def validate(notebook, values, source):
     return checked
 
 
+class EachOnce(yaml.SafeLoader):
+    """Plain YAML in which no key stands twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_file(path):
     """The flat mapping in a YAML parameter file."""
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
+        values = yaml.load(path.read_text("utf-8"), EachOnce)
     except (
         OSError,
         yaml.YAMLError,

@@ -13,30 +13,22 @@ def collect(folder):
             exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
             table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
             found |= {row["id"]: row for row in table.to_dict("records")}
-    rows = [found.get(claim.id) or pending(claim) for claim in claims.ledger().values()]
+    rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in claims.ledger().values()]
     return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
-
-
-def pending(claim):
-    """The row of a claim that no finished run has judged."""
-    threshold = str(claim.prediction or "")
-    row = claims.Verdict(id=claim.id, exercise=claim.exercise, verdict="pending", unit=claim.unit, threshold=threshold)
-    return row.model_dump()
 
 
 def overview(folder, prefix=""):
     """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`."""
     table = collect(folder)
-    lines = ["| exercise | figures | verdicts | minutes |", "| --- | --- | --- | --- |"]
+    lines = ["| exercise | figures | verdicts | core minutes |", "| --- | --- | --- | --- |"]
     for notebook in parameters.notebooks():
         if run := results.read_run(folder / notebook.stem):
             place = f"{prefix}{notebook.stem}"
-            figures = sorted(path.stem for path in (folder / notebook.stem / "figures").glob("*.png"))
-            pictures = ", ".join(f"[{stem}]({place}/figures/{stem}.png)" for stem in figures)
+            figures = len(list((folder / notebook.stem / "figures").glob("*.png")))
             counts = table[table.exercise == parameters.exercise_of(notebook)].verdict.value_counts()
             verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
             title = f"[{parameters.title_of(notebook)}]({place}/notebook.ipynb)"
-            lines.append(f"| {title} | {pictures} | {verdicts} | {run['seconds'] / 60:.1f} |")
+            lines.append(f"| {title} | [{figures}]({place}/figures) | {verdicts} | {run['core_seconds'] / 60:.1f} |")
     return "\n".join(lines)
 
 

@@ -38,13 +38,14 @@ def cross_entropy(logits, targets, reduction="mean"):
     return F.cross_entropy(logits.reshape(-1, classes), targets.flatten(), reduction=reduction, ignore_index=-100)
 
 
-def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
+def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, stop=None):
     """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate, diverged, ...
 
     draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed` alone.
     Inputs are a tensor, or a tuple of them where the model takes several.
     loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
     evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
+    stop(row) -> bool; True for a recorded row ends the training there, before the step is taken.
     A loss or gradient that is not finite is a result: the history ends there with diverged True.
     """
     device = next(model.parameters()).device
@@ -77,7 +78,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0):
         finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
         if step == 0 or (every and step % every == 0) or not finite:
             record(step, value.item() if finite else math.nan)
-        if not finite:
+        if not finite or (stop and history[-1]["step"] == step and stop(history[-1])):
             break
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)

@@ -33,7 +33,7 @@ class TrialsFailed(RuntimeError):
 
 def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto", data="", progress=None):
     """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
-    threads and seconds.
+    threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
 
     `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
     DataFrame. `grid` maps a parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
@@ -51,7 +51,8 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
     folder = Path(store) / trial.__name__
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
-        place = _place(device, modules) if client is None else workers.agreed(client, partial(_place, device, modules))
+        here = partial(whereabouts, device, modules)
+        place = workers.agreed(client, here) if client else here()
         if place["code"] != code_fingerprint(modules):
             raise RuntimeError(f"the workers at {cluster} run other code of lab: install the same commit there")
         keys = [trial_store.key([point, code, data, place["torch"], place["device"], threads]) for point in points]
@@ -75,7 +76,9 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
             report(len(finished) + len(failures), len(work))
     if failures:
         raise TrialsFailed(trial.__name__, failures, len(work))
-    return _table(points, [finished[key] for key in keys])
+    table = _table(points, [finished[key] for key in keys])
+    table.attrs["core_seconds"] = sum(finished[key]["seconds"] for key in work)
+    return table
 
 
 # Parameters
@@ -176,7 +179,7 @@ def _run_here(call, left):
         yield key, call(parameters)
 
 
-def _place(device, modules):
+def whereabouts(device, modules):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 

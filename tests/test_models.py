@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import math
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -27,12 +28,18 @@ from lab.models.seams import Seam
 from lab.models.transformer import SEAMS
 
 VOCABULARY, CONTEXT = 13, 24
-NEEDED = {"window": {"size": 5}}  # options without a default
+NEEDED = {  # options without a default
+    "window": {"size": 5}, "band": {"size": 5}, "dilated": {"dilation": 2}, "strided": {"stride": 3},
+    "periodic": {"period": 3}, "random": {"links": 2}, "longformer": {"size": 2}, "bigbird": {"size": 2, "tokens": 2},
+    "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]}, "local": {"size": 4},
+}  # fmt: skip
+UNLIKE = {"linformer"}  # has no causal form, tested in test_linear.py
 
 
 def choices(seam):
     """Every registered kind of a seam as a choice, with the options that it cannot do without."""
-    return [{"kind": kind, **NEEDED.get(kind, {})} if kind in NEEDED else kind for kind in sorted(seam.kinds)]
+    kinds = sorted(set(seam.kinds) - UNLIKE)
+    return [{"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind for kind in kinds]
 
 
 def each(seam):
@@ -51,7 +58,7 @@ def tokens(length=12, batch=2, seed=0):
 
 
 def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), **options)
 
 
 def close(a, b, tolerance=1e-5):
@@ -151,8 +158,17 @@ def test_heads_that_cannot_be_cut_so_are_refused(wrong):
 # Who sees whom
 
 
+def stirred(model):
+    """The model after one batch in training and small changes of all weights, alike for weights of one name."""
+    model.train()(tokens(seed=1))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += randn(*parameter.shape, seed=zlib.crc32(name.encode())) / 10
+    return model.eval()
+
+
 def past_is_safe(**fields):
-    model, before = build(**fields), tokens()
+    model, before = stirred(build(**fields)), tokens()
     after = before.clone()
     after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
     with torch.no_grad():
@@ -204,7 +220,7 @@ def test_order_is_invisible_without_mask_and_position_and_visible_with_either(re
     assert moved(mask="causal", position="none") > 1e-3
     for position in choices(Position):
         if position != "none":
-            assert moved(mask="none", position=position) > 1e-3, position
+            assert moved(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
 
 
 @each(Position)
@@ -432,7 +448,8 @@ def test_a_feed_forward_layer_treats_every_token_alone(bias, ffn):
     assert part(x).shape == x.shape
     close(part(x)[:, order], part(x[:, order]))
     close(part(x)[:, 3:4], part(x[:, 3:4]))
-    differs(part(-x), -part(x))  # not linear
+    if ffn != "none":
+        differs(part(-x), -part(x))  # not linear
 
 
 FORMULAS = {
@@ -633,7 +650,7 @@ def test_no_two_classes_of_the_lab_share_a_kind():
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_kinds_differ_from_their_neighbours(field, seam):
     """An arm that was never switched looks like a tie."""
-    outputs = [build(**{field: choice}, bias=True)(tokens()).detach() for choice in choices(seam)]
+    outputs = [stirred(build(**{field: choice}, bias=True))(tokens()).detach() for choice in choices(seam)]
     for a, b in itertools.combinations(outputs, 2):
         differs(a, b, 1e-6)
 

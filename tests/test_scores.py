@@ -9,7 +9,7 @@ from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.scores import SCALES, Score
 
-KINDS = sorted(Score.kinds)
+KINDS = sorted(set(Score.kinds) - {"linformer", "local"})  # they need options, and are tested in test_linear.py
 VOCABULARY = 13
 
 
@@ -80,7 +80,8 @@ def test_causal_and_mask_say_the_same(kind):
         differs(part(q, k, v, causal=True), part(q, k, v))
         differs(part(q, k, v, bias=bias), part(q, k, v))
         hidden = bias.masked_fill(~past, -1e4)
-        close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
+        if kind != "lsh":  # whose bucket may hold hidden keys alone
+            close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
         if kind in ("additive", "sparsemax"):  # the kernel of the others takes one of the two
             near = past & ~past.tril(-3)
             close(part(q, k, v, mask=~past.tril(-3), causal=True), part(q, k, v, mask=near))
@@ -103,7 +104,8 @@ def test_weights_sum_to_one_and_a_masked_value_is_not_seen(kind):
     spoilt = v.clone()
     spoilt[:, :, 4] = 1e3
     with torch.no_grad():
-        close(part(q, k, torch.ones_like(v), mask=mask), torch.ones_like(v))
+        total = part(q, k, torch.ones_like(v), mask=mask)
+        close(total, (total > 0.5).float() if kind == "lsh" else torch.ones_like(v))  # a bucket may hold no key
         close(part(q, k, v, mask=mask), part(q, k, spoilt, mask=mask))
 
 
@@ -126,7 +128,7 @@ def test_order_is_invisible_without_mask_and_position(kind):
     close(model(x[:, order]), model(x)[:, order])
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"sparsemax"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"sparsemax", "linear", "performer"}))
 def test_probes_observe_the_weights(kind):
     part, (q, k, v) = score(kind), qkv()
     with torch.no_grad(), attention_probe({}, keep_maps=True) as probe:

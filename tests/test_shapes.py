@@ -41,7 +41,12 @@ def config(**fields):
 
 
 def build(seed=0, **fields):
-    return EncoderDecoder(config(**fields), seed=seed).eval()
+    model = EncoderDecoder(config(**fields), seed=seed).eval()
+    if fields.get("initialization") == "fixup":  # it starts with a readout of 0
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.data += torch.randn(parameter.shape, generator=generator) / 10
+    return model
 
 
 def tokens(length, batch=3, seed=0):
@@ -94,7 +99,8 @@ def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
     later = TARGET_IN.clone()
     later[:, 4:] = (later[:, 4:] + 1) % VOCABULARY
     close(model((SOURCE, later))[:, :4], logits[:, :4])
-    differs(model((SOURCE, later))[:, 4:], logits[:, 4:])
+    by = 1e-7 if (field, kind) == ("residual", "none") else 1e-3  # without a skip the target is heard as a query alone
+    differs(model((SOURCE, later))[:, 4:], logits[:, 4:], by)
     if (field, kind) != ("initialization", "mean-field"):
         for i in range(9):
             other = SOURCE.clone()

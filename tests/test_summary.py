@@ -17,5 +17,5 @@ def test_the_readme_shows_the_committed_verdicts(name):
 
 def test_an_overview_counts_what_was_judged(tmp_path):
     table = summary.collect(tmp_path)
-    assert set(table.verdict) == {"pending"} and len(table) == 314
+    assert set(table.verdict) <= {"pending", "open"} and len(table) == 314
     assert summary.overview(tmp_path).count("\n") == 1, "the head alone: nothing has run"

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from lab.models.heads import Heads
+from lab.models.norms import Norm
 from lab.models.scores import Score
 
 
@@ -14,10 +15,13 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = Heads.build(config.heads, config)
         self.score = Score.build(config.score, config)
+        width = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
         self.position = position
 
     def forward(self, x, cache=None, **visible):
         q, k, v = self.heads.split(x)  # (b, h, t, d), (b, g, t, d)
+        q, k = self.query_norm(q), self.key_norm(k)
         q, k = self.position.at_query_key(q, k, start=0 if cache is None else cache.length)
         if cache is not None:
             k, v = cache.extend(k, v)

@@ -30,10 +30,9 @@ class DecoderBlock(Block):
         self.cross = CrossAttention(config)
         self.cross_residual = Residual.build(config.residual, config)
 
-    def forward(self, x, memory, memory_mask=None, **attention):
-        x = self.attention_residual(x, lambda y: self.attention(y, **attention))
-        x = self.cross_residual(x, lambda y: self.cross(y, memory, memory_mask))
-        return self.ffn_residual(x, self.ffn)
+    def branches(self, memory, memory_mask=None, **attention):
+        first, last = super().branches(**attention)
+        return [first, (self.cross_residual, lambda y: self.cross(y, memory, memory_mask)), last]
 
 
 class Decoder(Transformer):

@@ -41,6 +41,14 @@ class Heads(nn.Module, Seam):
         """The weights of queries, keys and values apart, as views."""
         return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
 
+    def query_key_weights(self):
+        """The weights of queries and of keys, as views."""
+        return self.matrices()[:2]
+
+    def value_weights(self):
+        """The weights that values pass before W_O, as views: schemes of initialisation scale them."""
+        return [self.matrices()[-1]]
+
     def value_matrix(self):
         """What takes the stream to the values, (g d, m)."""
         return self.qkv.weight.flatten(1)[-self.kv * self.d :]
@@ -77,6 +85,13 @@ class Sliced(Heads, kind="sliced"):
     def across(self, x, memory):
         _, k, v = self.split(memory)
         return self.split(x)[0], k, v
+
+    def query_key_weights(self):
+        parts = self.matrices()
+        return [*parts[::3], *parts[1::3]]
+
+    def value_weights(self):
+        return self.matrices()[2::3]
 
     def value_matrix(self):
         return torch.block_diag(*self.qkv.weight.squeeze(-1).unflatten(0, (self.n, 3, self.d))[:, 2])
@@ -117,6 +132,9 @@ class LowRankValue(Heads, kind="low-rank-value"):
     def matrices(self):
         return self.qkv.weight.split([self.n * self.d, self.kv * self.d])
 
+    def value_weights(self):
+        return [self.value_down.weight, self.value_up.weight]
+
     def value_matrix(self):
         return self.value_up.weight @ self.value_down.weight
 
@@ -145,6 +163,9 @@ class FullValue(Heads, kind="full-value"):
 
     def matrices(self):
         return self.qkv.weight.chunk(2)
+
+    def value_weights(self):
+        return []  # the value maps are W_O
 
     def value_matrix(self):
         return self.out.weight.unflatten(1, (self.n, -1)).transpose(0, 1).flatten(0, 1)

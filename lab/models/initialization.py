@@ -1,7 +1,5 @@
 """Initial weights, one scheme over the whole model (chapter §1.5.5). Biases start at 0, norms at their own default."""
 
-import math
-
 import torch
 from torch import nn
 
@@ -34,15 +32,15 @@ class Normal(Initialization, kind="normal"):
     embedding = matrix
 
 
-class DepthScaled(Normal, kind="depth-scaled"):
-    """Normal, and what writes into the stream is divided by sqrt(number of branches: 2 a layer). Radford 2019."""
+class DepthScaled(Initialization, kind="depth-scaled"):
+    """`base`, and what writes into the stream is divided by sqrt(branches: 2 a layer). Radford 2019 with normal."""
+
+    def __init__(self, *, std=0.02, base=None):
+        self.base = Initialization.build(base or {"kind": "normal", "std": std})
 
     def __call__(self, model):
-        super().__call__(model)
-        branches = sum(isinstance(module, Residual) for block in model.blocks for module in block.modules())
-        with torch.no_grad():
-            for weight in model.writes_to_stream():
-                weight /= math.sqrt(branches)
+        self.base(model)
+        scale(model.writes_to_stream(), branches(model) ** -0.5)
 
 
 class Xavier(Initialization, kind="xavier"):
@@ -62,6 +60,68 @@ class Xavier(Initialization, kind="xavier"):
                     self.matrix(part.data)
 
 
+class He(Xavier, kind="he"):
+    """Variance 2 / fan_in, for ReLU; embeddings N(0, 1/d_model). He 2015."""
+
+    def matrix(self, weight):
+        nn.init.kaiming_normal_(weight)
+
+
+class MeanField(Xavier, kind="mean-field"):
+    """Xavier with W_Q = W_K = 0, so attention is uniform, and embeddings N(0, 1): the set-up of Xiong 2020."""
+
+    def embedding(self, weight):
+        nn.init.normal_(weight)
+
+    def __call__(self, model):
+        super().__call__(model)
+        for heads in attentions(model):
+            scale(heads.query_key_weights(), 0.0)
+
+
+class DeepNormStart(Xavier, kind="deepnorm"):
+    """Xavier, values, W_O and the position-wise map times beta = (8 n_layers)^(-1/4), for residual "deepnorm".
+
+    Of stacks with two branches a layer; with alpha = (2 n_layers)^(1/4): 2 n_layers · 2 beta² / alpha² = 1. Wang 2022.
+    """
+
+    def __init__(self, *, beta=None):
+        self.beta = beta
+
+    def __call__(self, model):
+        super().__call__(model)
+        scale(branch_weights(model), (8 * len(model.blocks)) ** -0.25 if self.beta is None else self.beta)
+
+
+class TFixup(Xavier, kind="t-fixup"):
+    """Xavier, values, W_O, position-wise map and embeddings times (9 n_layers)^(-1/4): no norm needed. Huang 2020."""
+
+    def __call__(self, model):
+        super().__call__(model)
+        scale([*branch_weights(model), model.embedding.weight], (9 * len(model.blocks)) ** -0.25)
+
+
+class Fixup(Xavier, kind="fixup"):
+    """What writes into the stream and the readout start at 0, other weights of a branch divided by sqrt(branches).
+
+    For norm "none" and residual "scaled", which has Fixup's scalars. Each part can be left out. Zhang 2019.
+    """
+
+    def __init__(self, *, zero_branches=True, zero_readout=True, rescale=True):
+        self.zero_branches, self.zero_readout, self.rescale = zero_branches, zero_readout, rescale
+
+    def __call__(self, model):
+        super().__call__(model)
+        last = model.writes_to_stream()
+        if self.rescale:
+            first = [w for w in branch_weights(model) if all(w is not other for other in last)]
+            scale(first, branches(model) ** -0.5)
+        if self.zero_branches:
+            scale(last, 0.0)
+        if self.zero_readout:
+            scale([model.readout.weight], 0.0)
+
+
 class FanIn(Initialization, kind="fan-in"):
     """Matrices N(0, gain^2 / fan_in), embeddings N(0, embedding^2): unit-size activations at small width."""
 
@@ -73,6 +133,29 @@ class FanIn(Initialization, kind="fan-in"):
 
     def embedding(self, weight):
         nn.init.normal_(weight, std=self.std)
+
+
+def branches(model):
+    """Residual branches on the way through the model: 2 a layer, 3 with cross-attention."""
+    return sum(isinstance(module, Residual) for block in model.blocks for module in block.modules())
+
+
+def attentions(model):
+    """The heads of the model, each once."""
+    return [module for module in model.modules() if isinstance(module, Heads)]
+
+
+def branch_weights(model):
+    """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
+    maps = [h.out for h in attentions(model)] + [m for block in set(model.blocks) for m in block.ffn.modules()]
+    linear = [m.weight for m in maps if isinstance(m, nn.Linear)]
+    return linear + [weight for h in attentions(model) for weight in h.value_weights()]
+
+
+@torch.no_grad()
+def scale(weights, factor):
+    for weight in weights:
+        weight *= factor
 
 
 @torch.no_grad()

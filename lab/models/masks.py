@@ -1,16 +1,18 @@
-"""Masks as predicates: who may look at whom. Everything else (tensor, picture, edge count) derives from one question.
+"""Masks as predicates: who may look at whom. Tensor, block mask, picture, edges and reach all derive from it.
 
 `allows(b, h, q, k)` is asked with broadcastable index tensors of batch, head, query and key and answers with booleans.
-`&` and `|` compose masks.
+`&` and `|` compose masks. Sparse patterns are in sparse.py.
 """
 
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from lab.models.seams import Seam
 
 
 class Mask(Seam):
     causal = False  # True where no query is allowed a later key
+    per_head = False  # True where heads differ
 
     def allows(self, b, h, q, k):
         return torch.ones_like(q + k, dtype=torch.bool)
@@ -30,6 +32,25 @@ class Mask(Seam):
     def edges(self, n, **sizes):
         """Number of attended (query, key) pairs over n positions."""
         return int(self.dense(n, n, **sizes).sum())
+
+    def macs(self, n, d_head, **sizes):
+        """Multiply-adds of scores and mix over the attended pairs alone."""
+        return 2 * d_head * self.edges(n, **sizes)
+
+    def reach(self, n, layers, **sizes):
+        """Booleans (batch, q, k): a path of at most `layers` attended pairs leads from the query to the key."""
+        return reachable([self.dense(n, n, **sizes)] * layers)
+
+    def block_mask(self, q_len, k_len, *, batch=1, heads=1, device="cpu", block=128):
+        """The same pairs for FlexAttention, which leaves out blocks of `block` x `block` pairs without any."""
+        first = k_len - q_len
+        return create_block_mask(
+            lambda b, h, q, k: self.allows(b, h, q + first, k), batch, heads, q_len, k_len, device, BLOCK_SIZE=block
+        )
+
+    def picture(self, n, **sizes):
+        """Share of batch and heads that see each pair, an array (q, k) from 0 to 1."""
+        return self.dense(n, n, **sizes).float().mean((0, 1)).numpy()
 
 
 class Everything(Mask, kind="none"):
@@ -70,6 +91,7 @@ class Padding(Mask):
 class Both(Mask):
     def __init__(self, left, right):
         self.left, self.right = left, right
+        self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
 
     def allows(self, b, h, q, k):
@@ -79,7 +101,18 @@ class Both(Mask):
 class Either(Mask):
     def __init__(self, left, right):
         self.left, self.right = left, right
+        self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)
+
+
+def reachable(layers):
+    """Booleans (b, q, k) from the masks (b, h, q, k) of each layer, the first first: where the query's last state can
+    hold something of the key's input. Residuals keep a position's own state, heads share what they see."""
+    eye = torch.eye(layers[0].shape[-1], device=layers[0].device)
+    found = eye.expand(len(layers[0]), -1, -1)
+    for seen in layers:
+        found = ((seen.any(1) + eye).clamp(max=1) @ found).clamp(max=1)
+    return found > 0

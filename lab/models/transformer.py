@@ -17,12 +17,12 @@ from lab.models.scores import Score
 Choice = str | dict  # a kind, or {"kind": ..., its options}
 SEAMS = {
     "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
-    "norm": Norm, "residual": Residual, "initialization": Initialization,
+    "norm": Norm, "qk_norm": Norm, "residual": Residual, "initialization": Initialization,
 }  # fmt: skip
 
 
 class ModelConfig(BaseModel):
-    """Everything that defines a model but its seed. `n_heads` may be a list with a number for each layer."""
+    """Everything that defines a model but its seed. `n_heads` and `score` may be lists with an entry for each layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -30,6 +30,7 @@ class ModelConfig(BaseModel):
     context: int  # positions a learned encoding and a cache hold
     d_model: int = 64
     n_layers: int = 2
+    unique_layers: int | None = None  # blocks with weights of their own, used in turn; default n_layers, ALBERT 1
     n_heads: int | list[int] = 4
     kv_heads: int | None = None  # key-value heads; default n_heads
     d_head: int | None = None  # default d_model / n_heads
@@ -37,23 +38,33 @@ class ModelConfig(BaseModel):
     bias: bool = False
     position: Choice = "rotary"
     mask: Choice = "causal"
-    score: Choice = "softmax"
+    score: Choice | list[Choice] = "softmax"
     heads: Choice = "full"
     ffn: Choice = "gelu"
     norm: Choice = "layernorm"
+    qk_norm: Choice = "none"  # over the width of a head, before positions turn it
     residual: Choice = "pre"
     initialization: Choice = "fan-in"
 
     @model_validator(mode="after")
     def _fits(self):
         for field, seam in SEAMS.items():
-            seam.resolve(getattr(self, field))
-        for field in ("vocabulary", "context", "d_model", "n_layers", "n_heads", "kv_heads", "d_head", "d_out"):
+            choice = getattr(self, field)
+            for each in choice if isinstance(choice, list) else [choice]:
+                seam.resolve(each)
+        for field in ("vocabulary", "context", "d_model", "n_layers", "unique_layers", "n_heads", "kv_heads",
+                      "d_head", "d_out"):  # fmt: skip
             sizes = getattr(self, field)
             if any(size is not None and size < 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
                 raise ValueError(f"{field} must be at least 1, got {sizes}")
-        if isinstance(self.n_heads, list) and len(self.n_heads) != self.n_layers:
-            raise ValueError(f"n_heads lists {len(self.n_heads)} layers, n_layers is {self.n_layers}")
+        for field in ("n_heads", "score"):
+            value = getattr(self, field)
+            if isinstance(value, list) and len(value) != self.n_layers:
+                raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
+            if self.unique_layers is not None and isinstance(value, list):
+                raise ValueError(f"shared layers have one {field}, not a list of them")
+        if self.unique_layers is not None and self.n_layers % self.unique_layers:
+            raise ValueError(f"unique_layers {self.unique_layers} does not divide n_layers {self.n_layers}")
         for heads in self.n_heads if isinstance(self.n_heads, list) else [self.n_heads]:
             if self.d_head is None and self.d_model % heads:
                 raise ValueError(f"n_heads {heads} does not divide d_model {self.d_model}; give d_head, or change one")
@@ -71,6 +82,7 @@ class ModelConfig(BaseModel):
         return self.model_copy(
             update={
                 "n_heads": n_heads,
+                "score": self.score[i] if isinstance(self.score, list) else self.score,
                 "kv_heads": self.kv_heads or n_heads,
                 "d_head": self.d_head or self.d_model // n_heads,
                 "d_out": self.d_out or self.vocabulary,
@@ -88,9 +100,20 @@ class Block(nn.Module):
         self.attention_residual = Residual.build(config.residual, config)
         self.ffn_residual = Residual.build(config.residual, config)
 
-    def forward(self, x, **attention):
-        x = self.attention_residual(x, lambda y: self.attention(y, **attention))
-        return self.ffn_residual(x, self.ffn)
+    def branches(self, **attention):
+        """(residual, branch) in their order."""
+        return [(self.attention_residual, lambda y: self.attention(y, **attention)), (self.ffn_residual, self.ffn)]
+
+    def forward(self, x, **inputs):
+        for residual, branch in self.branches(**inputs):
+            x = residual(x, branch)
+        return x
+
+    def inverse(self, x, **inputs):
+        """What `forward` made x from, where the residuals can be undone."""
+        for residual, branch in reversed(self.branches(**inputs)):
+            x = residual.inverse(x, branch)
+        return x
 
 
 class Transformer(nn.Module):
@@ -107,48 +130,70 @@ class Transformer(nn.Module):
             self.position = shared = Position.build(config.position, layers[0])
             alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
             positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
-            self.blocks = nn.ModuleList(
-                block(layer, position.of_layer(i))
-                for i, (layer, position) in enumerate(zip(layers, positions, strict=True))
-            )
-            self.norm = Norm.build(config.norm if self.blocks[-1].ffn_residual.final_norm else "none", config)
+            own = config.unique_layers or config.n_layers
+            pairs = enumerate(zip(layers[:own], positions[:own], strict=True))
+            unique = [block(layer, position.of_layer(i)) for i, (layer, position) in pairs]
+            self.blocks = nn.ModuleList(unique * (config.n_layers // own))
+            self.residual = Residual.resolve(config.residual)[0]
+            self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
             self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
             Initialization.build(config.initialization)(self)
+        self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
 
-    def hidden(self, tokens, *, real=None, caches=None, **inputs):
+    def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):
         """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
 
+        `mask` is a Mask of this batch alone, which joins the configuration's: pairs both allow are attended.
         `inputs` go to every block, where blocks of another kind take some.
         """
+        x, layers = self.prepared(tokens, real, mask, caches, inputs)
+        return self.norm(self.residual.leave(self.residual.through(self.residual.enter(x), layers)))
+
+    def exits(self, tokens, *, real=None, mask=None, caches=None, **inputs):
+        """Logits (b, t, d_out) after the first block, the second, ... the last: who stops asking saves the rest."""
+        x, layers = self.prepared(tokens, real, mask, caches, inputs)
+        stream = self.residual.enter(x)
+        for layer in layers:
+            stream = self.residual.through(stream, [layer])
+            yield self.readout(self.norm(self.residual.leave(stream)))
+
+    def prepared(self, tokens, real, mask, caches, inputs):
+        """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
         length, total = tokens.shape[1], start + tokens.shape[1]
-        x = self.position.at_input(self.embedding(tokens), start)
-        biases = {}
+        for norm in self._padded:
+            norm.real = real
+        biases, seen, layers = {}, {}, []
         for i, block in enumerate(self.blocks):
             position = block.attention.position
             if position not in biases:
                 biases[position] = position.bias(length, total)
-            visible = self.visible(length, total, real, tokens.device, biased=biases[position] is not None)
-            x = block(x, cache=caches[i] if caches else None, bias=biases[position], **visible, **inputs)
-        return self.norm(x)
+            like = {"biased": biases[position] is not None, "heads": block.attention.heads.n}
+            if (key := tuple(like.values())) not in seen:
+                batch = 1 if real is None and mask is None else len(tokens)
+                seen[key] = self.visible(length, total, real, tokens.device, mask=mask, batch=batch, **like)
+            given = {"cache": caches[i] if caches else None, "bias": biases[position]}
+            layers.append((block, given | seen[key] | inputs))
+        return self.position.at_input(self.embedding(tokens), start), layers
 
-    def visible(self, q_len, k_len, real, device, *, biased):
-        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1, q, k)."""
-        mask = self.mask if real is None else self.mask & Padding(real)
+    def visible(self, q_len, k_len, real, device, *, biased, mask=None, batch=None, heads=1):
+        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1 or h, q, k)."""
+        batch = batch or (1 if real is None else len(real))
+        mask = self.mask if mask is None else self.mask & mask
+        mask = mask if real is None else mask & Padding(real)
         kind = type(mask)
         if kind is Mask.kinds["none"] or (kind is Mask.kinds["causal"] and q_len == 1):
             return {}
         if kind is Mask.kinds["causal"] and q_len == k_len and not biased:
             return {"causal": True}
-        batch = 1 if real is None else len(real)
-        return {"mask": mask.dense(q_len, k_len, batch=batch, device=device)}
+        return {"mask": mask.dense(q_len, k_len, batch=batch, heads=heads if mask.per_head else 1, device=device)}
 
     def forward(self, tokens, **hidden):
         return self.readout(self.hidden(tokens, **hidden))
 
     def writes_to_stream(self):
-        """Weights of the maps whose output is added to the stream: W_O and W_2 of every block."""
-        maps = [m for block in self.blocks for m in (block.attention.heads.out, block.ffn.down)]
+        """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
+        maps = dict.fromkeys(m for block in self.blocks for m in (block.attention.heads.out, *block.ffn.writers()))
         return [m.weight for m in maps if isinstance(m, nn.Linear)]
 
     def caches(self, batch, context=None):

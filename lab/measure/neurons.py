@@ -1,0 +1,131 @@
+"""Hidden units of feed-forward layers: how often they fire, what they detect, and which can be spared.
+
+Letters: n tokens, u units, c concepts. Activations are (n, u), or (..., u) where a tap hands them over.
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.cluster.vq import kmeans2
+from scipy.stats import rankdata
+
+from lab.measure.probe import edit
+
+
+@torch.no_grad()
+def outputs(model, sites, *inputs):
+    """{site: what the module of that name returned on model(*inputs), one row a token (n, u)}."""
+    kept = {}
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(edit(model, {site: lambda x, site=site: kept.setdefault(site, x)}))
+        model(*inputs)
+    return {site: x.flatten(0, -2) for site, x in kept.items()}
+
+
+def nonzero_share(activations):
+    """Share of entries that are not exactly zero."""
+    return (activations != 0).double().mean()
+
+
+def firing_rates(activations):
+    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these tokens."""
+    return (activations > 0).double().flatten(0, -2).mean(0)
+
+
+def gini(values):
+    """Gini coefficient of non-negative values: 0 all alike, near 1 one has everything."""
+    values = np.sort(np.asarray(values, dtype=float))
+    if values.min() < 0 or values.sum() == 0:
+        raise ValueError("the Gini coefficient wants values >= 0 that are not all 0")
+    n = len(values)
+    return float(2 * (np.arange(1, n + 1) * values).sum() / (n * values.sum()) - (n + 1) / n)
+
+
+def spared_share(model, glob, loss, *, rise=0.01, halvings=7):
+    """Share of activations, smallest magnitudes of each token first, that can be zeroed until the loss is up by `rise`.
+
+    loss(model) -> number; `rise` is relative. Found by bisection, to 2^-halvings.
+    """
+
+    def without(share):
+        def zeroed(x):
+            kept = x.abs().topk(max(1, round((1 - share) * x.shape[-1])), -1).indices
+            return torch.zeros_like(x).scatter(-1, kept, x.gather(-1, kept))
+
+        with torch.no_grad(), edit(model, {glob: zeroed}):
+            return loss(model)
+
+    with torch.no_grad():
+        allowed = loss(model) * (1 + rise)
+    low, high = 0.0, 1.0
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if without(middle) <= allowed else (low, middle)
+    return low
+
+
+# What units detect
+
+
+def auc(activations, labels):
+    """(u, c): the chance that a unit is higher on a token of the concept than on one without it, ties counting half.
+
+    activations (n, u), labels (n, c) of booleans; NaN for a concept that is nowhere or everywhere.
+    """
+    ranks = rankdata(np.asarray(activations, dtype=np.float64), axis=0)
+    return _auc(ranks, np.asarray(labels, dtype=np.float64))
+
+
+def _auc(ranks, labels):
+    yes, n = labels.sum(0), len(labels)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (ranks.T @ labels - yes * (yes + 1) / 2) / (yes * (n - yes))
+
+
+def detectors(activations, labels, *, shifts=100, level=0.05, seed=0) -> pd.DataFrame:
+    """The best unit for each concept, against chance: columns concept, unit, auc, null, share.
+
+    A unit is chosen on the first half of the tokens and its AUC taken on the second, so choosing among many cannot
+    flatter it. `null` is what the same choice reaches with probability `level` in ANY of the concepts when the labels
+    are rotated against the tokens by random amounts: rotation keeps the runs of real text, which shuffling would
+    break. labels: {concept: (n,) booleans}; activations (n, u); share is that of the concept among the tokens.
+    """
+    names, n = list(labels), len(activations)
+    half, rng = n // 2, np.random.default_rng(seed)
+    truth = np.stack([np.asarray(labels[name], dtype=np.float64) for name in names], 1)  # (n, c)
+    turns = [0, *rng.integers(n // 10, n - n // 10, size=shifts)]
+    columns = np.concatenate([np.roll(truth, turn, axis=0) for turn in turns], 1)  # (n, (1 + shifts) c)
+    values = np.asarray(activations, dtype=np.float64)
+    first, second = (
+        _auc(rankdata(values[part], axis=0), columns[part]) for part in (slice(None, half), slice(half, None))
+    )
+    chosen = np.nan_to_num(first).argmax(0)
+    held_out = np.take_along_axis(second, chosen[None], 0)[0].reshape(1 + shifts, -1)  # (1 + shifts, c)
+    null = np.nanquantile(np.nanmax(held_out[1:], axis=1), 1 - level)
+    rows = zip(names, chosen[: len(names)], held_out[0], truth.mean(0), strict=True)
+    table = pd.DataFrame(rows, columns=["concept", "unit", "auc", "share"])
+    return table.assign(null=float(null))
+
+
+def adjusted_rand(a, b):
+    """Agreement of two partitions beyond chance: 1 equal up to names, 0 on average by chance (Hubert 1985)."""
+    table = pd.crosstab(np.asarray(a), np.asarray(b)).to_numpy().astype(float)
+
+    def pairs(x):
+        return (x * (x - 1) / 2).sum()
+
+    both, rows, columns, total = pairs(table), pairs(table.sum(1)), pairs(table.sum(0)), pairs(table.sum())
+    expected = rows * columns / total
+    return float((both - expected) / ((rows + columns) / 2 - expected))
+
+
+def cluster_agreement(vectors, labels, *, seed=0, clusters=None):
+    """Adjusted Rand index of k-means clusters of the vectors, scaled to length 1, with labels (n,) of classes."""
+    vectors = np.asarray(vectors, dtype=np.float64)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    clusters = clusters or len(np.unique(labels))
+    _, found = kmeans2(vectors, clusters, minit="++", rng=seed, missing="warn")
+    return adjusted_rand(found, labels)

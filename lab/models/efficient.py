@@ -1,0 +1,144 @@
+"""Attention that looks at fewer keys: a window, hashed buckets, or keys projected to fewer (chapter §1.6.1, §1.6.3).
+
+As in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lab.models.masks import Window
+from lab.models.scores import Score, mix, repeated
+from lab.models.sparse import Band
+
+
+def windowed(q, k, v, size):
+    """Exact causal attention to the last `size` keys in n · size steps: each block of queries sees two of keys.
+
+    block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
+    """
+    n = q.shape[2]
+    q, k, v = (F.pad(x, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for x in (q, k, v))  # (b, h, c, size, d)
+    keys, values = (torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], 3) for x in (k, v))
+    near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # the queries are the last
+    seen = near.repeat(q.shape[2], 1, 1)  # (c, size, 2 size)
+    seen[0, :, :size] = False  # nothing stands before the first block
+    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
+    return mixed.unflatten(0, v.shape[:2]).flatten(2, 3)[:, :, :n]
+
+
+def block_sparse(q, k, v, blocks, size):
+    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c, m), -1 for none.
+
+    `size` divides n, and c = n / size.
+    """
+    c, n = len(blocks), q.shape[2]
+    at = torch.arange(n, device=q.device).view(c, size)
+    place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
+    given = (blocks >= 0).repeat_interleave(size, 1)
+    seen = (place[:, None] <= at[..., None]) & given[:, None]  # (c, size, m size)
+    keys, values = (x.unflatten(2, (c, size))[:, :, blocks.clamp(min=0)].flatten(3, 4) for x in (k, v))
+    q = q.unflatten(2, (c, size))
+    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
+    return mixed.unflatten(0, q.shape[:2]).flatten(2, 3)
+
+
+def bigbird_blocks(count, *, links=1, seed=0):
+    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links` random others earlier."""
+    generator, rows = torch.Generator().manual_seed(seed), torch.full((count, 3 + links), -1)
+    for i in range(count):
+        near = sorted({i, max(i - 1, 0), 0})
+        rest = 1 + torch.randperm(max(i - 2, 0), generator=generator)[:links]  # of 1..i - 2
+        row = torch.cat([torch.tensor(near), rest])
+        rows[i, : len(row)] = row
+    return rows
+
+
+class Local(Score, kind="local"):
+    """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
+
+    def __init__(self, config, *, size):
+        super().__init__(config)
+        self.size = size
+
+    def forward(self, q, k, v, mask=None, bias=None, causal=False):
+        n, heads = k.shape[2], q.shape[1]
+        if causal and mask is None and bias is None and q.shape[2] == n:
+            return windowed(q, repeated(k, heads), repeated(v, heads), self.size)
+        near = (Window if causal else Band)(size=self.size).dense(q.shape[2], n, device=q.device)
+        return mix(q, k, v, near if mask is None else near & mask, bias)
+
+
+class Lsh(Score, kind="lsh"):
+    """Softmax over the keys that fall into the query's bucket in any of `rounds` random rotations; 0 where none does.
+
+    What Reformer's sorted chunks compute where no bucket is cut; here by a mask, `sorted_lsh` is the cheap way.
+    Queries and keys stay apart. Kitaev 2020.
+    """
+
+    def __init__(self, config, *, buckets=4, rounds=2):
+        super().__init__(config)
+        if buckets % 2:
+            raise ValueError(f"buckets come in opposite pairs: give an even number, not {buckets}")
+        self.register_buffer("rotations", torch.randn(rounds, config.d_head, buckets // 2))
+
+    def forward(self, q, k, v, mask=None, bias=None, causal=False):
+        hashed_q, hashed_k = hashes(q, self.rotations), hashes(repeated(k, q.shape[1]), self.rotations)
+        same = (hashed_q[..., :, None] == hashed_k[..., None, :]).any(0)  # (b, h, q, k)
+        same = same.tril() if causal else same
+        return mix(q, k, v, same if mask is None else same & mask, bias)
+
+
+def hashes(x, rotations):
+    """Buckets of x (b, h, n, d) in each round: the nearest of random directions and their opposites, (r, b, h, n)."""
+    turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
+    return torch.cat([turned, -turned], -1).argmax(-1)
+
+
+def sorted_lsh(q, k, v, rotations, chunk):
+    """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before. Kitaev 2020 §2.
+
+    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums. `chunk` divides n.
+    """
+    b, h, n, d = q.shape
+    mixed, logs = [], []
+    for hashed_q, hashed_k in zip(hashes(q, rotations), hashes(k, rotations), strict=True):
+        at = torch.arange(n, device=q.device)
+        order_q, order_k = (x * n + at for x in (hashed_q, hashed_k))
+        order_q, order_k = order_q.argsort(-1), order_k.argsort(-1)  # (b, h, n)
+        parts = [(q, hashed_q, order_q), (k, hashed_k, order_k), (v, hashed_k, order_k)]
+        sq, sk, sv = (x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk)) for x, _, o in parts)
+        labels = [torch.stack([x.gather(-1, o), o], -1).unflatten(2, (-1, chunk)) for _, x, o in parts[:2]]
+        sk, sv, key = (torch.cat([x.roll(1, 2), x], 3) for x in (sk, sv, labels[1]))
+        bucket, place = (labels[0][..., :, None, i] for i in (0, 1))
+        same = (bucket == key[..., None, :, 0]) & (key[..., None, :, 1] <= place)
+        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)).masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
+        log = scores.logsumexp(-1, keepdim=True)
+        found = torch.exp(scores - log).where(same, 0) @ sv
+        back = order_q.argsort(-1)[..., None]
+        mixed.append(found.flatten(2, 3).take_along_dim(back, 2))
+        logs.append(log.flatten(2, 3).take_along_dim(back, 2))
+    return (torch.stack(mixed) * torch.stack(logs).softmax(0)).sum(0)
+
+
+class Linformer(Score, kind="linformer"):
+    """Softmax over `rank` learned mixtures of the keys of a whole sequence, up to the configured context. Wang 2020.
+
+    A mixture holds keys of all positions, so there is no causal form, no mask and no bias: ValueError for them.
+    """
+
+    def __init__(self, config, *, rank):
+        super().__init__(config)
+        self.keys = nn.Linear(config.context, rank, bias=False)
+        self.values = nn.Linear(config.context, rank, bias=False)
+
+    def forward(self, q, k, v, mask=None, bias=None, causal=False):
+        if causal or mask is not None or bias is not None:
+            raise ValueError("linformer mixes all positions: it has no causal form and takes no mask or bias")
+        n = k.shape[2]
+        if n > self.keys.in_features:
+            raise ValueError(f"linformer is trained for {self.keys.in_features} positions, {n} were given")
+        k, v = (part.weight[:, :n] @ x for part, x in ((self.keys, k), (self.values, v)))  # (b, g, rank, d)
+        return mix(q, k, v)

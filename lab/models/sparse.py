@@ -1,0 +1,227 @@
+"""Sparse patterns (chapter §1.6.1, exercise 1.13): who sees whom by distance, by role, by the structure of the input.
+
+Patterns of the distance are kinds of Mask. Patterns of the input (speakers, turns, links, trees) are made from what is
+known of each batch, like Padding, and given to the model with it: `model(tokens, mask=SameSpeaker(speaker))`.
+Letters: b batch, h head, q query, k key, t token.
+"""
+
+import torch
+from torch import nn
+
+from lab.models.masks import Causal, Mask
+
+
+class Band(Mask, kind="band"):
+    """Keys nearer than `size` on both sides."""
+
+    def __init__(self, *, size):
+        self.size = size
+
+    def allows(self, b, h, q, k):
+        return (q - k).abs() < self.size
+
+
+class Dilated(Mask, kind="dilated"):
+    """Every `dilation`-th of the past, itself first: `size` of them, or all (van den Oord 2016)."""
+
+    causal = True
+
+    def __init__(self, *, dilation, size=None):
+        self.dilation, self.size = dilation, size
+
+    def allows(self, b, h, q, k):
+        near = q - k < self.dilation * self.size if self.size else k <= q
+        return (k <= q) & near & ((q - k) % self.dilation == 0)
+
+
+class Strided(Mask, kind="strided"):
+    """The last `stride` positions and every `stride`-th of the past: with stride √n, n√n pairs. Child 2019.
+
+    One hop of each kind leads to any earlier position.
+    """
+
+    causal = True
+
+    def __init__(self, *, stride):
+        self.stride = stride
+
+    def allows(self, b, h, q, k):
+        return (k <= q) & ((q - k < self.stride) | ((q - k) % self.stride == 0))
+
+
+class Periodic(Mask, kind="periodic"):
+    """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed the last time."""
+
+    causal = True
+
+    def __init__(self, *, period, lead=0):
+        self.period, self.lead = period, lead
+
+    def allows(self, b, h, q, k):
+        return (k <= q) & ((q - k + self.lead) % self.period == 0)
+
+
+class Global(Mask, kind="global"):
+    """The first `tokens` positions see all and are seen by all. Beltagy 2020."""
+
+    def __init__(self, *, tokens=1):
+        self.tokens = tokens
+
+    def allows(self, b, h, q, k):
+        return (q < self.tokens) | (k < self.tokens)
+
+
+class Random(Mask, kind="random"):
+    """About `links` random keys a query, the same whenever asked: of its past, or, given `length`, of all."""
+
+    def __init__(self, *, links, seed=0, length=None):
+        self.links, self.seed, self.length, self.causal = links, seed, length, length is None
+
+    def allows(self, b, h, q, k):
+        number = (q * 2654435761 + k * 40503 + self.seed * 97531 + 12345) & 0x7FFFFFFF
+        for _ in range(2):  # mixes the bits of the pair's number
+            number = ((number ^ (number >> 15)) * 1103515245 + 12345) & 0x7FFFFFFF
+        number = (number ^ (number >> 13)) & 0xFFFFFF
+        if self.length:
+            return number * self.length < self.links * 2**24
+        return (k <= q) & (number * (q + 1) < self.links * 2**24)
+
+
+class Composed(Mask):
+    """A pattern put together from others, under one name."""
+
+    def __init__(self, mask):
+        self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
+
+    def allows(self, b, h, q, k):
+        return self.mask.allows(b, h, q, k)
+
+
+class Longformer(Composed, kind="longformer"):
+    """Window and global tokens. Beltagy 2020."""
+
+    def __init__(self, *, size, tokens=1, causal=True):
+        mask = Band(size=size) | Global(tokens=tokens)
+        super().__init__(mask & Causal() if causal else mask)
+
+
+class BigBird(Composed, kind="bigbird"):
+    """Window, global tokens and random keys; without causality `length` says how many there are. Zaheer 2020."""
+
+    def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):
+        mask = Band(size=size) | Global(tokens=tokens) | Random(links=links, seed=seed, length=length)
+        super().__init__(mask if length else mask & Causal())
+
+
+class ByHead(Mask, kind="by-head"):
+    """Head i has the i-th of `masks` (choices), in turn: with dilations 1, 2, 4, …, several scales at once."""
+
+    per_head = True
+
+    def __init__(self, *, masks):
+        self.masks = [Mask.build(choice) for choice in masks]
+        self.causal = all(mask.causal for mask in self.masks)
+
+    def allows(self, b, h, q, k):
+        turn, found = h % len(self.masks), False
+        for i, mask in enumerate(self.masks):
+            found = found | ((turn == i) & mask.allows(b, h, q, k))
+        return found
+
+
+# Made from what is known of a batch
+
+
+class SameSpeaker(Mask):
+    """What the speaker of the query has said so far: `speaker` (b, t) numbers who says each token."""
+
+    causal = True
+
+    def __init__(self, speaker):
+        self.speaker = speaker
+
+    def allows(self, b, h, q, k):
+        return (k <= q) & (self.speaker[b, q] == self.speaker[b, k])
+
+
+class Marked(Mask):
+    """Keys with a mark, such as the first token of every turn: `marked` (b, t) booleans."""
+
+    causal = True
+
+    def __init__(self, marked):
+        self.marked = marked
+
+    def allows(self, b, h, q, k):
+        return (k <= q) & self.marked[b, k]
+
+
+class Linked(Mask):
+    """The key that each query points to, such as the definition of a name: `to` (b, t), -1 for none."""
+
+    def __init__(self, to):
+        self.to = to
+
+    def allows(self, b, h, q, k):
+        return self.to[b, q] == k
+
+
+class Seen(Mask):
+    """Booleans that are known already: `table` (b, h, q, k), where b and h may be 1 for all."""
+
+    def __init__(self, table):
+        self.table, self.per_head = table, table.shape[1] > 1
+
+    def allows(self, b, h, q, k):
+        batch, heads = self.table.shape[:2]
+        return self.table[b if batch > 1 else b * 0, h if heads > 1 else h * 0, q, k]
+
+
+class Tree(Seen):
+    """The way up to the root of a syntax tree: `parent` (b, t) is the token above each, -1 at a root."""
+
+    def __init__(self, parent):
+        at = torch.arange(parent.shape[1], device=parent.device)
+        above, up = torch.zeros(*parent.shape, parent.shape[1], dtype=torch.bool, device=parent.device), parent
+        while (up >= 0).any():
+            above |= up[..., None] == at
+            up = parent.gather(1, up.clamp(min=0)).where(up >= 0, -1)
+        super().__init__(above[:, None])
+
+
+class Filled(Mask):
+    """Exactly `size` keys a query (all of them while there are fewer): those of `mask`, the nearest first, then the
+    nearest others. Patterns so filled have the same number of pairs in every row, and are causal unless told not."""
+
+    def __init__(self, mask, size, *, causal=True):
+        self.mask, self.size, self.causal, self.per_head = mask, size, causal, mask.per_head
+
+    def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
+        wanted = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)
+        q, k = torch.arange(k_len, device=device)[:, None], torch.arange(k_len, device=device)
+        order = 2 * k_len * wanted - 2 * (q - k).abs() + (k < q).int()  # of two at one distance the earlier first
+        if self.causal:
+            order = order.masked_fill(k > q, -(2**31))
+        best = order.topk(min(self.size, k_len), -1).indices
+        table = torch.zeros_like(wanted).scatter_(-1, best, True)
+        return (table & (k <= q) if self.causal else table)[:, :, k_len - q_len :]
+
+    def allows(self, b, h, q, k):
+        n, heads = int(max(q.max(), k.max())) + 1, int(h.max()) + 1
+        return self.dense(n, n, batch=int(b.max()) + 1, heads=heads, device=k.device)[b, h, q, k]
+
+    def block_mask(self, q_len, k_len, **sizes):
+        batch, heads = sizes.get("batch", 1), sizes.get("heads", 1)
+        return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(q_len, k_len, **sizes)
+
+
+class Guided(nn.Module):
+    """A model whose mask is made anew for each batch: (tokens, *given) -> logits, masked by rule(*given)."""
+
+    def __init__(self, model, rule):
+        super().__init__()
+        self.model, self.rule = model, rule
+
+    def forward(self, inputs):
+        tokens, *given = inputs
+        return self.model(tokens, mask=self.rule(*given))

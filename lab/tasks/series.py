@@ -1,0 +1,116 @@
+"""Time series with a season, as tokens: a generated one, and weekly CO2 as the real check. Targets are real numbers."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+WEEKS = 52
+
+
+@dataclass(frozen=True)
+class Seasonal:
+    """The next value of a pattern that repeats with noise; each sequence has a pattern of its own.
+
+    period 4    values   .3  -1   2   0  .4  -.9  1.8       tokens are the values in `levels` steps
+                targets   .   .   .  .4 -.9  1.8            from the second period on; NaN before
+    """
+
+    period: int = 16
+    noise: float = 0.3
+    levels: int = 32
+    length: int = 64
+    d_out = 1
+
+    @property
+    def vocabulary(self):
+        return self.levels
+
+    def batch(self, generator, size):
+        drawn = self.annotated(generator, size)
+        return drawn["tokens"], drawn["targets"]
+
+    def annotated(self, generator, size):
+        """{tokens, targets, source: (b, t)}; source is what followed the same phase one period ago, -1 before."""
+        at = torch.arange(self.length + 1)
+        value = torch.randn(size, self.period, generator=generator)[:, at % self.period]
+        value = value + self.noise * torch.randn(value.shape, generator=generator)
+        source = (at[:-1] + 1 - self.period).clamp(min=-1).expand(size, -1)
+        return {
+            "tokens": quantised(value[:, :-1], self.levels),
+            "targets": value[:, 1:].where(source >= 0, torch.nan),
+            "source": source,
+        }
+
+
+@dataclass(frozen=True)
+class WeeklyCO2:
+    """By how much CO2 changes in the next quarter, from its changes over a quarter up to each week (units: sd).
+
+    The first part of the record is for training, the last for `validation`.
+    """
+
+    length: int = 128
+    ahead: int = 13  # weeks
+    levels: int = 32
+    held_out: float = 0.25
+    d_out = 1
+
+    @property
+    def vocabulary(self):
+        return self.levels
+
+    @cached_property
+    def _parts(self):
+        ppm = weekly_co2()
+        change = ppm[self.ahead :] - ppm[: -self.ahead]
+        cut = int(len(change) * (1 - self.held_out))
+        change = (change - change[:cut].mean()) / change[:cut].std()
+        return change[:cut].float(), change[cut:].float()
+
+    def batch(self, generator, size):
+        last = len(self._parts[0]) - self.length - self.ahead
+        return self._windows(self._parts[0], torch.randint(last + 1, (size,), generator=generator))
+
+    def validation(self):
+        """Every fourth window of the held-out years: tokens, targets (windows, length)."""
+        part = self._parts[1]
+        return self._windows(part, torch.arange(0, len(part) - self.length - self.ahead + 1, 4))
+
+    def _windows(self, part, starts):
+        at = starts[:, None] + torch.arange(self.length)
+        targets = part[at + self.ahead].clone()
+        targets[:, : WEEKS - self.ahead] = torch.nan  # before the window holds a year
+        return quantised(part[at], self.levels), targets
+
+
+@lru_cache(maxsize=1)
+def weekly_co2():
+    """Weekly CO2 at Mauna Loa from March 1958 to December 2001, ppm; missing weeks on a line between their neighbours.
+
+    Keeling & Whorf 2004, Carbon Dioxide Information Analysis Center; public domain.
+    """
+    lines = Path(__file__).with_name("co2_weekly.txt").read_text("utf-8").splitlines()[1:]
+    ppm, at = np.array([float(line or "nan") for line in lines]), np.arange(len(lines))
+    known = ~np.isnan(ppm)
+    return torch.from_numpy(np.interp(at, at[known], ppm[known]))
+
+
+def quantised(values, levels):
+    """Tokens 0..levels-1 in equal steps from -3 to 3, beyond them the outermost."""
+    return ((values + 3) / 6 * levels).long().clamp(0, levels - 1)
+
+
+def squared_error(model, inputs, targets):
+    """Mean squared error of a model with one output, targets that are NaN left out: a loss for training."""
+    forecast, asked = model(inputs).squeeze(-1), ~targets.isnan()
+    return (forecast[asked] - targets[asked]).square().mean()
+
+
+def explained(forecast, targets):
+    """Share of the variance of the targets that the forecast explains; NaN targets are left out."""
+    asked = ~targets.isnan()
+    forecast, targets = forecast[asked], targets[asked]
+    return (1 - (forecast - targets).square().mean() / targets.var(correction=0)).item()

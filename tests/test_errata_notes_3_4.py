@@ -1,0 +1,145 @@
+"""Errata of notes 3 and 4: the statement fails, what experiments/errata.yaml puts in its place holds."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lab.measure.cost import attention_macs, softmax_operations
+from lab.measure.leak import future, leak
+from lab.models import ModelConfig, Transformer
+from lab.models.heads import Heads
+from lab.models.norms import Norm
+from lab.models.residuals import Residual
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def config(**fields):
+    sizes = {"vocabulary": 16, "context": 16, "d_model": 128, "n_layers": 1, "n_heads": 4}
+    return ModelConfig(**(sizes | fields)).layer(0)
+
+
+def heads(kind="full", **fields):
+    torch.manual_seed(0)
+    return Heads.build(kind, config(**fields)).double().requires_grad_(False)
+
+
+def norm(kind="layernorm", width=16):
+    return Norm.build(kind, config(d_model=width)).double()
+
+
+# Note 3
+
+
+def test_the_masked_corner_follows_from_the_drawing():
+    x, w = normal(6, 4), normal(4, 4, seed=1)
+    upper, lower = torch.ones(6, 6).triu(1).bool(), torch.ones(6, 6).tril(-1).bool()
+
+    def rows(x, hidden):  # softmax(Q Kᵀ) V: a row for each query
+        return torch.softmax((x @ w @ x.mT).masked_fill(hidden, -math.inf), -1) @ x
+
+    def columns(x, hidden):  # the drawing: K Qᵀ, a column for each query
+        return torch.softmax((x @ (x @ w).mT).masked_fill(hidden, -math.inf), -2).mT @ x
+
+    torch.testing.assert_close(rows(x, upper), columns(x, lower))
+    assert future(leak(lambda x: rows(x, upper), x)) == 0 == future(leak(lambda x: columns(x, lower), x))
+    assert future(leak(lambda x: rows(x, lower), x)) > 0.1, "the note's corner in the note's formula shows the future"
+
+
+def test_masked_weights_are_zero():
+    weights = torch.softmax(torch.tensor([3.0, -math.inf, 1.0]), 0)
+    assert weights[1] == 0 and weights.sum().item() == pytest.approx(1)
+
+
+def test_the_pattern_is_the_square_not_the_window():
+    x = normal(1, 4, 50, 32)
+    assert (x @ x.mT).shape[-2:].numel() == 50**2 and x.shape[-2] == 50
+
+
+def test_a_negative_score_is_not_unrelated():
+    scores = torch.tensor([-3.0, -2.0, -9.0])
+    torch.testing.assert_close(torch.softmax(scores, 0), torch.softmax(scores + 100, 0))
+    assert torch.softmax(scores, 0)[1] > 0.7, "what counts is the difference to the other keys"
+
+
+@pytest.mark.parametrize(("kind", "inputs"), [("full", 4), ("concatenated", 1)])
+def test_without_the_output_matrix_heads_do_not_mix(kind, inputs):
+    mixed = normal(1, 4, 1, 32).requires_grad_()
+    reached = torch.autograd.grad(heads(kind).join(mixed)[0, 0, 5], mixed)[0].abs().sum((0, 2, 3)) > 0
+    assert reached.sum() == inputs
+
+
+def test_few_long_sequences_make_batch_statistics_fluctuate():
+    def fluctuation(sequences, length):
+        topic, token = normal(300, sequences, 1), normal(300, sequences, length, seed=1)
+        return (topic + token).mean((1, 2)).std().item()
+
+    assert fluctuation(4, 256) > 3 * fluctuation(64, 16), "as many tokens, alike within a sequence"
+
+
+def test_a_value_map_is_down_then_up():
+    part, x = heads(), normal(1, 6, 128)
+    v = part.split(x)[2][0, 1]  # (6, 32): a head's own values are narrow
+    up = part.out.weight.T[32:64]
+    down = part.value_matrix()[32:64].T
+    torch.testing.assert_close(v @ up, x[0] @ (down @ up))
+    assert v.shape[-1] == 32 and torch.linalg.matrix_rank(down @ up) == 32 and (v @ up).shape == (6, 128)
+
+
+# Note 4
+
+
+def test_heads_split_features_not_the_sequence():
+    q, k, v = heads().split(normal(1, 10, 128))
+    assert q.shape == k.shape == v.shape == (1, 4, 10, 32), "every head sees all ten tokens"
+
+
+def test_attention_and_feed_forward_share_no_weights():
+    block = Transformer(config()).blocks[0]
+    attention, ffn = ({p.data_ptr() for p in part.parameters()} for part in (block.attention, block.ffn))
+    assert attention and ffn and not attention & ffn
+    assert not {p.shape for p in block.attention.parameters()} & {p.shape for p in block.ffn.parameters()}
+
+
+def test_heads_are_joined_side_by_side():
+    part, mixed = heads(), normal(1, 4, 6, 32)
+    stacked = torch.cat(mixed[0].unbind(0), dim=0)  # one below the other
+    assert stacked.shape == (24, 32) and part.join(mixed).shape == (1, 6, 128)
+
+
+def test_the_listing_has_an_own_layout_and_nan_where_all_is_masked():
+    empty = torch.full((1, 4), -math.inf)
+    assert torch.softmax(empty, -1).isnan().all(), "a query whose keys are all masked"
+    assert F.scaled_dot_product_attention(*normal(3, 1, 1, 4), attn_mask=torch.zeros(1, 1).bool()).eq(0).all()
+    part, x = heads(), normal(1, 5, 128)
+    by_head = part.qkv(x).unflatten(-1, (4, 96)).transpose(1, 2).chunk(3, -1)  # q, k, v of a head side by side
+    usual = part.split(x)
+    assert not torch.allclose(by_head[0], usual[0])
+    order = torch.arange(384).unflatten(0, (3, 4, 32)).transpose(0, 1).flatten()
+    part.qkv.weight.copy_(part.qkv.weight[order])
+    again = part.qkv(x).unflatten(-1, (4, 96)).transpose(1, 2).chunk(3, -1)
+    assert all(torch.allclose(a, b) for a, b in zip(again, usual, strict=True)), "the same up to the order of rows"
+
+
+def test_convolutions_take_any_length():
+    convolution = nn.Conv1d(4, 4, 3, padding=1)
+    assert [convolution(torch.zeros(1, 4, n)).shape[-1] for n in (5, 50)] == [5, 50]
+
+
+def test_more_heads_do_the_same_products_and_more_softmax():
+    one, many = attention_macs(256, 512, 1, 1, 512), attention_macs(256, 512, 16, 16, 32)
+    assert sum(one.values()) == sum(many.values())
+    assert softmax_operations(256, 16) == 16 * softmax_operations(256, 1)
+
+
+def test_attention_alone_is_neither_added_nor_normed():
+    x = 5 * normal(1, 4, 128) + 1
+    sublayer = Residual.build("post", config()).double()
+    torch.testing.assert_close(sublayer(x, torch.zeros_like), norm(width=128)(x))
+    part = heads()
+    assert part.join(torch.zeros(1, 4, 4, 32, dtype=x.dtype)).abs().max() == 0, "a silent attention loses the stream"

@@ -1,0 +1,178 @@
+"""Feed-forward kinds: gates, low rank and mixtures of experts do what their papers define."""
+
+import math
+
+import pytest
+import torch
+
+from lab.models import ModelConfig, Transformer
+from lab.models.feedforward import FeedForward, Mixture, balance_loss, load_balance
+from lab.training import TrainConfig, cross_entropy, train
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def model(ffn, **fields):
+    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "bias": True} | fields
+    return Transformer(ModelConfig(ffn=ffn, **sizes))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+GATES = {
+    "glu": torch.sigmoid,
+    "reglu": lambda x: x.clamp(min=0),
+    "geglu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "swiglu": lambda x: x * torch.sigmoid(x),
+    "bilinear": lambda x: x,
+}
+PLAIN = {
+    "relu2": lambda x: x.clamp(min=0) ** 2,
+    "gelu-tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+@pytest.mark.parametrize("kind", [*GATES, *PLAIN])
+def test_kinds_equal_their_formulas(kind):
+    part, x = model(kind).blocks[0].ffn, randn(2, 7, 32)
+    with torch.no_grad():
+        for i, parameter in enumerate(part.parameters()):
+            parameter.copy_(randn(*parameter.shape, seed=i) / 4)
+    w1, b1, w2, b2 = part.up.weight.T, part.up.bias, part.down.weight.T, part.down.bias
+    if kind in GATES:
+        hidden = GATES[kind](x @ part.gate.weight.T + part.gate.bias) * (x @ w1 + b1)
+    else:
+        hidden = PLAIN[kind](x @ w1 + b1)
+    close(part(x), hidden @ w2 + b2)
+
+
+def test_a_bilinear_layer_without_biases_is_even():
+    part, x = model("bilinear", bias=False).blocks[0].ffn, randn(2, 7, 32)
+    close(part(-x), part(x))
+    assert part(x).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["gelu", "reglu"])
+@pytest.mark.parametrize("ratio", [0.5, 1, 3])
+def test_the_ratio_sets_the_hidden_width(kind, ratio):
+    part = model({"kind": kind, "ratio": ratio}).blocks[0].ffn
+    assert part.up.out_features == part.down.in_features == 32 * ratio
+
+
+def test_a_low_rank_layer_has_the_rank_and_the_parameters_of_its_thin_matrices():
+    part = model({"kind": "low-rank", "rank": 5, "ratio": 3}, bias=False).blocks[0].ffn
+    assert sum(p.numel() for p in part.parameters()) == 2 * 5 * (32 + 96)
+    jacobian = torch.func.jacrev(part)(randn(32))
+    assert torch.linalg.matrix_rank(jacobian) == 5
+    full = FeedForward.build({"kind": "gelu", "ratio": 3}, ModelConfig(vocabulary=2, context=2, d_model=32))
+    with torch.no_grad():
+        for name in ("up", "down"):
+            thin = getattr(part, name)
+            getattr(full, name).weight.copy_(thin[1].weight @ thin[0].weight)
+    close(part(randn(4, 32)), full(randn(4, 32)))
+
+
+def test_nothing_leaves_a_model_of_attention_alone():
+    attention = model("none")
+    x = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
+    stream = attention.embedding(x)
+    for block in attention.blocks:
+        stream = block.attention_residual(stream, lambda y, block=block: block.attention(y, causal=True))
+    close(attention(x), attention.readout(attention.norm(stream)))
+    assert len(attention.writes_to_stream()) == 2
+
+
+# Mixtures of experts
+
+
+def by_hand(part, x):
+    """Every expert on every token, weighted by its normalised probability where it is among the top ones."""
+    probabilities = part.router(x).softmax(-1)
+    bar = probabilities.sort(-1, descending=True).values[..., part.active - 1 : part.active]
+    weight = probabilities * (probabilities >= bar)
+    weight = weight / weight.sum(-1, keepdim=True) if part.active > 1 else weight
+    return sum(weight[..., i : i + 1] * expert(x) for i, expert in enumerate(part.experts))
+
+
+@pytest.mark.parametrize("active", [1, 2, 5])
+def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(active):
+    part = model({"kind": "mixture", "experts": 5, "active": active, "expert": "swiglu"}).blocks[0].ffn
+    x = randn(2, 7, 32)
+    close(part(x), by_hand(part, x))
+
+
+def test_one_expert_alone_is_the_plain_layer():
+    part, x = model({"kind": "mixture", "experts": 1, "active": 1, "expert": "relu"}).blocks[0].ffn, randn(2, 7, 32)
+    close(part(x), part.experts[0](x))
+
+
+def test_tokens_pass_through_their_own_experts_only():
+    part, x = model({"kind": "mixture", "experts": 4, "active": 1}).blocks[0].ffn, randn(1, 40, 32)
+    before, chosen = part(x), part.router(x).argmax(-1)
+    with torch.no_grad():
+        part.experts[2].down.weight.mul_(-3)
+    changed = (part(x) - before).abs().amax(-1) > 1e-6
+    assert 0 < changed.sum() < 40
+    assert torch.equal(changed, chosen == 2)
+
+
+def test_the_load_balance_loss_is_one_when_uniform_and_can_fall_below():
+    n, experts = 100, 4
+    uniform = torch.full((n, experts), 1 / experts)
+    each = torch.arange(n)[:, None] % experts
+    assert load_balance(uniform, each).item() == pytest.approx(1)
+    collapsed = torch.eye(experts)[torch.zeros(n, dtype=torch.long)]
+    assert load_balance(collapsed, collapsed.argmax(-1, keepdim=True)).item() == pytest.approx(experts)
+    crossed = torch.tensor([[0.51, 0.49]] * 51 + [[0.0, 1.0]] * 49)  # chosen and likely point apart
+    assert load_balance(crossed, crossed.argmax(-1, keepdim=True)).item() == pytest.approx(0.9904, abs=1e-4)
+
+
+def test_training_on_the_balance_loss_spreads_the_tokens():
+    def spread(weight):
+        mixed = model({"kind": "mixture", "experts": 4, "active": 1}, n_layers=1)
+        with torch.no_grad():  # start from a router that prefers expert 0
+            mixed.blocks[0].ffn.router.weight[0] += mixed.blocks[0].ffn_residual.norm(randn(64, 32)).mean(0)
+
+        def draw(generator, size):
+            x = torch.randint(13, (size, 12), generator=generator)
+            return x, x
+
+        def loss(model, x, y):
+            return cross_entropy(model(x), y) + weight * balance_loss(model)
+
+        train(mixed, draw, TrainConfig(steps=40, batch=16, warmup=0), loss=loss)
+        mixed(draw(torch.Generator().manual_seed(9), 64)[0])
+        return balance_loss(mixed).item()
+
+    assert spread(1.0) < spread(0.0) - 0.01
+    assert spread(1.0) < 1.05
+
+
+def test_the_router_learns_from_the_task_alone():
+    for active in (1, 2):
+        mixed = model({"kind": "mixture", "experts": 4, "active": active})
+        mixed(torch.arange(12)[None]).square().sum().backward()
+        assert all(m.router.weight.grad.abs().max() > 0 for m in mixed.modules() if isinstance(m, Mixture))
+
+
+def test_bad_mixtures_are_refused():
+    with pytest.raises(ValueError, match="active"):
+        model({"kind": "mixture", "experts": 2, "active": 3})
+    with pytest.raises(ValueError, match="unknown"):
+        model({"kind": "mixture", "expert": "rule"})
+    with pytest.raises(ValueError, match="no mixture"):
+        balance_loss(model("relu"))
+    with pytest.raises(ValueError, match="was called"):
+        balance_loss(model("mixture"))
+
+
+def test_every_expert_writes_to_the_stream():
+    mixed = model({"kind": "mixture", "experts": 3}, initialization="depth-scaled", n_layers=4)
+    plain = model({"kind": "mixture", "experts": 3}, initialization="normal", n_layers=4)
+    assert len(mixed.writes_to_stream()) == 4 * (1 + 3)
+    close(mixed.blocks[1].ffn.experts[2].down.weight, plain.blocks[1].ffn.experts[2].down.weight / math.sqrt(8))
+    assert len(model("low-rank").writes_to_stream()) == 4
