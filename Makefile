@@ -22,7 +22,7 @@ test: .venv/.ready-test  ## lint, tests, the smoke run of every notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 jupyter: setup  ## JupyterLab on this machine only, with its token
 	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks

@@ -55,13 +55,18 @@ def run(
                 raise parameters.Refused(f"-p {item!r}: NAME=VALUE is wanted")
             overrides[name] = number_or_text(value)
         folder = inside_project(results)
-        check_device(device)
+        if not cluster:  # there, each worker is asked
+            check_device(device)
         todo = batch.plan(exercises or [], profile, folder, overrides, file=file)
+        if cluster:
+            announce(cluster, device)
         with batch.only_one(folder):
             failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
             for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
                 summary.summarise(place)
     except (parameters.Refused, ValueError) as error:
+        refuse(error)
+    except (ConnectionError, RuntimeError) as error:
         refuse(error)
     except OSError as error:
         typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}", err=True)
@@ -78,6 +83,23 @@ def check_device(wanted):
         from lab.device import available
 
         available(wanted)
+
+
+def announce(cluster, device):
+    """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
+    from functools import partial
+
+    from lab import trials, workers
+
+    with workers.connected(cluster) as client:
+        place = workers.agreed(client, partial(trials.whereabouts, device, []))
+        there = client.scheduler_info(n_workers=-1)["workers"].values()
+        threads = sum(worker["nthreads"] for worker in there)
+        typer.echo(
+            f"{cluster}: {len(there)} workers, {threads} trials at once, torch {place['torch']} on {place['device']}; "
+            f"dashboard {client.dashboard_link}",
+            err=True,
+        )
 
 
 def run_all(todo, fresh, environment):

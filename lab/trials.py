@@ -51,7 +51,8 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
     folder = Path(store) / trial.__name__
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
-        place = _place(device, modules) if client is None else workers.agreed(client, partial(_place, device, modules))
+        here = partial(whereabouts, device, modules)
+        place = workers.agreed(client, here) if client else here()
         if place["code"] != code_fingerprint(modules):
             raise RuntimeError(f"the workers at {cluster} run other code of lab: install the same commit there")
         keys = [trial_store.key([point, code, data, place["torch"], place["device"], threads]) for point in points]
@@ -178,7 +179,7 @@ def _run_here(call, left):
         yield key, call(parameters)
 
 
-def _place(device, modules):
+def whereabouts(device, modules):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +12,11 @@ import time
 import pandas as pd
 import psutil
 import pytest
+from dask.distributed import Client
+from typer.testing import CliRunner
 
-from lab import batch, parameters, results
+from lab import batch, parameters, results, workers
+from lab.cli import app
 
 FOLDER = "results/.test-batch"
 COMMAND = [sys.executable, "-m", "lab.cli", "run", "1.6", "--profile", "smoke", "--jobs", "1", "--results", FOLDER]
@@ -94,6 +98,48 @@ def test_killed_kernel_is_reported_and_earlier_results_stay(undisturbed, job):
     assert process.returncode == 1
     assert "kernel died" in err
     assert (job.folder / "run.json").exists()
+
+
+@pytest.fixture
+def cluster():
+    """The address of a Dask scheduler on this machine, and its three workers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, dask = f"tcp://127.0.0.1:{port}", [sys.executable, "-m", "dask"]
+    scheduler = [*dask, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny"]
+    processes = [
+        subprocess.Popen(command, cwd=results.project_root(), stderr=subprocess.DEVNULL)
+        for command in (scheduler, worker, worker, worker)
+    ]
+    yield address, processes[1:]
+    for process in processes[::-1]:
+        process.terminate()
+        process.wait(30)
+
+
+def test_a_cluster_that_loses_a_worker_gives_the_same_tables(undisturbed, job, cluster):
+    address, processes = cluster
+    shutil.rmtree(results.project_root() / FOLDER / ".trials")
+    with Client(address, timeout=60) as client:
+        client.wait_for_workers(3, timeout=60)
+    process = subprocess.Popen(
+        [*COMMAND, "--cluster", address], cwd=results.project_root(), stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(8)
+    processes[0].kill()
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert f"{address}: 3 workers" in err
+    for name, table in tables(job).items():
+        pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
+
+
+def test_a_cluster_that_is_not_there_is_refused_before_anything_starts(job, monkeypatch):
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
+    result = CliRunner().invoke(app, [*COMMAND[3:], "--cluster", "tcp://127.0.0.1:9"])
+    assert result.exit_code == 2 and "tcp://127.0.0.1:9" in result.output and "dask scheduler" in result.output
 
 
 def test_jobs_are_refused_before_anything_starts(job):

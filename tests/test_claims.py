@@ -47,7 +47,7 @@ def test_what_is_judged_was_predicted(name):
 @pytest.mark.parametrize("name", LEDGER)
 def test_every_claim_says_what_is_expected_and_stands_in_both_languages(name):
     entry = LEDGER[name]
-    assert entry.prediction or entry.expected
+    assert entry.prediction or entry.expected or entry.open
     assert entry.claim and entry.claim_zh and entry.metric
     assert not any("\u4e00" <= character <= "\u9fff" for character in entry.claim)
 

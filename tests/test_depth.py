@@ -9,7 +9,7 @@ from torch import nn
 from lab.measure.gradients import gradient_norms
 from lab.measure.meanfield import moments, relu_overlap
 from lab.measure.probe import tap
-from lab.measure.stability import likeness, perturbation
+from lab.measure.stability import likeness, moved, outputs_of, perturbation, rises_without
 from lab.models import ModelConfig, Transformer
 from lab.models.early_exit import early_exit
 from lab.models.encoder_decoder import EncoderDecoder
@@ -454,6 +454,27 @@ def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():
     assert torch.equal(model.weight, weight)
     with pytest.raises(RuntimeError, match="finite"):
         perturbation(model, lambda m: m(x * math.inf))
+
+
+def test_a_moved_model_moves_back_even_after_an_error():
+    model = build()
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(KeyError), moved(model, 0.1):
+        assert all((p != q).any() for p, q in zip(model.parameters(), before, strict=True))
+        raise KeyError
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
+def test_a_block_left_out_is_a_block_that_is_not_there():
+    model, shorter = build(n_layers=3), build(n_layers=3)
+    del shorter.blocks[1]
+    base = loss_of(model).item()
+    rises = rises_without(model.blocks, lambda: loss_of(model).item())
+    assert rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
+    assert loss_of(model).item() == base
+    streams = outputs_of(model.blocks, lambda: model(tokens()))
+    close(streams[0], model.blocks[0](model.embedding(tokens()), causal=True))
+    close(model.readout(model.norm(streams[-1])), model(tokens()))
 
 
 def test_likeness_is_one_for_equal_and_none_for_orthogonal_streams():

@@ -89,7 +89,8 @@ def test_a_notebook_is_built_as_all_are(notebook):
     everything = "\n".join(code)
     assert f'lab.study("1.{int(notebook.stem[:2])}", globals())' in everything
     assert "study.finish()" in everything
-    mine = [c.id for c in claims.ledger().values() if c.exercise == parameters.exercise_of(notebook)]
+    about = parameters.exercise_of(notebook)
+    mine = [c.id for c in claims.ledger().values() if c.exercise == about and not c.open]
     assert [name for name in mine if f'"{name}"' not in everything] == [], "claims that are never judged"
 
 
@@ -159,7 +160,7 @@ def check_run(folder, notebook):
         assert len(table) and not [c for c in table.columns if c.startswith("Unnamed")], path.name
     verdicts = pd.read_csv(folder / "verdicts.csv", dtype={"exercise": str}, keep_default_na=False)
     mine = [c.id for c in claims.ledger().values() if c.exercise == parameters.exercise_of(notebook)]
-    assert list(verdicts.id) == mine and set(verdicts.verdict) == {"not judged"}
+    assert list(verdicts.id) == mine and set(verdicts.verdict) <= {"not judged", "open"}
     assert set(verdicts.figure) <= stems["png"] | {""} and set(verdicts.table) <= stems["csv"] | {""}
     return run
 
