@@ -139,7 +139,13 @@ TYPES = {
     "keys": whole(2, 64),
     "document_steps": Count,
     "co2_steps": Count,
+    "sparse_lengths": some(whole(128)),
     "flex_length": Whole,
+    "draws": whole(640),
+    "pair_counts": some(whole(1, 32)),
+    "memory_widths": some(whole(4, 512)),
+    "scaling_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
+    "scaling_steps": whole(8),
 }
 RULES = []
 
