@@ -279,15 +279,12 @@ def the_longest_window_is_scored(scored, context):
 
 @rule
 def copies_fit_in_memory(longest, texts, d_model, n_layers=2):
-    """Evaluation at four times the longest text: about 8 x longest tokens, twenty arrays of 4 bytes; and the maps."""
-    tokens = 8 * longest
-    need = 80 * texts * tokens * d_model + 8 * min(texts, 32) * 4 * n_layers * tokens**2
-    available = available_memory()
-    if need > 0.8 * available:
-        raise ValueError(
-            f"longest: {longest} with {texts} texts needs about {need / 2**30:.1f} GiB at four times the length, "
-            f"{available / 2**30:.1f} GiB are available; take shorter or fewer texts"
-        )
+    """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4 bytes, and the maps."""
+
+    def need(longest, texts, d_model, n_layers):
+        return 80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2
+
+    within_memory(need, longest=longest, texts=texts, d_model=d_model, n_layers=n_layers)
 
 
 def available_memory():
