@@ -89,6 +89,8 @@ TYPES = {
     "batch": Count,
     "steps": Count,
     "lookup_steps": Count,
+    "head_widths": some(Count),
+    "samples": whole(1000, 10**5),
     "intervention_steps": Count,
     "recall_steps": Whole,
     "learning_rates": some(Positive),
