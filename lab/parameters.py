@@ -112,6 +112,16 @@ TYPES = {
     "prefix_context": whole(2),
     "infill_steps": Whole,
     "cross_steps": Whole,
+    "longest": whole(4),
+    "symbols": Count,
+    "digits": whole(1, 100),
+    "adding_steps": Count,
+    "slow_steps": Count,
+    "gate": Annotated[Number, Field(ge=0, le=1)],
+    "texts": Count,
+    "scored": whole(16),
+    "stride": Count,
+    "needle_steps": Count,
     "deepest": Count,
     "start_width": whole(16),
     "start_depths": some(Count),
@@ -129,7 +139,13 @@ TYPES = {
     "keys": whole(2, 64),
     "document_steps": Count,
     "co2_steps": Count,
+    "sparse_lengths": some(whole(128)),
     "flex_length": Whole,
+    "draws": whole(640),
+    "pair_counts": some(whole(1, 32)),
+    "memory_widths": some(whole(4, 512)),
+    "scaling_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
+    "scaling_steps": whole(8),
 }
 RULES = []
 
@@ -247,6 +263,31 @@ def plain_networks_fit_in_memory(plain_width, depths):
     """Weights and gradients of the deepest network, 8 bytes a weight, and 64 rows of activations."""
     within_memory(lambda plain_width, depths: 8 * depths * plain_width * (plain_width + 64),
                   plain_width=plain_width, depths=max(depths))  # fmt: skip
+
+
+@rule
+def a_window_slides_within_itself(stride, context):
+    if stride > context:
+        raise ValueError(f"stride: {stride} is longer than the window of context {context}; the largest is {context}")
+
+
+@rule
+def the_longest_window_is_scored(scored, context):
+    if scored < 8 * context:
+        raise ValueError(f"scored: {scored} bytes do not fill a window of eight times context {context}")
+
+
+@rule
+def copies_fit_in_memory(longest, texts, d_model, n_layers=2):
+    """Evaluation at four times the longest text: about 8 x longest tokens, twenty arrays of 4 bytes; and the maps."""
+    tokens = 8 * longest
+    need = 80 * texts * tokens * d_model + 8 * min(texts, 32) * 4 * n_layers * tokens**2
+    available = available_memory()
+    if need > 0.8 * available:
+        raise ValueError(
+            f"longest: {longest} with {texts} texts needs about {need / 2**30:.1f} GiB at four times the length, "
+            f"{available / 2**30:.1f} GiB are available; take shorter or fewer texts"
+        )
 
 
 def available_memory():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from lab import parameters
 from lab.measure.lengths import (
     accuracy_by_length,
     by_bucket,
@@ -216,3 +217,17 @@ def test_held_out_r2_is_one_for_a_linear_value_and_none_for_noise():
     assert held_out_r2(features, 3 * features[:, 2] - 1) > 0.999
     assert held_out_r2(features, torch.randn(400, generator=generator(1))) < 0.1
     assert held_out_r2(features * torch.tensor([1e3, 1, 1, 1, 1, 1, 1, 1e-3]), features[:, 7]) > 0.999
+
+
+# Parameters of the notebooks
+
+
+@pytest.mark.parametrize("exercise, values, named", [
+    ("1.8", {"stride": 65}, "stride: 65 .* context 64; the largest is 64"),
+    ("1.8", {"scored": 511}, "scored: 511 .* context 64"),
+    ("1.7", {"longest": 10**6}, "longest: 1000000 .* GiB"),
+    ("1.7", {"gate": 1.5}, "gate.*1.5"),
+])  # fmt: skip
+def test_sizes_that_cannot_be_run_are_refused(exercise, values, named):
+    with pytest.raises(parameters.Refused, match=named):
+        parameters.validate(parameters.notebook_of(exercise), values, "file")

@@ -9,6 +9,7 @@ from lab.models.sparse import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions, tokens_and_parents
 from lab.tasks.dialogue import Dialogue
 from lab.tasks.document import Document
+from lab.tasks.pairs import Pairs
 from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, quantised, squared_error, weekly_co2
 
 STRUCTURED = [
@@ -140,3 +141,16 @@ def test_a_document_by_reading_it():
     assert torch.equal(targets[:, :, 1], (tokens.amax(1, keepdim=True) - 5).expand(-1, 10))
     before = torch.cat([torch.full((200, 1), -100), tokens[:, :-1]], 1)
     assert torch.equal(targets[:, :, 0], before.where(before < 5, -100))
+
+
+def test_pairs_by_reading_them():
+    task = Pairs(pairs=5, keys=7, values=3)
+    tokens, targets = task.batch(generator(), 200)
+    assert tokens.shape == targets.shape == (200, 10) and tokens.max() < task.vocabulary
+    for row, asked in zip(tokens.tolist(), targets.tolist(), strict=True):
+        memory = dict(divmod(token, 3) for token in row[:5])
+        assert len(memory) == 5 and asked[:5] == [-100] * 5
+        assert sorted(key - 21 for key in row[5:]) == sorted(memory)
+        assert asked[5:] == [memory[key - 21] for key in row[5:]]
+    with pytest.raises(ValueError, match="pairs must be 1..7"):
+        Pairs(pairs=8, keys=7)
