@@ -135,11 +135,12 @@ def test_weekly_co2_rises_swings_with_the_year_and_is_split_in_time():
 
 
 def test_a_document_by_reading_it():
-    task = Document(words=5, topics=3, length=10)
+    task = Document(words=5, topics=3, front=2, length=10)
     tokens, targets = task.batch(generator(), 200)
-    assert ((tokens >= 5).sum(1) == 1).all() and (tokens[:, 0] < 5).all()
-    assert torch.equal(targets[:, :, 1], (tokens.amax(1, keepdim=True) - 5).expand(-1, 10))
-    before = torch.cat([torch.full((200, 1), -100), tokens[:, :-1]], 1)
+    assert (tokens[:, :2] == 8).all() and ((tokens[:, 2:] >= 5).sum(1) == 1).all() and (tokens[:, 2:] < 8).all()
+    topic = tokens[:, 2:].amax(1, keepdim=True) - 5
+    assert torch.equal(targets[:, :, 1], topic.expand(-1, 10)) and topic.unique().tolist() == [0, 1, 2]
+    before = torch.cat([torch.full((200, 1), 8), tokens[:, :-1]], 1)
     assert torch.equal(targets[:, :, 0], before.where(before < 5, -100))
 
 
