@@ -89,7 +89,7 @@ TYPES = {
     "batch": Count,
     "steps": Count,
     "lookup_steps": Count,
-    "head_widths": some(Count),
+    "head_widths": some(whole(1, 4096)),
     "samples": whole(1000, 10**5),
     "intervention_steps": Count,
     "recall_steps": Whole,
