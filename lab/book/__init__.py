@@ -7,8 +7,10 @@ from pathlib import Path
 from lab.book import pages, runs
 from lab.results import project_root
 
-UNUSED_MATHJAX = ("a11y", "adaptors", "input/asciimath*", "input/mml*", "sre", "ui", "tex-mml*", "mml-*", "*-svg*",
-                  "output/svg*", "latest.js", "node-main.js", "asciimath*")  # fmt: skip
+UNUSED = ("scripts/*.map", "styles/*.map") + tuple(f"mathjax/{part}" for part in (
+    "a11y", "adaptors", "input/asciimath*", "input/mml*", "sre", "ui", "tex-mml*", "mml-*", "*-svg*", "tex-chtml-full*",
+    "output/svg*", "latest.js", "node-main.js", "asciimath*",
+))  # fmt: skip
 
 
 def build(folder=None):
@@ -28,8 +30,8 @@ def build(folder=None):
         shutil.copy(Path(__file__).parent / "conf.py", source / "conf.py")
         if code := build_main(["-q", "-b", "html", "-d", str(out.parent / "doctrees"), str(source), str(out)]):
             raise RuntimeError(f"sphinx-build ended with {code}")
-        for pattern in UNUSED_MATHJAX:
-            for path in (out / "_static" / "mathjax").glob(pattern):
+        for pattern in UNUSED:
+            for path in (out / "_static").glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.move(out, folder)
