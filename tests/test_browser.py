@@ -179,4 +179,4 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(notebook,
             )  # fmt: skip
             break
     assert page.locator(".widget-interact img").first.get_attribute("src") != before
-    page.evaluate("window.jupyterapp.commands.execute('kernelmenu:shutdown')")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
