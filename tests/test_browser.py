@@ -90,6 +90,7 @@ def test_a_figure_opens_its_table(built, page):
     run = FINISHED[0]
     assert re.search(rf"tables/{run.stem}.html#[\w-]+$", page.url)
     section = page.locator(f"section#{page.url.split('#')[1]}")
+    section.locator("img").wait_for()
     assert section.locator("img").count() == 1 and section.locator("table.lab tr").count() > 1
 
 
