@@ -127,7 +127,8 @@ def tidy(executed, aside, final):
     text = nbformat.writes(notebook)
     text = text.replace(aside, final).replace(f"{results.project_root()}/", "")
     notebook = nbformat.reads(text, 4)
-    notebook.metadata.pop("papermill", None)
+    for name in ("papermill", "widgets"):  # sliders have their static twin
+        notebook.metadata.pop(name, None)
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     for cell in notebook.cells:
         cell.metadata.pop("papermill", None)

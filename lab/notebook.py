@@ -85,8 +85,7 @@ class Study:
         """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG."""
         figure = figures.draw(plot, self.table(stem, frame))
         figures.save(figure, self.folder / "figures" / stem)
-        display(figure)
-        plt.close(figure)
+        show(figure)
 
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
@@ -96,17 +95,13 @@ class Study:
         from ipywidgets import interactive
 
         def drawn(**values):
-            figure = figures.draw(lambda _: plot(**values), None)
-            plt.close(figure)
-            return figure
+            return figures.draw(lambda _: plot(**values), None)
 
-        panel = interactive(lambda **values: display(drawn(**values)), **controls)
-        first = drawn(**{child.description: child.value for child in panel.children[:-1]})
-        bundle = {"image/png": figures.png(first), "text/plain": "a figure with sliders"}
+        panel, live = interactive(lambda **values: show(drawn(**values)), **controls), {}
         if not os.environ.get("LAB_PROGRESS"):
             panel.update()
-            bundle |= panel._repr_mimebundle_()
-        display(bundle, raw=True)
+            live = panel._repr_mimebundle_()
+        show(drawn(**{child.description: child.value for child in panel.children[:-1]}), live)
 
     def judge(self, claim, measured, *, figure="", table="", note=""):
         """Judge a claim of this exercise from what was measured; smoke runs are not judged."""
@@ -151,6 +146,12 @@ class Study:
         results.write_text(self.folder / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
         shown = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]]
         return shown.style.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+
+
+def show(figure, live=None):
+    """Display a figure, whatever the backend, and close it; `live` is shown in its place where widgets run."""
+    display({"image/png": figures.png(figure), "text/plain": "a figure"} | (live or {}), raw=True)
+    plt.close(figure)
 
 
 class Progress:

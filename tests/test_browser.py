@@ -156,7 +156,8 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(notebook,
         "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=90_000
     )
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_function(f"{CELLS}.every(c => c.model.executionCount)", timeout=240_000)
+    done, failed = "c => c.model.executionCount", "c => c.model.outputs.toJSON().some(o => o.output_type === 'error')"
+    page.wait_for_function(f"{CELLS}.every({done}) || {CELLS}.some({failed})", timeout=240_000)
     outputs = json.loads(page.evaluate(f"JSON.stringify({CELLS}.flatMap(c => c.model.outputs.toJSON()))"))
     assert [output["evalue"] for output in outputs if output["output_type"] == "error"] == []
     assert any("image/png" in output.get("data", {}) for output in outputs)

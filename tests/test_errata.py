@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
+from pieces import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements, crossings
@@ -17,10 +18,6 @@ from lab.models.attention import Cache
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.explicit import explicit_attention, tiled_attention
 from lab.models.heads import Heads
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def config(**fields):

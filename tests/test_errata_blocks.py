@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pieces import normal
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import feedforward_parameters
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import FeedForward
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def config(**fields):

@@ -5,33 +5,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from pieces import config, heads, norm, normal
 from torch import nn
 
 from lab.measure.cost import attention_macs, softmax_operations
 from lab.measure.leak import future, leak
-from lab.models import ModelConfig, Transformer
-from lab.models.heads import Heads
-from lab.models.norms import Norm
+from lab.models import Transformer
 from lab.models.residuals import Residual
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def config(**fields):
-    sizes = {"vocabulary": 16, "context": 16, "d_model": 128, "n_layers": 1, "n_heads": 4}
-    return ModelConfig(**(sizes | fields)).layer(0)
-
-
-def heads(kind="full", **fields):
-    torch.manual_seed(0)
-    return Heads.build(kind, config(**fields)).double().requires_grad_(False)
-
-
-def norm(kind="layernorm", width=16):
-    return Norm.build(kind, config(d_model=width)).double()
-
 
 # Note 3
 

@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
+from pieces import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import block_macs
 from lab.models import ModelConfig, Transformer
 from lab.models.masks import Mask
 from lab.models.positions import T5, alibi_slopes, sinusoids
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def config(**fields):

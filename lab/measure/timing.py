@@ -1,11 +1,20 @@
 """Seconds a call of things that differ a thousandfold in size, fairly: short calls in loops, all in shuffled rounds."""
 
+import sys
+from ctypes import CDLL
 from math import ceil
 from time import perf_counter, process_time
 
 import torch
 
 from lab.measure.cost import interleaved
+
+
+def keep_memory():
+    """From here on freed memory stays with this process (glibc), so that asking the system for pages is not timed."""
+    if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
+        glibc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        glibc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest allowed
 
 
 def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):

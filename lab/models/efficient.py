@@ -19,14 +19,17 @@ def windowed(q, k, v, size):
 
     block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
     """
-    n = q.shape[2]
-    q, k, v = (F.pad(x, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for x in (q, k, v))  # (b, h, c, size, d)
-    keys, values = (torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], 3) for x in (k, v))
-    near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # the queries are the last
-    seen = near.repeat(q.shape[2], 1, 1)  # (c, size, 2 size)
-    seen[0, :, :size] = False  # nothing stands before the first block
-    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
-    return mixed.unflatten(0, v.shape[:2]).flatten(2, 3)[:, :, :n]
+    b, _, n, _ = q.shape
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (b h, n, d)
+    if n % size:
+        q, k, v = (F.pad(x, (0, 0, 0, -n % size)) for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(*(x[:, None, :size] for x in (q, k, v)), is_causal=True)
+    if n > size:
+        near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # the queries are the last
+        keys, values = (x.unfold(1, 2 * size, size).mT for x in (k, v))  # (b h, c - 1, 2 size, d), nothing copied
+        rest = F.scaled_dot_product_attention(q[:, size:].unflatten(1, (-1, size)), keys, values, near)
+        mixed = torch.cat([mixed, rest], 1)
+    return mixed.flatten(1, 2)[:, :n].unflatten(0, (b, -1))
 
 
 def block_sparse(q, k, v, blocks, size):

@@ -170,15 +170,17 @@ class Transformer(nn.Module):
                 biases[position] = position.bias(length, total)
             like = {"biased": biases[position] is not None, "heads": block.attention.heads.n}
             if (key := tuple(like.values())) not in seen:
-                batch = 1 if real is None and mask is None else len(tokens)
-                seen[key] = self.visible(length, total, real, tokens.device, mask=mask, batch=batch, **like)
+                seen[key] = self.visible(length, total, real, tokens.device, mask=mask, batch=len(tokens), **like)
             given = {"cache": caches[i] if caches else None, "bias": biases[position]}
             layers.append((block, given | seen[key] | inputs))
         return self.position.at_input(self.embedding(tokens), start), layers
 
-    def visible(self, q_len, k_len, real, device, *, biased, mask=None, batch=None, heads=1):
-        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1 or h, q, k)."""
-        batch = batch or (1 if real is None else len(real))
+    def visible(self, q_len, k_len, real, device, *, biased, mask=None, batch=1, heads=1):
+        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1 or h, q, k).
+
+        b is 1 where no `real` and no `mask` of a batch is given.
+        """
+        batch = 1 if real is None and mask is None else batch
         mask = self.mask if mask is None else self.mask & mask
         mask = mask if real is None else mask & Padding(real)
         kind = type(mask)

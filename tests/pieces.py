@@ -1,0 +1,25 @@
+"""Small parts in double precision for the tests of the errata."""
+
+import torch
+
+from lab.models import ModelConfig
+from lab.models.heads import Heads
+from lab.models.norms import Norm
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def config(**fields):
+    sizes = {"vocabulary": 16, "context": 16, "d_model": 128, "n_layers": 1, "n_heads": 4}
+    return ModelConfig(**(sizes | fields)).layer(0)
+
+
+def heads(kind="full", **fields):
+    torch.manual_seed(0)
+    return Heads.build(kind, config(**fields)).double().requires_grad_(False)
+
+
+def norm(kind="layernorm", width=16):
+    return Norm.build(kind, config(d_model=width)).double()
