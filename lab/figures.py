@@ -1,11 +1,11 @@
 """One look for every figure. Text in figures is English and mathematics; prose around them comes in both languages."""
 
-import base64
 import io
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from cycler import cycler
+from PIL import Image
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -45,17 +45,18 @@ def draw(plot, table):
 def save(figure, stem):
     """Write stem.png and stem.svg."""
     stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".png").write_bytes(png(figure))
     with mpl.rc_context(STYLE):
-        figure.savefig(stem.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
 
 
 def png(figure):
-    """The figure as PNG, base64 text, as a notebook keeps it."""
-    buffer = io.BytesIO()
+    """The figure as the bytes of a PNG with 256 colours: a third of the size of one with all."""
+    drawn, small = io.BytesIO(), io.BytesIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
+        figure.savefig(drawn, format="png")
+    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="PNG")
+    return small.getvalue()
 
 
 def doubling(axes, values):

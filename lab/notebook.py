@@ -1,5 +1,6 @@
 """What a notebook calls: a study of one exercise, from its claims to its verdicts."""
 
+import base64
 import json
 import os
 import platform
@@ -150,7 +151,8 @@ class Study:
 
 def show(figure, live=None):
     """Display a figure, whatever the backend, and close it; `live` is shown in its place where widgets run."""
-    display({"image/png": figures.png(figure), "text/plain": "a figure"} | (live or {}), raw=True)
+    picture = base64.b64encode(figures.png(figure)).decode()
+    display({"image/png": picture, "text/plain": "a figure"} | (live or {}), raw=True)
     plt.close(figure)
 
 
