@@ -34,8 +34,16 @@ jupyter: setup  ## JupyterLab on this machine only, with its token
 book: .venv/.ready-book  ## the book of all results, opened in the browser
 	$(BIN)/lab book --open
 
-bench: .venv/.ready-test  ## compare with other implementations; writes results/benchmarks
+.venv/.ready-bench: .venv/.ready
+	$(PIP) -e ".[bench]"
+	@touch $@
+
+bench: .venv/.ready-bench  ## compare with other implementations; writes results/benchmarks
 	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/attention_probe.py
+	$(BIN)/python benchmarks/runner.py
+	@$(BIN)/python benchmarks/summary.py
 
 publish: setup  ## results/quick anew, and the READMEs' tables from it
 	$(BIN)/lab clean --trials && $(BIN)/lab run

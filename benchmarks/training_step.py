@@ -1,30 +1,31 @@
-"""Training throughput beside transformers' GPT-2: tokens per second, interleaved; written to results/benchmarks.
+"""One training step beside transformers' GPT-2 and x-transformers, interleaved; written to results/benchmarks.
 
-Same sizes, biases, data, optimiser (fused AdamW), clipping and precision; no dropout; learned positions; one thread.
-Beside them the matrix products and the fused attention of such a step alone: what uses these kernels is not faster.
+Same sizes, data, optimiser (fused AdamW), clipping and precision; no dropout; learned positions; fused attention; one
+thread. Biases are GPT-2's; x-transformers has fewer. Beside them the matrix products and the fused attention of such a
+step alone, since what uses these kernels is not faster, and one large matrix product, the machine's peak.
 """
 
-import argparse
-
 import pandas as pd
+import summary
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
+from x_transformers import Decoder, TransformerWrapper
 
-from lab import figures, results
+from lab import figures
 from lab.measure import cost, statistics
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.training import cross_entropy
 
-N_LAYERS, CONTEXT, BATCH, VOCABULARY = 4, 128, 8, 256
+N_LAYERS, CONTEXT, BATCH, VOCABULARY, D_HEAD, PEAK = 4, 128, 8, 256, 32, 2048
 
 
 def ours(d_model):
     config = ModelConfig(
-        vocabulary=VOCABULARY, context=CONTEXT, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // 32, bias=True,
-        position="learned",
+        vocabulary=VOCABULARY, context=CONTEXT, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // D_HEAD,
+        bias=True, position="learned",
     )  # fmt: skip
     model = Transformer(config)
     return model, lambda tokens, targets: cross_entropy(model(tokens), targets)
@@ -32,11 +33,19 @@ def ours(d_model):
 
 def gpt2(d_model):
     config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=d_model, n_layer=N_LAYERS, n_head=d_model // 32,
+        vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=d_model, n_layer=N_LAYERS, n_head=d_model // D_HEAD,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
     return model, lambda tokens, targets: cross_entropy(model(tokens).logits, targets)
+
+
+def x_transformers(d_model):
+    blocks = Decoder(
+        dim=d_model, depth=N_LAYERS, heads=d_model // D_HEAD, attn_dim_head=D_HEAD, attn_flash=True
+    )  # fmt: skip
+    model = TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=CONTEXT, attn_layers=blocks)
+    return model, lambda tokens, targets: cross_entropy(model(tokens), targets)
 
 
 def step(model, loss, tokens, targets):
@@ -59,7 +68,7 @@ def kernels(d_model):
     maps = [m.weight.detach() for m in model.modules() if isinstance(m, nn.Linear)]
     inputs = [torch.randn(BATCH * CONTEXT, w.shape[1]) for w in maps]
     gradients = [torch.randn(BATCH * CONTEXT, w.shape[0]) for w in maps]
-    heads = torch.randn(4, BATCH, d_model // 32, CONTEXT, 32)
+    heads = torch.randn(4, BATCH, d_model // D_HEAD, CONTEXT, D_HEAD)
     q, k, v = (x.requires_grad_() for x in heads[:3])
 
     def run():
@@ -71,48 +80,60 @@ def kernels(d_model):
     return run
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
-    parser.add_argument("--repeats", type=int, default=15)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    tokens, targets = Code(context=CONTEXT).validation(BATCH)
-    tables = []
-    for width in options.widths:
-        steps = {"lab": step(*ours(width), tokens, targets), "GPT-2": step(*gpt2(width), tokens, targets)}
-        steps["its kernels alone"] = kernels(width)
-        table = cost.interleaved(steps, options.repeats, warmup=3)
-        tables.append(table.assign(d_model=width, tokens_per_second=BATCH * CONTEXT / table.seconds))
-    table = pd.concat(tables)[["d_model", "name", "repeat", "tokens_per_second"]]
-    folder = results.project_root() / "results" / "benchmarks"
-    results.write_table(folder / "training_step.csv", table)
-    figures.save(figures.draw(plot, table), folder / "training_step")
-    for width in options.widths:
-        print(f"d_model {width}: {ratio(table, width)}")
+def operations(d_model):
+    """Floating-point operations of one step, two a multiply-add, the backward pass twice the forward one."""
+    heads = d_model // D_HEAD
+    block = cost.block_macs(CONTEXT, d_model, heads, heads, D_HEAD, 4 * d_model, causal=True)
+    return 2 * 3 * BATCH * (N_LAYERS * sum(block.values()) + CONTEXT * d_model * VOCABULARY)
 
 
-def ratio(table, width):
-    wide = table[table.d_model == width].pivot(index="repeat", columns="name", values="tokens_per_second")
-    medians = ", ".join(f"{name} {value:,.0f}" for name, value in wide.median().items())
-    over = {name: statistics.ratio(wide[name], wide["GPT-2"]) for name in ("lab", "its kernels alone")}
-    ratios = ", ".join(f"{name} {i.effect:.2f} [{i.low:.2f}, {i.high:.2f}]" for name, i in over.items())
-    return f"{medians} tokens/s; over GPT-2: {ratios}"
+def measure(d_model, repeats, tokens, targets):
+    """Long form, one row per step: d_model, name, repeat, tokens_per_second, gflop_per_s."""
+    arms = {"lab": ours, "GPT-2": gpt2, "x-transformers": x_transformers}
+    calls = {name: step(*arm(d_model), tokens, targets) for name, arm in arms.items()}
+    calls["its kernels alone"] = kernels(d_model)
+    a, b = torch.randn(2, PEAK, PEAK)
+    calls["matrix product"] = lambda: torch.mm(a, b)
+    table = cost.interleaved(calls, repeats, warmup=2)
+    peak = table.name == "matrix product"
+    table["tokens_per_second"] = (BATCH * CONTEXT / table.seconds).mask(peak)
+    table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(peak, 2 * PEAK**3 / table.seconds)
+    table.insert(0, "d_model", d_model)
+    return table.drop(columns="seconds")
+
+
+def verdicts(table):
+    for d_model, rows in table.groupby("d_model"):
+        speed = rows.pivot(index="repeat", columns="name", values="gflop_per_s")  # the same operations in every arm
+        over = {name: statistics.ratio(speed["lab"], speed[name]) for name in speed}
+        yield summary.line(f"lab over GPT-2, d {d_model}", over["GPT-2"], at_least=1.3)
+        yield summary.line(f"lab over x-transformers, d {d_model}", over["x-transformers"], at_least=1)
+        if d_model == 512:
+            yield summary.line(f"share of the peak, d {d_model}", over["matrix product"], at_least=0.6)
 
 
 def plot(table):
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots()
-    for name, group in table.groupby("name"):
-        median = group.groupby("d_model").tokens_per_second.median()
-        ax.plot(median.index, median, "o-", label=name)
-        ax.plot(group.d_model, group.tokens_per_second, ".", color=ax.lines[-1].get_color(), alpha=0.4, ms=3)
-    ax.set(
-        xscale="log", yscale="log", xlabel="d_model", ylabel="tokens per second", title="One training step, one thread"
-    )
-    ax.set_xticks(sorted(table.d_model.unique()), sorted(table.d_model.unique()))
-    ax.legend()
+    _, axes = plt.subplots(1, 2)
+    for ax, column in zip(axes, ("tokens_per_second", "gflop_per_s"), strict=True):
+        for i, (name, rows) in enumerate(table.dropna(subset=[column]).groupby("name")):
+            median = rows.groupby("d_model")[column].median()
+            ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
+            ax.plot(rows.d_model, rows[column], ".", color=figures.COLORS[i], alpha=0.4, ms=3)
+        figures.doubling(ax, table.d_model.unique())
+        ax.set(xlabel="d_model")
+    axes[0].set(yscale="log", ylabel="tokens per second", title="One training step, one thread")
+    axes[1].set(ylim=(0, None), ylabel="GFLOP/s", title="Counted operations over time")
+    axes[1].legend()
+
+
+def main(given=None):
+    options = summary.options(__doc__, given, repeats=12, widths=[64, 128, 256, 512])
+    torch.set_num_threads(1)
+    tokens, targets = Code(context=CONTEXT).validation(BATCH)
+    table = pd.concat([measure(width, options.repeats, tokens, targets) for width in options.widths])
+    summary.write("training_step", options.folder, table, plot, verdicts(table))
 
 
 if __name__ == "__main__":

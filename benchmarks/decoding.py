@@ -1,0 +1,81 @@
+"""Greedy generation with a cache beside transformers' `generate`: interleaved; written to results/benchmarks.
+
+Both are models of GPT-2's sizes (learned positions, biases) with random weights, and continue a prompt of 16 bytes.
+"""
+
+import pandas as pd
+import summary
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lab import figures
+from lab.measure import cost, statistics
+from lab.models import ModelConfig, Transformer
+
+N_LAYERS, PROMPT, VOCABULARY, D_HEAD = 4, 16, 256, 32
+
+
+def ours(d_model, prompt, new):
+    config = ModelConfig(
+        vocabulary=VOCABULARY, context=PROMPT + new, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // D_HEAD,
+        bias=True, position="learned",
+    )  # fmt: skip
+    model = Transformer(config).eval()
+    return lambda: model.generate(prompt, new, temperature=0)
+
+
+def gpt2(d_model, prompt, new):
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=PROMPT + new, n_embd=d_model, n_layer=N_LAYERS, n_head=d_model // D_HEAD,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model, seen = GPT2LMHeadModel(config).eval(), torch.ones_like(prompt)
+    how = {"max_new_tokens": new, "do_sample": False, "use_cache": True}
+    return lambda: model.generate(prompt, attention_mask=seen, **how)
+
+
+def measure(d_model, batch, new, repeats):
+    """Long form, one row per generation: d_model, batch, name, repeat, tokens_per_second."""
+    prompt = torch.randint(VOCABULARY, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
+    calls = {name: arm(d_model, prompt, new) for name, arm in {"lab": ours, "GPT-2": gpt2}.items()}
+    for name, call in calls.items():
+        if call().shape != (batch, PROMPT + new):
+            raise RuntimeError(f"{name} did not generate {new} tokens")
+    table = cost.interleaved(calls, repeats, warmup=0)
+    table["tokens_per_second"] = batch * new / table.pop("seconds")
+    return table.assign(d_model=d_model, batch=batch)
+
+
+def verdicts(table):
+    for (batch, d_model), rows in table.groupby(["batch", "d_model"]):
+        speed = rows.pivot(index="repeat", columns="name", values="tokens_per_second")
+        over = statistics.ratio(speed["lab"], speed["GPT-2"])
+        yield summary.line(f"lab over GPT-2, batch {batch}, d {d_model}", over, at_least=2)
+
+
+def plot(table):
+    import matplotlib.pyplot as plt
+
+    batches = sorted(table.batch.unique())
+    _, axes = plt.subplots(1, len(batches), squeeze=False)
+    for ax, batch in zip(axes[0], batches, strict=True):
+        for i, (name, rows) in enumerate(table[table.batch == batch].groupby("name")):
+            median = rows.groupby("d_model").tokens_per_second.median()
+            ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
+            ax.plot(rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3)
+        figures.doubling(ax, table.d_model.unique())
+        ax.set(yscale="log", xlabel="d_model", ylabel="tokens per second", title=f"Greedy generation, batch {batch}")
+        ax.legend()
+
+
+def main(given=None):
+    options = summary.options(__doc__, given, repeats=6, widths=[64, 128, 256, 512], batches=[1, 32], new=128)
+    torch.set_num_threads(1)
+    sizes = [(width, batch) for width in options.widths for batch in options.batches]
+    table = pd.concat([measure(*size, options.new, options.repeats) for size in sizes])
+    table = table[["d_model", "batch", "name", "repeat", "tokens_per_second"]]
+    summary.write("decoding", options.folder, table, plot, verdicts(table))
+
+
+if __name__ == "__main__":
+    main()

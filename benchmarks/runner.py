@@ -1,0 +1,104 @@
+"""What the runner costs and gains: two workers beside one, `lab --help`, `lab run` beside bare papermill.
+
+Written to results/benchmarks. Trials multiply matrices on one thread; the two workers are running before the clock is.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import summary
+
+from lab import results, trials
+from lab.measure import cost, statistics
+
+TRIALS, NOTEBOOK = 20, "06_sinusoidal_rotation"
+
+
+def products(seed, count=5, size=1024):
+    """About a fifth of a second of matrix products on one core."""
+    import torch
+
+    x = torch.randn(size, size, generator=torch.Generator().manual_seed(seed)) / size**0.5
+    y = x
+    for _ in range(count):
+        y = y @ x
+    return {"norm": y.norm().item()}
+
+
+def sweep(jobs, count=TRIALS):
+    with tempfile.TemporaryDirectory() as store:
+        trials.sweep(products, {"seed": range(count)}, store=store, jobs=jobs, device="cpu")
+
+
+def command(*words, **environment):
+    subprocess.run([sys.executable, "-m", *words], env=os.environ | environment, capture_output=True, check=True)
+
+
+def aside():
+    """A fresh folder in the project's results, as notebooks demand."""
+    return tempfile.TemporaryDirectory(dir=results.project_root() / "results", prefix=".benchmark-")
+
+
+def lab_run():
+    with aside() as folder:
+        command("lab.cli", "run", NOTEBOOK, "--profile", "smoke", "--jobs", "1", "--device", "cpu", "--results", folder)
+
+
+def papermill():
+    root = results.project_root()
+    with aside() as folder:
+        values = root / "experiments" / "smoke" / f"{NOTEBOOK}.yaml"
+        place = Path(folder).relative_to(root).as_posix()
+        words = [root / "notebooks" / f"{NOTEBOOK}.ipynb", Path(folder) / "executed.ipynb", "-k", "python3"]
+        environment = {"LAB_STORE": f"{folder}/.trials", "LAB_JOBS": "1", "LAB_DEVICE": "cpu"}
+        command("papermill", *map(str, words), "-f", str(values), "-p", "results", place, **environment)
+
+
+def measure(repeats):
+    """Long form: name, repeat, seconds."""
+    sweep(2, count=2)  # starts the workers
+    workers = {"one worker": partial(sweep, 1), "two workers": partial(sweep, 2)}
+    runs = {"lab run": lab_run, "papermill": papermill}
+    return pd.concat([
+        cost.interleaved(workers, repeats, warmup=0),
+        cost.interleaved({"lab --help": partial(command, "lab.cli", "--help")}, repeats, warmup=1),
+        cost.interleaved(runs, repeats, warmup=0),
+    ])  # fmt: skip
+
+
+def verdicts(table):
+    seconds = table.pivot(index="repeat", columns="name", values="seconds")
+    yield summary.line(
+        "trials a second, two workers over one", statistics.ratio(seconds["one worker"], seconds["two workers"]),
+        at_least=1.6,
+    )  # fmt: skip
+    yield summary.line("seconds of `lab --help`", statistics.mean(seconds["lab --help"]), at_most=1)
+    yield summary.line(
+        "time of lab run over papermill", statistics.ratio(seconds["lab run"], seconds["papermill"]), at_most=1.15
+    )  # fmt: skip
+
+
+def plot(table):
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    for i, (name, rows) in enumerate(table.groupby("name", sort=False)):
+        ax.barh(name, rows.seconds.median(), 0.5)
+        ax.plot(rows.seconds, [i] * len(rows), "k.", ms=3)
+    ax.invert_yaxis()
+    ax.set(xlabel="seconds", title=f"{TRIALS} trials; the command's help; one notebook at smoke sizes")
+
+
+def main(given=None):
+    options = summary.options(__doc__, given, repeats=5)
+    table = measure(options.repeats)
+    summary.write("runner", options.folder, table, plot, verdicts(table))
+
+
+if __name__ == "__main__":
+    main()

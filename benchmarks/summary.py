@@ -1,0 +1,51 @@
+"""What every benchmark writes: table, figure, and its lines of results/benchmarks/summary.csv. Run: prints those."""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from lab import figures, results
+
+FOLDER = results.project_root() / "results" / "benchmarks"
+
+
+def options(doc, given, *, repeats, **sizes):
+    """--repeats, --folder and one option for each of `sizes`: a number, or a list of them."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    for name, size in sizes.items():
+        parser.add_argument(f"--{name}", type=int, nargs="+" if isinstance(size, list) else None, default=size)
+    return parser.parse_args(given)
+
+
+def line(case, interval, *, at_least=None, at_most=None):
+    """One measured number with its 95 % interval beside its target; `met` is unclear where the interval spans it."""
+    low, high = (interval.low, interval.high) if at_most is None else (-interval.high, -interval.low)
+    bound = at_least if at_most is None else -at_most
+    met = "yes" if low >= bound else "no" if high < bound else "unclear"
+    target = f">= {at_least:g}" if at_most is None else f"<= {at_most:g}"
+    numbers = {"measured": interval.effect, "low": interval.low, "high": interval.high, "n": interval.n}
+    return {"case": case, **numbers, "target": target, "met": met}
+
+
+def write(name, folder, table, plot, lines):
+    """NAME.csv, NAME.png, NAME.svg, and its lines in summary.csv in place of its old ones; prints the lines."""
+    results.write_table(folder / f"{name}.csv", table)
+    figures.save(figures.draw(plot, table), folder / name)
+    new = pd.DataFrame(lines)
+    new.insert(0, "benchmark", name)
+    path = folder / "summary.csv"
+    old = pd.read_csv(path) if path.exists() else new[:0]
+    summary = pd.concat([part for part in (old[old.benchmark != name], new) if len(part)])
+    results.write_table(path, summary.sort_values("benchmark", kind="stable"))
+    show(new)
+
+
+def show(summary):
+    print(summary.to_string(index=False, float_format="{:.3g}".format))
+
+
+if __name__ == "__main__":
+    show(pd.read_csv(FOLDER / "summary.csv"))
