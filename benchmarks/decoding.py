@@ -1,11 +1,13 @@
 """Greedy generation with a cache beside transformers' `generate`: interleaved; written to results/benchmarks.
 
 Both are models of GPT-2's sizes (learned positions, biases) with random weights, and continue a prompt of 16 bytes.
+Beside them the matrix products of the new tokens alone: what multiplies by these weights is not faster.
 """
 
 import pandas as pd
 import summary
 import torch
+import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lab import figures
@@ -34,6 +36,21 @@ def gpt2(d_model, prompt, new):
     return lambda: model.generate(prompt, attention_mask=seen, **how)
 
 
+def products(d_model, prompt, new):
+    """A function that multiplies one token of each sequence by every matrix, `new` times, and nothing else."""
+    sizes = [(3 * d_model, d_model), (d_model, d_model), (4 * d_model, d_model), (d_model, 4 * d_model)] * N_LAYERS
+    weights = [torch.randn(size) for size in [*sizes, (VOCABULARY, d_model)]]
+    inputs = {width: torch.randn(len(prompt), width) for width in (d_model, 4 * d_model)}
+
+    @torch.no_grad()
+    def run():
+        for _ in range(new):
+            for w in weights:
+                F.linear(inputs[w.shape[1]], w)
+
+    return run
+
+
 def measure(d_model, batch, new, repeats):
     """Long form, one row per generation: d_model, batch, name, repeat, tokens_per_second."""
     prompt = torch.randint(VOCABULARY, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
@@ -41,6 +58,7 @@ def measure(d_model, batch, new, repeats):
     for name, call in calls.items():
         if call().shape != (batch, PROMPT + new):
             raise RuntimeError(f"{name} did not generate {new} tokens")
+    calls["its products alone"] = products(d_model, prompt, new)
     table = cost.interleaved(calls, repeats, warmup=0)
     table["tokens_per_second"] = batch * new / table.pop("seconds")
     return table.assign(d_model=d_model, batch=batch)

@@ -1,8 +1,9 @@
 """One training step beside transformers' GPT-2 and x-transformers, interleaved; written to results/benchmarks.
 
 Same sizes, data, optimiser (fused AdamW), clipping and precision; no dropout; learned positions; fused attention; one
-thread. Biases are GPT-2's; x-transformers has fewer. Beside them the matrix products and the fused attention of such a
-step alone, since what uses these kernels is not faster, and one large matrix product, the machine's peak.
+thread. Else each as it comes: GPT-2's GELU is a formula of several operations, x-transformers has fewer biases. Beside
+them the matrix products and the fused attention of such a step alone, since what uses these kernels is not faster, and
+one large matrix product, the machine's peak.
 """
 
 import pandas as pd
