@@ -16,7 +16,7 @@ import summary
 from lab import results, trials
 from lab.measure import cost, statistics
 
-TRIALS, NOTEBOOK = 20, "06_sinusoidal_rotation"
+NOTEBOOK = "06_sinusoidal_rotation"
 
 
 def products(seed, count=5, size=1024):
@@ -30,7 +30,7 @@ def products(seed, count=5, size=1024):
     return {"norm": y.norm().item()}
 
 
-def sweep(jobs, count=TRIALS):
+def sweep(jobs, count):
     with tempfile.TemporaryDirectory() as store:
         trials.sweep(products, {"seed": range(count)}, store=store, jobs=jobs, device="cpu")
 
@@ -59,28 +59,23 @@ def papermill():
         command("papermill", *map(str, words), "-f", str(values), "-p", "results", place, **environment)
 
 
-def measure(repeats):
+def measure(repeats, runs, count):
     """Long form: name, repeat, seconds."""
-    sweep(2, count=2)  # starts the workers
-    workers = {"one worker": partial(sweep, 1), "two workers": partial(sweep, 2)}
-    runs = {"lab run": lab_run, "papermill": papermill}
-    return pd.concat([
-        cost.interleaved(workers, repeats, warmup=0),
-        cost.interleaved({"lab --help": partial(command, "lab.cli", "--help")}, repeats, warmup=1),
-        cost.interleaved(runs, repeats, warmup=0),
-    ])  # fmt: skip
+    sweep(2, 2)  # starts the workers
+    workers = {"one worker": partial(sweep, 1, count), "two workers": partial(sweep, 2, count)}
+    parts = [(workers, repeats), ({"lab --help": partial(command, "lab.cli", "--help")}, repeats)]
+    parts += [({"lab run": lab_run, "papermill": papermill}, runs)] * (runs > 0)
+    return pd.concat([cost.interleaved(calls, times, warmup=0) for calls, times in parts])
 
 
 def verdicts(table):
-    seconds = table.pivot(index="repeat", columns="name", values="seconds")
-    yield summary.line(
-        "trials a second, two workers over one", statistics.ratio(seconds["one worker"], seconds["two workers"]),
-        at_least=1.6,
-    )  # fmt: skip
-    yield summary.line("seconds of `lab --help`", statistics.mean(seconds["lab --help"]), at_most=1)
-    yield summary.line(
-        "time of lab run over papermill", statistics.ratio(seconds["lab run"], seconds["papermill"]), at_most=1.15
-    )  # fmt: skip
+    seconds = {name: rows.set_index("repeat").seconds for name, rows in table.groupby("name")}
+    over = statistics.ratio(seconds["one worker"], seconds["two workers"])
+    yield summary.line("trials a second, two workers over one", over, at_least=1.6)
+    yield summary.line("seconds of lab --help", statistics.mean(seconds["lab --help"]), at_most=1)
+    if "lab run" in seconds:
+        over = statistics.ratio(seconds["lab run"], seconds["papermill"])
+        yield summary.line("time of lab run over papermill", over, at_most=1.15)
 
 
 def plot(table):
@@ -91,12 +86,12 @@ def plot(table):
         ax.barh(name, rows.seconds.median(), 0.5)
         ax.plot(rows.seconds, [i] * len(rows), "k.", ms=3)
     ax.invert_yaxis()
-    ax.set(xlabel="seconds", title=f"{TRIALS} trials; the command's help; one notebook at smoke sizes")
+    ax.set(xlabel="seconds", title="A sweep; the command's help; a notebook at smoke sizes")
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=5)
-    table = measure(options.repeats)
+    options = summary.options(__doc__, given, repeats=5, runs=4, trials=20)
+    table = measure(options.repeats, options.runs, options.trials)
     summary.write("runner", options.folder, table, plot, verdicts(table))
 
 
