@@ -118,7 +118,9 @@ def plot(table):
 
     _, axes = plt.subplots(1, 2)
     for ax, column in zip(axes, ("tokens_per_second", "gflop_per_s"), strict=True):
-        for i, (name, rows) in enumerate(table.dropna(subset=[column]).groupby("name")):
+        for i, (name, rows) in enumerate(table.groupby("name")):
+            if rows[column].isna().all():
+                continue
             median = rows.groupby("d_model")[column].median()
             ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
             ax.plot(rows.d_model, rows[column], ".", color=figures.COLORS[i], alpha=0.4, ms=3)
