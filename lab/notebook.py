@@ -19,7 +19,6 @@ from IPython.display import Markdown, display
 from lab import claims, figures, parameters, results, trials
 from lab.device import device
 from lab.guesses import Guesses
-from lab.tasks.code import read_corpus
 
 
 def study(exercise, namespace):
@@ -70,11 +69,20 @@ class Study:
             cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
             threads=threads,
             device=os.environ.get("LAB_DEVICE") or "auto",
-            data=read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
+            data=self.corpus_hash,
             progress=Progress(trial.__name__),
         )
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
         return table
+
+    @property
+    def corpus_hash(self):
+        """Of the text that the notebook reads, if it reads one."""
+        if "corpus" not in self.parameters:
+            return ""
+        from lab.tasks.code import read_corpus  # loads torch, which the runner does without
+
+        return read_corpus(self.parameters["corpus"])[1]
 
     def table(self, stem, frame):
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
@@ -137,7 +145,7 @@ class Study:
             "exercise": self.exercise,
             "profile": self.profile,
             "parameters": self.parameters,
-            "corpus": read_corpus(self.parameters["corpus"])[1] if "corpus" in self.parameters else "",
+            "corpus": self.corpus_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
