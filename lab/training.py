@@ -22,6 +22,7 @@ class TrainConfig(BaseModel):
     final: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
+    decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all
     clip: float = Field(1.0, gt=0)  # inf switches it off
 
     def rate(self, step):
@@ -51,8 +52,11 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    plain = [p for p in model.parameters() if p.ndim < 2]
+    decayed, plain = [], []
+    for name, p in model.named_parameters():
+        (decayed if p.ndim >= 2 and config.decay_on in name else plain).append(p)
+    if config.decay_on and not decayed:
+        raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
     groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
         groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True

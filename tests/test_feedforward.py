@@ -56,6 +56,21 @@ def test_a_bilinear_layer_without_biases_is_even():
     assert part(x).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("place", ["hidden", "output"])
+def test_dropout_zeroes_a_share_in_training_and_nothing_afterwards(place):
+    part, plain = (model(kind).blocks[0].ffn for kind in ({"kind": "gelu-dropout", place: 0.25}, "gelu"))
+    seen, x = {}, randn(40, 50, 32)
+    part.down.register_forward_hook(lambda module, inputs, out: seen.update(hidden=inputs[0], output=out))
+    kept = {"output": part(x), "hidden": seen["hidden"]}
+    whole = {"output": plain(x), "hidden": plain.act(plain.up(x))}
+    for where, values in kept.items():
+        dropped = (values == 0).float().mean()
+        assert abs(dropped - (0.25 if where == place else 0)) < 0.01, where
+    rest = kept[place] != 0
+    close(kept[place][rest], whole[place][rest] / 0.75)  # what is left is scaled up
+    assert torch.equal(part.eval()(x), plain(x))
+
+
 @pytest.mark.parametrize("kind", ["gelu", "reglu"])
 @pytest.mark.parametrize("ratio", [0.5, 1, 3])
 def test_the_ratio_sets_the_hidden_width(kind, ratio):

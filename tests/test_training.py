@@ -137,6 +137,21 @@ def test_matrices_decay_and_gains_do_not():
         torch.testing.assert_close(p.detach(), expected, msg=name)
 
 
+@pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".attention.", 2), (".weight", 6)])
+def test_only_the_named_matrices_decay(part, matrices):
+    model = build(bias=True)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, TASK.batch, short(weight_decay=0.5, decay_on=part, warmup=0, learning_rate=0.1, steps=1),
+          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert len(moved) == matrices and all(part in name and before[name].ndim >= 2 for name in moved)
+
+
+def test_decay_on_what_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="fnn"):
+        train(build(), TASK.batch, short(decay_on=".fnn."))
+
+
 @pytest.mark.parametrize("steps, every, expected", [
     (12, 5, [0, 5, 10, 12]), (10, 5, [0, 5, 10]), (4, 0, [0, 4]), (1, 1, [0, 1]),
 ])  # fmt: skip

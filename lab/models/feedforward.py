@@ -40,6 +40,20 @@ class Gelu(FeedForward, kind="gelu"):
     activation = nn.GELU
 
 
+class GeluDropout(Gelu, kind="gelu-dropout"):
+    """Gelu that drops units in training, of the hidden layer, of the output, or of both. Srivastava 2014.
+
+    x ── W1 ── act ── dropout ── W2 ── dropout ──      torch's own random numbers: seed them before training
+    """
+
+    def __init__(self, config, *, ratio=None, hidden=0.0, output=0.0):
+        super().__init__(config, ratio=ratio)
+        self.drop_hidden, self.drop_output = nn.Dropout(hidden), nn.Dropout(output)
+
+    def forward(self, x):
+        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
+
+
 class GeluTanh(FeedForward, kind="gelu-tanh"):
     """GELU by its approximation 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks 2016."""
 
