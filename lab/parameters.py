@@ -152,6 +152,14 @@ TYPES = {
     "memory_widths": some(whole(4, 512)),
     "scaling_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
     "scaling_steps": whole(8),
+    "spans": some(Count),
+    "order_steps": Count,
+    "sample_counts": some(Count),
+    "bias_steps": Count,
+    "parity_steps": Count,
+    "longest_run": whole(27),
+    "side": whole(2, 64),
+    "grid_steps": Count,
 }
 RULES = []
 
@@ -185,6 +193,13 @@ def rotary_turns_pairs(heads, d_model, position):
         raise ValueError(
             f"heads: {odd[0]} leaves d_head {d_model // odd[0]}, and rotary turns pairs; give an even d_head"
         )
+
+
+@rule
+def spans_tile_the_window(spans, context):
+    for span in spans:
+        if context % span:
+            raise ValueError(f"spans: {span} does not divide context {context}")
 
 
 @rule

@@ -1,6 +1,7 @@
 """What a neighbour decides: in a row, on a grid, or all that came before. As in sequences.py and lengths.py."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -80,7 +81,11 @@ class Few:
     samples: int
     seed: int = 0
 
+    @cached_property
+    def _drawn(self):
+        return self.task.batch(torch.Generator().manual_seed(self.seed), self.samples)
+
     def batch(self, generator, size):
-        tokens, targets = self.task.batch(torch.Generator().manual_seed(self.seed), self.samples)
+        tokens, targets = self._drawn
         chosen = torch.randint(self.samples, (size,), generator=generator)
         return tokens[chosen], targets[chosen]
