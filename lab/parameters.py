@@ -203,6 +203,13 @@ def spans_tile_the_window(spans, context):
 
 
 @rule
+def a_bend_shows_at_four_sizes(scaling_widths, longest_run):
+    ratios = {b / a for a, b in zip(scaling_widths, scaling_widths[1:], strict=False)}
+    if len(scaling_widths) < 4 or len(ratios) > 1 or min(ratios) <= 1:
+        raise ValueError(f"scaling_widths: {scaling_widths} are not four or more, each as many times the one before")
+
+
+@rule
 def model_fits_in_memory(d_model, n_layers=2, context=64, batch=8):
     """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
 
