@@ -157,8 +157,10 @@ def test_a_command_line_of_anything_is_planned_or_refused(names, chosen, plans, 
     assert after == before and not Path("/tmp/x").exists()
 
 
-@pytest.mark.parametrize("address", ["x", ":", "tcp://", "http://x", "tcp://127.0.0.1", "tcp://127.0.0.1:x",
-                                     "tcp://[::1", "tcp://127.0.0.1:99999", "tls://127.0.0.1:9", "x" * 300])  # fmt: skip
+ADDRESSES = "x : tcp:// http://x tcp://127.0.0.1 tcp://127.0.0.1:x tcp://[::1 tcp://127.0.0.1:99999 tls://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES.split(), "x" * 300])
 def test_an_address_that_is_no_cluster_is_refused_by_name(address, plans, place):
     said = answer(plans, "1.6", "--profile", "smoke", "--results", place, "--cluster", address)
     assert address in said
