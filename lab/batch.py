@@ -65,8 +65,7 @@ class Job:
             return "not run on this machine yet"
         if run.get("fingerprint") != self.fingerprint:
             return "code, claims or parameters have changed"
-        there = results.file_hashes(self.folder)
-        damaged = sorted(name for name in run["files"] | there if run["files"].get(name) != there.get(name))
+        damaged = results.damaged(self.folder, run)
         return f"{', '.join(damaged)} is not as the run left it" if damaged else None
 
     @property
@@ -101,8 +100,7 @@ class Job:
         tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
         results.write_text(executed.parent / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
         run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint}
-        run["files"] = results.file_hashes(executed.parent)
-        results.write_text(executed.parent / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
+        results.write_run(executed.parent, run)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         os.replace(executed.parent, self.folder)

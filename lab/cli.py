@@ -19,14 +19,22 @@ def refuse(error):
     raise typer.Exit(2)
 
 
-def number_or_text(text):
-    """The YAML reading of a value on the command line."""
-    import yaml
+def assignments(items):
+    """{name: value} of NAME=VALUE, each value as YAML reads it or else as text."""
+    from lab.parameters import Refused, read_yaml
 
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    values = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise Refused(f"-p {item!r}: NAME=VALUE is wanted")
+        if name in values:
+            raise Refused(f"-p {item!r}: {name} is given twice; once is allowed")
+        try:
+            values[name] = read_yaml(text) if text else text
+        except ValueError:
+            values[name] = text
+    return values
 
 
 @app.command()
@@ -48,12 +56,7 @@ def run(
     from lab.results import inside_project
 
     try:
-        overrides = {}
-        for item in parameter or []:
-            name, equals, value = item.partition("=")
-            if not equals:
-                raise parameters.Refused(f"-p {item!r}: NAME=VALUE is wanted")
-            overrides[name] = number_or_text(value)
+        overrides = assignments(parameter or [])
         folder = inside_project(results)
         if not cluster:  # there, each worker is asked
             check_device(device)
@@ -87,17 +90,14 @@ def check_device(wanted):
 
 def announce(cluster, device):
     """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
-    from functools import partial
-
     from lab import trials, workers
 
     with workers.connected(cluster) as client:
-        place = workers.agreed(client, partial(trials.whereabouts, device, []))
-        there = client.scheduler_info(n_workers=-1)["workers"].values()
-        threads = sum(worker["nthreads"] for worker in there)
+        place = trials.whereabouts_of(client, device, ["lab.trials", "lab.models", "lab.training"])
+        slots, _ = workers.slots(client)
         typer.echo(
-            f"{cluster}: {len(there)} workers, {threads} trials at once, torch {place['torch']} on {place['device']}; "
-            f"dashboard {client.dashboard_link}",
+            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
+            f"{place['device']}; dashboard {client.dashboard_link}",
             err=True,
         )
 
@@ -136,14 +136,17 @@ def run_all(todo, fresh, environment):
     return failed
 
 
+SAID_IN_WORDS = ("TrialsFailed", "ConnectionError", "OSError", "PermissionError")  # a traceback would add nothing
+
+
 def explain(job, error):
     """What went wrong in which cell; a dead kernel is named as such."""
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(error, PapermillExecutionError):
-        said = (
-            error.evalue if error.ename == "TrialsFailed" else re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
-        )
+        if error.ename in SAID_IN_WORDS:
+            return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}"
+        said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError":
         return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
@@ -182,6 +185,7 @@ class progress_line:
             return line
         first, done_first = self.sweep_began.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
         line += f", {sweep['sweep']} {sweep['done']}/{sweep['total']} trials"
+        line += f" on {sweep['workers']} workers" if sweep["workers"] > 1 else ""
         if sweep["done"] > done_first:
             rate = (time.time() - first) / (sweep["done"] - done_first)
             line += f", about {rate * (sweep['total'] - sweep['done']):.0f} s left"

@@ -150,9 +150,8 @@ class Study:
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
             **provenance(),
-            "files": results.file_hashes(self.folder),
         }
-        results.write_text(self.folder / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
+        results.write_run(self.folder, run)
         shown = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]]
         return shown.style.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
 
@@ -171,9 +170,10 @@ class Progress:
         self.name, self.began, self.told = name, time.time(), 0.0
         self.file = os.environ.get("LAB_PROGRESS")
 
-    def __call__(self, done, total):
+    def __call__(self, done, total, workers):
         if self.file:
-            results.write_text(Path(self.file), json.dumps({"sweep": self.name, "done": done, "total": total}))
+            state = {"sweep": self.name, "done": done, "total": total, "workers": workers}
+            results.write_text(Path(self.file), json.dumps(state))
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()
             print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s", file=sys.stderr)

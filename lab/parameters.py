@@ -8,7 +8,7 @@ import bisect
 import difflib
 import inspect
 import json
-from pathlib import Path
+import os
 from typing import Annotated
 
 import yaml
@@ -49,7 +49,7 @@ def _known_position(value):
 
 
 def _is_there(value):
-    if value and not Path(value).expanduser().exists():
+    if value and not os.path.exists(os.path.expanduser(value)):  # False for a name that no file can have
         raise ValueError("there is no such file or folder; empty: the standard library of this Python")
     return value
 
@@ -82,7 +82,7 @@ TYPES = {
     "corpus": Annotated[str, AfterValidator(_is_there)],
     "pretrained": str,
     "text": str,
-    "seeds": Count,
+    "seeds": whole(1, 10**4),
     "d_model": Count,
     "n_layers": Count,
     "context": whole(2),
@@ -98,13 +98,13 @@ TYPES = {
     "heads": some(Count),
     "lookups": some(whole(1, 8)),
     "lengths": some(whole(2)),
-    "contexts": some(whole(8)),
+    "contexts": some(whole(8, 2**22)),
     "batches": some(Count),
     "widths": some(Count),
     "score_heads": Count,
-    "block_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=64, multiple_of=64)]),
-    "memory_lengths": some(whole(2)),
-    "repeats": whole(2),
+    "block_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=64, le=4096, multiple_of=64)]),
+    "memory_lengths": some(whole(2, 2**17)),
+    "repeats": whole(2, 10**4),
     "offsets": Count,
     "positions": Count,
     "windows": Count,
@@ -115,23 +115,23 @@ TYPES = {
     "queries": whole(2, 10**5),
     "learning_rate": Positive,
     "n_heads": Count,
-    "prefix_context": whole(2),
+    "prefix_context": whole(2, 4096),
     "infill_steps": Whole,
     "cross_steps": Whole,
     "longest": whole(4),
-    "symbols": Count,
+    "symbols": whole(1, 4096),
     "digits": whole(1, 100),
     "adding_steps": Count,
     "slow_steps": Count,
     "gate": Annotated[Number, Field(ge=0, le=1)],
     "texts": Count,
-    "scored": whole(16),
+    "scored": whole(16, 10**7),
     "stride": Count,
     "needle_steps": Count,
     "deepest": Count,
     "start_width": whole(16),
     "start_depths": some(Count),
-    "start_seeds": whole(2),
+    "start_seeds": whole(2, 10**4),
     "code_layers": whole(3),
     "code_steps": Count,
     "elements": some(Count),
@@ -145,12 +145,12 @@ TYPES = {
     "keys": whole(2, 64),
     "document_steps": Count,
     "co2_steps": Count,
-    "sparse_lengths": some(whole(128)),
-    "flex_length": Whole,
-    "draws": whole(640),
+    "sparse_lengths": some(whole(128, 2**17)),
+    "flex_length": whole(0, 2**17),
+    "draws": whole(640, 10**7),
     "pair_counts": some(whole(1, 32)),
     "memory_widths": some(whole(4, 512)),
-    "scaling_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
+    "scaling_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, le=4096, multiple_of=4)]),
     "scaling_steps": whole(8),
     "spans": some(Count),
     "order_steps": Count,
@@ -294,6 +294,48 @@ def plain_networks_fit_in_memory(plain_width, depths):
 
 
 @rule
+def windows_fit_in_memory(windows, context, d_model):
+    """Logits over bytes and one hidden layer for all measured windows at once, 4 bytes a number."""
+    within_memory(lambda windows, context, d_model: 4 * windows * context * (256 + 4 * d_model),
+                  windows=windows, context=context, d_model=d_model)  # fmt: skip
+
+
+@rule
+def widths_fit_in_memory(widths, context, n_layers=2):
+    """The widest block, and a training step at width 128 with explicit attention of four heads, 4 bytes a number."""
+
+    def need(widths, context, n_layers):
+        return 4 * max(widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context))
+
+    within_memory(need, widths=max(widths), context=context, n_layers=n_layers)
+
+
+@rule
+def block_scores_fit_in_memory(block_widths):
+    """Scores of heads 64 wide on 16 d tokens, the most that a block is timed on, 4 bytes each."""
+    within_memory(
+        lambda block_widths: 4 * block_widths // 64 * (16 * block_widths) ** 2, block_widths=max(block_widths)
+    )
+
+
+@rule
+def models_at_the_start_fit_in_memory(start_width, start_depths):
+    """Weights of the deepest model, 4 bytes each."""
+    within_memory(lambda start_width, start_depths: 48 * start_depths * start_width**2,
+                  start_width=start_width, start_depths=max(start_depths))  # fmt: skip
+
+
+@rule
+def deep_models_fit_in_memory(depths, code_layers, d_model, deepest=2):
+    """Weights, gradients and two moments of the deepest trained model, 16 bytes a weight."""
+
+    def need(depths, code_layers, d_model, deepest):
+        return 16 * 12 * max(depths, code_layers, deepest) * d_model**2
+
+    within_memory(need, depths=max(depths), code_layers=code_layers, d_model=d_model, deepest=deepest)
+
+
+@rule
 def a_window_slides_within_itself(stride, context):
     if stride > context:
         raise ValueError(f"stride: {stride} is longer than the window of context {context}; the largest is {context}")
@@ -366,7 +408,7 @@ def validate(notebook, values, source):
     for name in values:
         if name not in declared:
             near = difflib.get_close_matches(str(name), declared, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise Refused(f"{source}: {notebook.stem} has no parameter {name!r}{hint} It has {', '.join(declared)}")
     checked = {}
     for name, value in (declared | values).items():
@@ -390,7 +432,12 @@ def validate(notebook, values, source):
 
 
 class EachOnce(yaml.SafeLoader):
-    """Plain YAML in which no key stands twice."""
+    """Plain YAML in which no key stands twice, and no aliases: a few of them can be gigabytes."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "an alias is not allowed", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
@@ -399,18 +446,19 @@ class EachOnce(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def read_yaml(text):
+    """What the YAML text says, as plain Python values. ValueError where it cannot be read."""
+    try:
+        return yaml.load(text, EachOnce)
+    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe, 2024-99-99
+        raise ValueError(str(error)) from None
+
+
 def read_file(path):
     """The flat mapping in a YAML parameter file."""
     try:
-        values = yaml.load(path.read_text("utf-8"), EachOnce)
-    except (
-        OSError,
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # !!int x, 2024-99-99
+        values = read_yaml(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise Refused(f"{path}: cannot be read: {error}") from None
     if values is None:
         return {}

@@ -67,9 +67,24 @@ def file_hashes(folder):
     return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def damaged(folder, run):
+    """Names of the files that are not as the run left them."""
+    left, there = run.get("files", {}), file_hashes(folder)
+    return sorted(name for name in left | there if left.get(name) != there.get(name))
+
+
+def write_run(folder, run):
+    """run.json: what is told of a run, the checksums of its files, and the checksum of it all."""
+    run = run | {"files": file_hashes(folder)}
+    sealed = {"sha256": text_hash(json.dumps(run))} | run
+    write_text(Path(folder) / "run.json", json.dumps(sealed, indent=1, ensure_ascii=False))
+
+
 def read_run(folder):
-    """run.json of a finished run, or None when there is none or it cannot be read: an unfinished run."""
+    """run.json of a finished run, or None when there is none or it is damaged: an unfinished run."""
     try:
-        return json.loads((Path(folder) / "run.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
+        seal = run.pop("sha256", None)  # None: from before runs were sealed
+    except (OSError, ValueError, AttributeError):
         return None
+    return run if seal in (None, text_hash(json.dumps(run))) else None

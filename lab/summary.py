@@ -9,7 +9,8 @@ def collect(folder):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
     found, numbers = {}, dict.fromkeys(("effect", "low", "high", "n"), [""])
     for path in sorted(folder.glob("*/verdicts.csv")):
-        if results.read_run(path.parent) is not None:
+        run = results.read_run(path.parent)
+        if run is not None and path.name not in results.damaged(path.parent, run):
             exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
             table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
             found |= {row["id"]: row for row in table.to_dict("records")}

@@ -5,6 +5,7 @@ Every finished trial is a file of its own, written at once, so that a kill at an
 
 import itertools
 import json
+import platform
 import time
 import traceback
 from collections.abc import Mapping
@@ -39,22 +40,20 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
     DataFrame. `grid` maps a parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
     Finished trials are kept in the folder `store`. More than one job runs in worker processes of this machine, and an
     address such as tcp://host:8786 as `cluster` on the Dask workers there. `data` identifies what the trials read
-    from outside, such as the hash of a corpus. `progress(done, total)` is called at the
-    start and after every trial.
+    from outside, such as the hash of a corpus. `progress(done, total, workers)` is called at
+    the start and after every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
-    itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, OSError for a
-    store that cannot be written, and TrialsFailed after all other trials have finished.
+    itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, RuntimeError
+    for one whose workers differ, OSError for a store that cannot be written, and TrialsFailed after all other trials
+    have finished.
     """
     points = _points(trial, grid)
     code, modules = trial_fingerprint(trial), trial_modules(trial)
     folder = Path(store) / trial.__name__
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
-        here = partial(whereabouts, device, modules)
-        place = workers.agreed(client, here) if client else here()
-        if place["code"] != code_fingerprint(modules):
-            raise RuntimeError(f"the workers at {cluster} run other code of lab: install the same commit there")
+        place = whereabouts_of(client, device, modules) if client else whereabouts(device, modules)
         keys = [trial_store.key([point, code, data, place["torch"], place["device"], threads]) for point in points]
         work = dict(zip(keys, points, strict=True))
         finished = {key: body for key in work if (body := trial_store.read(folder, key))}
@@ -63,8 +62,8 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
             trial_store.make(folder)
         if not cluster and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
-        report = progress or (lambda done, total: None)
-        report(len(finished), len(work))
+        report = progress or (lambda done, total, workers: None)
+        report(len(finished), len(work), workers.count(client))
         call = partial(run_trial, trial, device=place["device"], threads=threads)
         outcomes = _run_here(call, left) if client is None else workers.run(client, call, left)
         failures = []
@@ -73,7 +72,7 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
                 failures.append((work[key], outcome["failed"], outcome.get("traceback", "")))
             else:
                 finished[key] = trial_store.write(folder, key, {"parameters": work[key]} | outcome)
-            report(len(finished) + len(failures), len(work))
+            report(len(finished) + len(failures), len(work), workers.count(client))
     if failures:
         raise TrialsFailed(trial.__name__, failures, len(work))
     table = _table(points, [finished[key] for key in keys])
@@ -183,7 +182,19 @@ def whereabouts(device, modules):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 
-    return {"device": available(device), "torch": str(torch.__version__), "code": code_fingerprint(modules)}
+    python = ".".join(platform.python_version_tuple()[:2])
+    build = {"device": available(device), "torch": str(torch.__version__), "python": python}
+    return build | {"code": code_fingerprint(modules)}
+
+
+def whereabouts_of(client, device, modules):
+    """The whereabouts of a cluster. RuntimeError where its workers differ, or run another Python or lab than this."""
+    there, here = workers.agreed(client, partial(whereabouts, device, modules)), whereabouts("auto", modules)
+    if there["python"] != here["python"]:
+        raise RuntimeError(f"the workers run Python {there['python']}, but here it is {here['python']}: use the same")
+    if there["code"] != here["code"]:
+        raise RuntimeError("the workers run other code of lab: install the same commit there")
+    return there
 
 
 def _table(points, bodies):

@@ -47,7 +47,7 @@ def connected(address):
 
     try:
         client = Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without certificates
         raise ConnectionError(
             f"no Dask scheduler answers at {address}: check the address, that `dask scheduler` runs there and that its "
             f"port can be reached from here ({error})"
@@ -63,12 +63,32 @@ def connected(address):
 
 def agreed(client, place):
     """The dict that `place()` returns on every worker. Raises RuntimeError if they differ."""
-    there = client.run(place)
+    try:
+        there = client.run(place)
+    except ImportError as error:
+        raise RuntimeError(f"a worker cannot load lab ({error}): install the same commit there") from None
     first, *others = there.values()
     if any(other != first for other in others):
         found = "\n".join(f"  {worker}: {value}" for worker, value in there.items())
         raise RuntimeError(f"the workers differ, so their trials would too; install the same on all:\n{found}")
     return first
+
+
+def slots(client):
+    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs, else a thread."""
+    there = client.scheduler_info(n_workers=-1)["workers"]
+    gpus = {name: int(worker["resources"].get("GPU", 0)) for name, worker in there.items()}
+    if any(gpus.values()):  # dask worker --resources GPU=1
+        return gpus, {"GPU": 1}
+    return {name: worker["nthreads"] for name, worker in there.items()}, None
+
+
+def count(client):
+    """How many workers there are now; without a client it is this process."""
+    try:
+        return len(client.nthreads()) if client else 1
+    except Exception:  # a cluster that goes away is reported by whoever waits for its trials
+        return 0
 
 
 def run(client, call, left):
@@ -79,7 +99,7 @@ def run(client, call, left):
     """
     from dask.distributed import KilledWorker
 
-    executor = client.get_executor(pure=False, retries=2)
+    executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
 
     def outcome(future):
         try:

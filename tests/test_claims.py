@@ -211,7 +211,7 @@ def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
     assert set(summary.collect(tmp_path / "quick").verdict) <= {"pending", "open"}, (
         "without run.json a run is unfinished"
     )
-    (folder / "run.json").write_text("{}")
+    results.write_run(folder, {})
     table = summary.collect(tmp_path / "quick")
     assert list(table.id) == list(LEDGER) and list(table.columns) == list(Verdict.model_fields)
     rows = table.set_index("id")

@@ -30,7 +30,7 @@ class Run:
 
     @property
     def title(self):
-        return parameters.title_of(self.notebook)
+        return parameters.title_of(self.notebook).replace("<", "‹")  # the theme prints titles as they are
 
     @property
     def minutes(self):
@@ -68,11 +68,13 @@ class Run:
 
 
 def finished_runs():
-    """Runs of quick, then of full; in each the exercises in order."""
+    """Runs of quick, then of full; in each the exercises in order. ValueError names what is not as a run left it."""
     found = []
     for profile in ("quick", "full"):
         for notebook in parameters.notebooks():
             folder = results.project_root() / "results" / profile / notebook.stem
             if record := results.read_run(folder):
+                if damaged := results.damaged(folder, record):
+                    raise ValueError(f"{folder}: {', '.join(damaged)} is damaged; `lab run` makes it anew")
                 found.append(Run(notebook, profile, folder, record))
     return found
