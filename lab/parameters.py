@@ -8,7 +8,7 @@ import bisect
 import difflib
 import inspect
 import json
-from pathlib import Path
+import os
 from typing import Annotated
 
 import yaml
@@ -49,7 +49,7 @@ def _known_position(value):
 
 
 def _is_there(value):
-    if value and not Path(value).expanduser().exists():
+    if value and not os.path.exists(os.path.expanduser(value)):  # False for a name that no file can have
         raise ValueError("there is no such file or folder; empty: the standard library of this Python")
     return value
 

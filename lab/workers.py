@@ -47,7 +47,7 @@ def connected(address):
 
     try:
         client = Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without certificates
         raise ConnectionError(
             f"no Dask scheduler answers at {address}: check the address, that `dask scheduler` runs there and that its "
             f"port can be reached from here ({error})"

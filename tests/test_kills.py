@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import cloudpickle
 import psutil
 import pytest
 from dask.distributed import Client
@@ -139,7 +138,7 @@ class Cluster:
 
     def dask(self, *arguments):
         command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PROJECT, PROJECT / "tests")))}
         return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
     def stop(self):
@@ -183,7 +182,6 @@ def where_and_when(seed):
 
 
 def test_a_worker_with_a_gpu_takes_one_trial_at_a_time(tmp_path):
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have lab, not its tests
     cluster, seen = Cluster("--nthreads", "4", "--resources", "GPU=1"), []
     try:
         table = trials.sweep(where_and_when, {"seed": range(24)}, store=tmp_path, cluster=cluster.address,

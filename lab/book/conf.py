@@ -18,5 +18,6 @@ html_copy_source = False
 html_show_copyright = False
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
+myst_disable_syntax = ["html_block", "html_inline"]  # what looks like HTML in a notebook is text
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
