@@ -162,6 +162,9 @@ def test_the_largest_size_that_fits_is_told_and_fits(invented, eight_gib):
 MODERATE = {"d_model": 64, "n_layers": 2, "context": 64, "batch": 8, "offsets": 1000, "positions": 50,
             "lengths": [64], "score_heads": 2, "memory_lengths": [64], "heads": [2], "contexts": [64], "batches": [2],
             "elements": [1000], "plain_width": 64, "depths": [2], "longest": 64, "texts": 8,
+            "windows": 8, "widths": [64], "block_widths": [64], "start_width": 64, "start_depths": [2],
+            "code_layers": 3,
+            "deepest": 8,
             }  # fmt: skip
 
 

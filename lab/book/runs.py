@@ -30,7 +30,7 @@ class Run:
 
     @property
     def title(self):
-        return parameters.title_of(self.notebook)
+        return parameters.title_of(self.notebook).replace("<", "‹")  # the theme prints titles as they are
 
     @property
     def minutes(self):
