@@ -212,7 +212,7 @@ def test_a_cluster_that_loses_a_worker_and_then_its_scheduler(undisturbed, job, 
     processes[1].kill()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert f"{address}: 3 workers, 3 trials at once" in err and "dashboard http" in err
+    assert f"{address}: 3 workers, 3 trials at once" in err
     for name, table in tables(job).items():
         pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
 
