@@ -37,18 +37,18 @@ class Relu(FeedForward, kind="relu"):
 
 
 class Gelu(FeedForward, kind="gelu"):
-    activation = nn.GELU
-
-
-class GeluDropout(Gelu, kind="gelu-dropout"):
-    """Gelu that drops units in training, of the hidden layer, of the output, or of both. Srivastava 2014.
+    """Exact; in training units of the hidden layer, of the output, or of both may be dropped. Srivastava 2014.
 
     x ── W1 ── act ── dropout ── W2 ── dropout ──      torch's own random numbers: seed them before training
     """
 
+    activation = nn.GELU
+
     def __init__(self, config, *, ratio=None, hidden=0.0, output=0.0):
         super().__init__(config, ratio=ratio)
-        self.drop_hidden, self.drop_output = nn.Dropout(hidden), nn.Dropout(output)
+        self.drop_hidden, self.drop_output = (
+            nn.Dropout(share) if share else nn.Identity() for share in (hidden, output)
+        )
 
     def forward(self, x):
         return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
