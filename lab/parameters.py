@@ -158,7 +158,7 @@ TYPES = {
     "batch_sizes": some(whole(1, 4096)),
     "bias_steps": Count,
     "parity_steps": Count,
-    "longest_run": whole(27),
+    "longest_run": whole(27, 10**6),
     "side": whole(2, 64),
     "grid_steps": Count,
 }
