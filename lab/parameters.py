@@ -161,6 +161,9 @@ TYPES = {
     "longest_run": whole(27, 10**6),
     "side": whole(2, 64),
     "grid_steps": Count,
+    "answer_steps": Count,
+    "questions": Count,
+    "fusion_steps": Count,
 }
 RULES = []
 
