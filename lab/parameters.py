@@ -162,7 +162,7 @@ TYPES = {
     "side": whole(2, 64),
     "grid_steps": Count,
     "answer_steps": Count,
-    "questions": Count,
+    "questions": whole(1, 10**6),
     "fusion_steps": Count,
 }
 RULES = []
