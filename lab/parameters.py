@@ -135,7 +135,7 @@ TYPES = {
     "code_layers": whole(3),
     "code_steps": Count,
     "elements": some(Count),
-    "depths": some(whole(2)),
+    "depths": some(whole(2, 1024)),
     "plain_width": Count,
     "dead_rates": some(Positive),
     "subjects": whole(2, 10**4),
