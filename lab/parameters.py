@@ -164,6 +164,13 @@ TYPES = {
     "answer_steps": Count,
     "questions": whole(1, 10**6),
     "fusion_steps": Count,
+    "budgets": some(Positive),
+    "budget_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
+    "fewest_steps": Count,
+    "most_steps": Count,
+    "ratios": some(Positive),
+    "ratio_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=8, multiple_of=8)]),
+    "ratio_steps": Count,
 }
 RULES = []
 
