@@ -166,6 +166,7 @@ TYPES = {
     "fusion_steps": Count,
     "budgets": some(Positive),
     "budget_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, multiple_of=4)]),
+    "budget_seeds": whole(2),
     "fewest_steps": Count,
     "most_steps": Count,
     "ratios": some(Positive),
