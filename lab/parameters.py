@@ -164,6 +164,14 @@ TYPES = {
     "answer_steps": Count,
     "questions": whole(1, 10**6),
     "fusion_steps": Count,
+    "budgets": some(Positive),
+    "budget_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=4, le=4096, multiple_of=4)]),
+    "budget_seeds": whole(2, 10**4),
+    "fewest_steps": Count,
+    "most_steps": Count,
+    "ratios": some(Annotated[Positive, Field(ge=0.1, le=64)]),
+    "ratio_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=8, le=4096, multiple_of=8)]),
+    "ratio_steps": Count,
 }
 RULES = []
 
@@ -211,6 +219,16 @@ def a_bend_shows_at_four_sizes(scaling_widths, longest_run):
     ratios = {b / a for a, b in zip(scaling_widths, scaling_widths[1:], strict=False)}
     if len(scaling_widths) < 4 or len(ratios) > 1 or min(ratios) <= 1:
         raise ValueError(f"scaling_widths: {scaling_widths} are not four or more, each as many times the one before")
+
+
+@rule
+def budgets_can_be_judged(budgets, budget_widths, ratios, ratio_widths, steps, d_model):
+    for name, values, least in (("budgets", budgets, 2), ("budget_widths", budget_widths, 3), ("ratios", ratios, 3),
+                                ("ratio_widths", ratio_widths, 2)):  # fmt: skip
+        if len(values) < least:
+            raise ValueError(f"{name}: {values} are too few, a lowest point or a trend needs {least}")
+    if steps < 8 or d_model % 8:
+        raise ValueError(f"steps: {steps} and d_model {d_model}; at least 8, and a multiple of 8, are needed")
 
 
 @rule

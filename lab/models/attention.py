@@ -20,7 +20,11 @@ class Attention(nn.Module):
         self.position = position
 
     def forward(self, x, cache=None, **visible):
-        q, k, v = self.heads.split(x)  # (b, h, t, d), (b, g, t, d)
+        if cache is None or not self.heads.reach:
+            q, k, v = self.heads.split(x)  # (b, h, t, d), (b, g, t, d)
+        else:
+            seen = cache.remember(x, self.heads.reach)
+            q, k, v = (part[:, :, -x.shape[1] :] for part in self.heads.split(seen))
         q, k = self.query_norm(q), self.key_norm(k)
         q, k = self.position.at_query_key(q, k, start=0 if cache is None else cache.length)
         if cache is not None:
@@ -38,6 +42,13 @@ class Cache:
         self.keys = torch.empty(batch, kv_heads, context, d_head, **tensor)
         self.values = torch.empty(batch, kv_heads, context, d_value or d_head, **tensor)
         self.length = 0
+        self.recent = None
+
+    def remember(self, x, reach):
+        """x (b, t, m) after the `reach` inputs before it, as far as there are any."""
+        seen = x if self.recent is None else torch.cat([self.recent, x], 1)
+        self.recent = seen[:, -reach:]
+        return seen
 
     def extend(self, k, v):
         """All keys and values so far, the new ones last. ValueError when the cache is full."""
