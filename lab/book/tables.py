@@ -25,8 +25,7 @@ def scoreboard(runs):
     seen = {row["id"] for row in rows}
     nowhere = {"profile": "", "size": "", "device": "", "stem": ""}
     rows += [c.unjudged.model_dump() | nowhere for c in ledger.values() if c.id not in seen]
-    exercises = [f"1.{n}" for n in range(1, 19)] + ["beyond"]
-    ordered = sorted(ledger.values(), key=lambda claim: exercises.index(claim.exercise))
+    ordered = sorted(ledger.values(), key=lambda claim: (len(claim.exercise), claim.exercise))  # 1.2 before 1.12
     order = {claim.id: i for i, claim in enumerate(ordered)}
     return pd.DataFrame(rows).sort_values("id", key=lambda ids: ids.map(order), kind="stable")
 
