@@ -180,8 +180,10 @@ class Progress:
 
 
 def provenance():
-    """Where a run happened: commit, versions, machine, device, threads."""
+    """Where a run happened: commit, versions, machine, device, threads, whose products of matrices its trials use."""
     import torch
+
+    from lab import products
 
     def git(*arguments):
         command = ["git", "-C", str(results.project_root()), *arguments]
@@ -194,6 +196,7 @@ def provenance():
         "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         "device": str(device()),
         "threads": torch.get_num_threads(),
+        "products": "oneDNN" if products.replaceable() else "torch's own",
     }
 
 

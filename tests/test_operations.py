@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import attention_macs, feedforward_macs
 from lab.measure.timing import seconds_a_call
-from lab.models import operations
+from lab.models import ModelConfig, Transformer, operations
 from lab.models.explicit import attention_call
 
 
@@ -37,6 +38,18 @@ def test_checkpoints_keep_less_and_change_no_gradient():
     plain, checkpointed = (operations.training_step(3, 16, 64, 2, flag) for flag in (False, True))
     assert all(torch.equal(*pair) for pair in zip(plain(), checkpointed(), strict=True))
     assert operations.saved_bytes(checkpointed) < operations.saved_bytes(plain) / 2
+
+
+@pytest.mark.parametrize("residual", ["pre", "post", "reversible"])
+def test_a_step_gives_the_gradients_of_a_model_with_that_residual(residual):
+    got = operations.training_step(2, 8, 16, 4, residual=residual)()
+    config = ModelConfig(vocabulary=256, context=8, d_model=16, n_layers=2, n_heads=1, residual=residual)
+    model = Transformer(config)
+    tokens = torch.randint(256, (4, 9), generator=torch.Generator().manual_seed(0))
+    F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    for a, p in zip(got, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+        assert a.abs().max() > 0
 
 
 def test_short_calls_fill_their_time_and_keep_their_names():

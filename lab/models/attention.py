@@ -20,11 +20,7 @@ class Attention(nn.Module):
         self.position = position
 
     def forward(self, x, cache=None, **visible):
-        if cache is None or not self.heads.reach:
-            q, k, v = self.heads.split(x)  # (b, h, t, d), (b, g, t, d)
-        else:
-            seen = cache.remember(x, self.heads.reach)
-            q, k, v = (part[:, :, -x.shape[1] :] for part in self.heads.split(seen))
+        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)  # (b, h, t, d), (b, g, t, d)
         q, k = self.query_norm(q), self.key_norm(k)
         q, k = self.position.at_query_key(q, k, start=0 if cache is None else cache.length)
         if cache is not None:
@@ -47,7 +43,7 @@ class Cache:
     def remember(self, x, reach):
         """x (b, t, m) after the `reach` inputs before it, as far as there are any."""
         seen = x if self.recent is None else torch.cat([self.recent, x], 1)
-        self.recent = seen[:, -reach:]
+        self.recent = seen[:, max(0, seen.shape[1] - reach) :]
         return seen
 
     def extend(self, k, v):

@@ -20,13 +20,17 @@ class Convolved(Heads, kind="convolved"):
         super().__init__(config)
         if width < 1:
             raise ValueError(f"the convolution of heads needs a width of at least 1, got {width}")
-        self.reach = width - 1
+        self.reach = width - 1  # positions before its own that a query, key or value is made of
         start = torch.full((self.qkv.out_features, width), 0.5 / width)
         start[:, 0] = 0.5
         self.taps = nn.Parameter(start)  # (channels, width)
 
     def split(self, x):
         return self.across(x, x)
+
+    def following(self, x, cache):
+        seen = cache.remember(x, self.reach)
+        return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
 
     def _project(self, x, rows):
         p, taps = super()._project(x, rows), self.taps[rows].unflatten(0, (-1, self.d))  # (b, h, t, d), (h, d, width)

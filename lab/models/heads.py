@@ -14,8 +14,6 @@ from lab.models.seams import Seam
 class Heads(nn.Module, Seam):
     """Every head projects the whole stream; the concatenation is projected back by W_O. Vaswani 2017 §3.2.2."""
 
-    reach = 0  # positions before its own that a query, key or value is made of
-
     def __init__(self, config):
         super().__init__()
         self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
@@ -27,6 +25,10 @@ class Heads(nn.Module, Seam):
         """x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
         heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
         return heads.split([self.n, self.kv, self.kv], dim=1)
+
+    def following(self, x, cache):
+        """`split` for x (b, t, m) that comes after the positions in `cache`."""
+        return self.split(x)
 
     def across(self, x, memory):
         """Queries of x (b, t, m), keys and values of memory (b, s, m): q (b, h, t, d) and k, v (b, g, s, d)."""

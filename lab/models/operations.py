@@ -62,10 +62,11 @@ def reused_call(n, d_head, heads, buffer):
     return call
 
 
-def training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
-    """A call that returns the gradients of a causal model's loss; checkpointed, each block runs again in the backward
-    pass and keeps only its input (Chen 2016)."""
-    config = ModelConfig(vocabulary=256, context=n, d_model=d, n_layers=n_layers, n_heads=max(1, d // 64))
+def training_step(n_layers, n, d, batch, checkpointed=False, residual="pre", device="cpu"):
+    """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep; checkpointed, each block
+    runs again in the backward pass and keeps only its input (Chen 2016)."""
+    heads = max(1, d // 64)
+    config = ModelConfig(vocabulary=256, context=n, d_model=d, n_layers=n_layers, n_heads=heads, residual=residual)
     model = Transformer(config).to(device)
     if checkpointed:
         for block in model.blocks:
@@ -79,9 +80,9 @@ def training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
     return call
 
 
-def run_training_step(n_layers, n, d, batch, checkpointed, device="cpu"):
+def run_training_step(*sizes, **options):
     """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count in the peak."""
-    training_step(n_layers, n, d, batch, checkpointed, device)()
+    training_step(*sizes, **options)()
 
 
 def saved_bytes(call):

@@ -1,0 +1,81 @@
+"""Matrix products at the full speed of the processor: MKL runs at half of it on AVX-512 that is not Intel's."""
+
+import warnings
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+
+import torch
+
+LEAST = 2**21  # multiply-adds in a product; a smaller one costs more to hand over than it saves
+_lock = Lock()
+_using = 0  # blocks of `fast` that are running now, in any thread
+_library = None
+
+
+@cache
+def replaceable():
+    """Whether oneDNN is the faster one here, and torch lets its product be replaced."""
+    known = hasattr(torch.library, "get_kernel") and hasattr(torch.cpu, "get_capabilities")
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    if not (known and both and torch.backends.cpu.get_cpu_capability() == "AVX512"):
+        return False
+    return "Intel" not in torch.cpu.get_capabilities().get("cpu_name", "Intel")
+
+
+@contextmanager
+def fast():
+    """Inside, large float32 products of two matrices on the CPU are oneDNN's, where it is faster.
+
+    They replace the kernels below autograd, so that gradients, counters of operations and every model of torch stay as
+    they are; results differ by rounding. The last block to end, of all threads, puts torch's own kernels back.
+    """
+    if replaceable():
+        _count(1)
+    try:
+        yield
+    finally:
+        if replaceable():
+            _count(-1)
+
+
+def _count(change):
+    global _using, _library
+    with _lock:
+        _using += change
+        if _using and _library is None:
+            _library = _registered()
+        elif not _using:
+            _library._destroy()
+            _library = None
+
+
+def _registered():
+    """The torch.library.Library that holds the replaced kernels."""
+    own_mm, own_addmm = (torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm"))
+    linear = torch.ops.mkldnn._linear_pointwise.default
+
+    def large(a, b):
+        fits = a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0]
+        least = LEAST if a.is_contiguous() else 2 * LEAST  # oneDNN copies a first factor that is not
+        return fits and a.shape[0] * a.shape[1] * b.shape[1] >= least
+
+    def mm(keys, a, b):
+        if not large(a, b):
+            return own_mm.call_boxed(keys, a, b)
+        if not a.is_contiguous() and b.numel() < a.numel():  # let the smaller one be the copied
+            return linear(b.t(), a, None, "none", [], "").t().contiguous()
+        return linear(a, b.t(), None, "none", [], "")
+
+    def addmm(keys, bias, a, b, *, beta=1, alpha=1):
+        row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32  # what oneDNN adds
+        if row and beta == alpha == 1 and large(a, b):
+            return linear(a, b.t(), bias, "none", [], "")
+        return own_addmm.call_boxed(keys, bias, a, b, beta=beta, alpha=alpha)
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced is the aim
+        for kernel in (mm, addmm):
+            library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
+    return library
