@@ -43,11 +43,13 @@ def draw(plot, table):
 
 
 def save(figure, stem):
-    """Write stem.png and stem.svg."""
+    """Write stem.png and stem.svg; returns the bytes of the PNG."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".png").write_bytes(png(figure))
+    picture = png(figure)
+    stem.with_suffix(".png").write_bytes(picture)
     with mpl.rc_context(STYLE):
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+    return picture
 
 
 def png(figure):

@@ -19,6 +19,7 @@ from lab import sources
 from lab.sources import ImpureTrial
 
 PACKAGE = Path(__file__).parent
+LIBRARY = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _CODE_IN_USE = {}  # module name -> (spec, source) of the package's modules that this process runs
 
 
@@ -28,12 +29,14 @@ def trial_fingerprint(trial, *, root=PACKAGE):
     Raises ImpureTrial if the trial reads a global or enclosing variable that holds data, and RuntimeError if a module
     was edited after this process imported it, since the process would still run the old code.
     """
-    return _code_of(trial, root).digest()
+    return trial_code(trial, root=root).digest()
 
 
-def trial_modules(trial, *, root=PACKAGE):
-    """The sorted names of the package's modules whose sources count in `trial_fingerprint(trial)`."""
-    return sorted(_code_of(trial, root).modules)
+def trial_code(trial, *, root=PACKAGE):
+    """The `Code` behind `trial_fingerprint`."""
+    found = Code(root, running=True)
+    found.add_trial(trial)
+    return found
 
 
 def code_fingerprint(code, *, root=PACKAGE):
@@ -48,12 +51,6 @@ def code_fingerprint(code, *, root=PACKAGE):
         for module in code:
             found.add_dotted(module)
     return found.digest()
-
-
-def _code_of(trial, root):
-    found = Code(root, running=True)
-    found.add_trial(trial)
-    return found
 
 
 class Code:
@@ -116,23 +113,7 @@ class Code:
 
     def _follow(self, tree, here, names=()):
         """Add what the imports of `tree` name, and what is used as an attribute of an imported module."""
-        bound, uses = dict(names), []
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    uses.append(alias.name)
-                    top = alias.name.partition(".")[0]
-                    bound[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom):
-                above = here.split(".")[: len(here.split(".")) - node.level + 1] if node.level else []
-                base = ".".join([*above, *([node.module] if node.module else [])])
-                for alias in node.names:
-                    uses.append(f"{base}.{alias.name}")
-                    bound[alias.asname or alias.name] = uses[-1]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and (chain := sources.attribute_chain(node)) and chain[0] in bound:
-                uses.append(".".join([bound[chain[0]], *chain[1:]]))
-        for dotted in uses:
+        for dotted in sources.used(tree, here, tuple(dict(names).items())):
             if dotted.partition(".")[0] == self.package:
                 self.add_dotted(dotted)
 
@@ -227,8 +208,7 @@ def _is_installed(module):
     file = getattr(found, "__file__", None)
     if found is None or file is None:
         return found is None or found.__spec__ is not None
-    library = any(file.startswith(sysconfig.get_path(name) + "/") for name in ("stdlib", "platstdlib"))
-    return library or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return file.startswith(LIBRARY) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def _check_in_use(module, file, source):

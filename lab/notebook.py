@@ -93,8 +93,8 @@ class Study:
     def figure(self, stem, frame, plot):
         """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG."""
         figure = figures.draw(plot, self.table(stem, frame))
-        figures.save(figure, self.folder / "figures" / stem)
-        show(figure)
+        show(figures.save(figure, self.folder / "figures" / stem))
+        plt.close(figure)
 
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
@@ -104,7 +104,9 @@ class Study:
         from ipywidgets import interactive
 
         def drawn(**values):
-            return figures.draw(lambda _: plot(**values), None)
+            picture = figures.png(figure := figures.draw(lambda _: plot(**values), None))
+            plt.close(figure)
+            return picture
 
         panel, live = interactive(lambda **values: show(drawn(**values)), **controls), {}
         if not os.environ.get("LAB_PROGRESS"):
@@ -156,11 +158,10 @@ class Study:
         return shown.style.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
 
 
-def show(figure, live=None):
-    """Display a figure, whatever the backend, and close it; `live` is shown in its place where widgets run."""
-    picture = base64.b64encode(figures.png(figure)).decode()
-    display({"image/png": picture, "text/plain": "a figure"} | (live or {}), raw=True)
-    plt.close(figure)
+def show(picture, live=None):
+    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run."""
+    shown = {"image/png": base64.b64encode(picture).decode(), "text/plain": "a figure"}
+    display(shown | (live or {}), raw=True)
 
 
 class Progress:

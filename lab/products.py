@@ -10,7 +10,6 @@ import torch
 LEAST = 2**21  # multiply-adds in a product; a smaller one costs more to hand over than it saves
 _lock = Lock()
 _using = 0  # blocks of `fast` that are running now, in any thread
-_library = None
 
 
 @cache
@@ -27,8 +26,9 @@ def replaceable():
 def fast():
     """Inside, large float32 products of two matrices on the CPU are oneDNN's, where it is faster.
 
-    They replace the kernels below autograd, so that gradients, counters of operations and every model of torch stay as
-    they are; results differ by rounding. The last block to end, of all threads, puts torch's own kernels back.
+    The kernels below autograd are replaced, so gradients, counters of operations and every model of torch stay as they
+    are; results differ by rounding. Torch's own kernels compute again when the last block, of all threads, has ended;
+    until this process ends every product takes 2 microseconds more on its way to them.
     """
     if replaceable():
         _count(1)
@@ -40,18 +40,14 @@ def fast():
 
 
 def _count(change):
-    global _using, _library
+    global _using
     with _lock:
+        _replace()
         _using += change
-        if _using and _library is None:
-            _library = _registered()
-        elif not _using:
-            _library._destroy()
-            _library = None
 
 
-def _registered():
-    """The torch.library.Library that holds the replaced kernels."""
+@cache
+def _replace():
     own_mm, own_addmm = (torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm"))
     linear = torch.ops.mkldnn._linear_pointwise.default
 
@@ -61,7 +57,7 @@ def _registered():
         return fits and a.shape[0] * a.shape[1] * b.shape[1] >= least
 
     def mm(keys, a, b):
-        if not large(a, b):
+        if not (_using and large(a, b)):
             return own_mm.call_boxed(keys, a, b)
         if not a.is_contiguous() and b.numel() < a.numel():  # let the smaller one be the copied
             return linear(b.t(), a, None, "none", [], "").t().contiguous()
@@ -69,7 +65,7 @@ def _registered():
 
     def addmm(keys, bias, a, b, *, beta=1, alpha=1):
         row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32  # what oneDNN adds
-        if row and beta == alpha == 1 and large(a, b):
+        if _using and row and beta == alpha == 1 and large(a, b):
             return linear(a, b.t(), bias, "none", [], "")
         return own_addmm.call_boxed(keys, bias, a, b, beta=beta, alpha=alpha)
 
@@ -78,4 +74,4 @@ def _registered():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced is the aim
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
-    return library
+    return library  # whose end would be theirs

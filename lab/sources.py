@@ -22,6 +22,29 @@ def attribute_chain(node):
     return [node.id, *reversed(names)] if isinstance(node, ast.Name) else None
 
 
+@functools.lru_cache(maxsize=1024)
+def used(tree, here="", names=()):
+    """The dotted names that the imports of `tree` in the package `here` lead to, and what it uses as attributes of an
+    imported module; `names` are pairs (name, module) of modules that it knows without an import."""
+    bound, uses = dict(names), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                uses.append(alias.name)
+                top = alias.name.partition(".")[0]
+                bound[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            above = here.split(".")[: len(here.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                uses.append(f"{base}.{alias.name}")
+                bound[alias.asname or alias.name] = uses[-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (chain := attribute_chain(node)) and chain[0] in bound:
+            uses.append(".".join([bound[chain[0]], *chain[1:]]))
+    return tuple(dict.fromkeys(uses))
+
+
 @functools.cache
 def parsed(text):
     """The syntax tree of a file's text, without docstrings, and the same as text."""

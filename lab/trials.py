@@ -17,7 +17,7 @@ from pathlib import Path
 from lab import store as trial_store
 from lab import workers
 from lab.device import available, current
-from lab.fingerprint import code_fingerprint, trial_fingerprint, trial_modules
+from lab.fingerprint import code_fingerprint, trial_code
 
 RECORDED = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
 
@@ -49,7 +49,8 @@ def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto",
     have finished.
     """
     points = _points(trial, grid)
-    code, modules = trial_fingerprint(trial), trial_modules(trial)
+    code = trial_code(trial)
+    modules, code = sorted(code.modules), code.digest()
     folder = Path(store) / trial.__name__
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.fingerprint import ImpureTrial, code_fingerprint, trial_fingerprint, trial_modules
+from lab.fingerprint import ImpureTrial, code_fingerprint, trial_code, trial_fingerprint
 
 PROJECT = Path(__file__).parents[1]
 
@@ -108,7 +108,7 @@ TRIAL = """
 
 def test_closure_follows_every_kind_of_import(toy):
     expected = ["toy", "toy.models", "toy.models.block", "toy.models.register", "toy.shapes", "toy.training"]
-    assert trial_modules(local_trial(toy, TRIAL), root=toy) == expected
+    assert sorted(trial_code(local_trial(toy, TRIAL), root=toy).modules) == expected
 
 
 @pytest.mark.parametrize(

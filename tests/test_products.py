@@ -13,7 +13,9 @@ pytestmark = pytest.mark.skipif(not products.replaceable(), reason="torch's own 
 
 
 def replaced():
-    return "products.py" in torch._C._dispatch_dump("aten::mm")
+    """Whether a product is oneDNN's now: those with an `out` never are, and it rounds differently."""
+    a, b = drawn(512, 512), drawn(512, 512, seed=1)
+    return not torch.equal(a @ b, torch.mm(a, b, out=torch.empty(512, 512)))
 
 
 def drawn(*shape, seed=0, **kind):
@@ -70,8 +72,7 @@ def test_wrong_shapes_raise_torchs_own_error():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_torch_is_as_before_outside(fails):
-    a, b = drawn(512, 512), drawn(512, 512, seed=1)
-    own = a @ b
+    assert not replaced()
     try:
         with products.fast(), products.fast():
             assert replaced()
@@ -79,7 +80,7 @@ def test_torch_is_as_before_outside(fails):
                 raise KeyError
     except KeyError:
         pass
-    assert not replaced() and torch.equal(a @ b, own)
+    assert not replaced()
 
 
 def test_the_last_thread_puts_torch_back():
@@ -96,7 +97,6 @@ def test_the_last_thread_puts_torch_back():
             inside.wait()
             left.wait()
             seen.append(replaced())
-            drawn(512, 512) @ drawn(512, 512)
 
     threads = [Thread(target=short), Thread(target=long)]
     for thread in threads:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab.tasks.code import KINDS, Code, annotate, read_corpus
+from lab.tasks.code import KINDS, Code, annotate, read_corpus, split
 from lab.tasks.sequences import ConjunctiveLookup, Lookup, accuracy
 
 
@@ -106,7 +106,7 @@ def test_the_standard_library_is_the_text_where_none_is_given():
 @pytest.mark.parametrize("path", ["standard library", "folder"])
 def test_training_and_validation_share_no_file(path, folder):
     path = "" if path == "standard library" else str(folder)
-    train, validation = Code(path=path)._split
+    train, validation = split(path)
     files, _ = read_corpus(path)
     assert train | validation == files and not set(train) & set(validation)
     sizes = [sum(map(len, part.values())) for part in (train, validation)]
@@ -116,24 +116,25 @@ def test_training_and_validation_share_no_file(path, folder):
 
 
 def test_the_split_of_a_file_stays_when_others_come_and_go(folder):
-    before = set(Code(path=str(folder))._split[1])
+    before = set(split(str(folder))[1])
     (folder / "another.py").write_text("x = 1\n")
     read_corpus.cache_clear()
-    assert set(Code(path=str(folder))._split[1]) - {"another.py"} == before
+    split.cache_clear()
+    assert set(split(str(folder))[1]) - {"another.py"} == before
 
 
 def test_a_single_file_is_cut_in_two(tmp_path):
     text = bytes(range(256)) * 10
     (tmp_path / "all bytes.bin").write_bytes(text)
     task = Code(context=16, path=str(tmp_path / "all bytes.bin"))
-    (train,), (validation,) = (part.values() for part in task._split)
+    (train,), (validation,) = (part.values() for part in split(task.path))
     assert train + validation == text and len(train) == 2304
     assert task.batch(generator(), 3)[0].shape == (3, 16)
 
 
 def test_targets_are_the_tokens_one_byte_on(folder):
     task = Code(context=16, path=str(folder))
-    train, validation = (b"\n".join(part.values()) for part in task._split)
+    train, validation = (b"\n".join(part.values()) for part in split(task.path))
     for (tokens, targets), text in ((task.batch(generator(), 30), train), (task.validation(30), validation)):
         assert tokens.shape == targets.shape == (30, 16)
         assert torch.equal(tokens[:, 1:], targets[:, :-1])

@@ -58,8 +58,8 @@ def copy_notebook(run, path):
     """The executed notebook, without what needs a live kernel, and with a way back to its tables."""
     notebook = nbformat.read(run.folder / "notebook.ipynb", 4)
     notebook.metadata.pop("widgets", None)
-    title, *rest = notebook.cells[0].source.split("\n", 1)
-    notebook.cells[0].source = "\n".join([title.replace("<", "‹"), *rest])  # the theme prints titles as they are
+    _, *rest = notebook.cells[0].source.split("\n", 1)
+    notebook.cells[0].source = "\n".join([f"# {run.title}", *rest])
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)

@@ -48,25 +48,12 @@ class Code:
     vocabulary = 256
 
     @cached_property
-    def _split(self):
-        files, _ = read_corpus(self.path)
-        if len(files) == 1:  # a single file is cut in two
-            ((name, text),) = files.items()
-            cut = int(len(text) * (1 - self.validation_share))
-            return {name: text[:cut]}, {name: text[cut:]}
-        held_out = {
-            n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < self.validation_share
-        }
-        train = {n: t for n, t in files.items() if n not in held_out}
-        return train, {n: files[n] for n in files if n in held_out}
-
-    @cached_property
     def _bytes(self):
-        parts = [np.frombuffer(b"\n".join(part.values()), dtype=np.uint8) for part in self._split]
+        parts = _joined(self.path, self.validation_share)
         for name, part in zip(("training", "validation"), parts, strict=True):
             if len(part) <= self.context + 1:
                 raise ValueError(f"the {name} text of corpus {self.path!r} has {len(part)} bytes, too few for a window")
-        return [torch.from_numpy(part.astype(np.int64)) for part in parts]
+        return parts
 
     @property
     def hash(self):
@@ -125,10 +112,29 @@ class Code:
 
 
 @lru_cache(maxsize=4)
+def split(path="", validation_share=0.1):
+    """Files for training and for validation, two dicts like the corpus's; a single file is cut in two."""
+    files, _ = read_corpus(path)
+    if len(files) == 1:
+        ((name, text),) = files.items()
+        cut = int(len(text) * (1 - validation_share))
+        return {name: text[:cut]}, {name: text[cut:]}
+    held_out = {n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < validation_share}
+    return {n: t for n, t in files.items() if n not in held_out}, {n: files[n] for n in files if n in held_out}
+
+
+@lru_cache(maxsize=4)
+def _joined(path, validation_share):
+    """All bytes for training and all for validation, as integers."""
+    parts = [np.frombuffer(b"\n".join(part.values()), dtype=np.uint8) for part in split(path, validation_share)]
+    return [torch.from_numpy(part.astype(np.int64)) for part in parts]
+
+
+@lru_cache(maxsize=4)
 def _annotations(path, validation_share, limit=1_000_000):
     """Validation text up to about `limit` bytes with kinds, openers and last uses, without files that do not parse."""
     texts, kinds, openers, uses, start = [], [], [], [], 0
-    for text in Code(path=path, validation_share=validation_share)._split[1].values():
+    for text in split(path, validation_share)[1].values():
         try:
             kind, opener = annotate(text)
         except (SyntaxError, UnicodeDecodeError, ValueError):

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from lab.tasks.code import Code
+from lab.tasks.code import split
 
 OPENERS = "([{"
 CLOSERS = ")]}"
@@ -72,7 +72,7 @@ class Definitions:
 def _bank(path, length, names, windows, held_out):
     """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows, length)."""
     rows = []
-    for text in Code(path=path)._split[int(held_out)].values():
+    for text in split(path)[int(held_out)].values():
         try:
             spelled, parent = tokens_and_parents(text)
         except (SyntaxError, UnicodeDecodeError, ValueError, RecursionError, tokenize.TokenError):
