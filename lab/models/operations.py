@@ -62,7 +62,7 @@ def reused_call(n, d_head, heads, buffer):
     return call
 
 
-def training_step(n_layers, n, d, batch, checkpointed=False, residual="pre", device="cpu"):
+def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre"):
     """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep; checkpointed, each block
     runs again in the backward pass and keeps only its input (Chen 2016)."""
     heads = max(1, d // 64)
