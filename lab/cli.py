@@ -268,7 +268,7 @@ def doctor():
 
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
-    from lab import parameters
+    from lab import parameters, rules
     from lab.results import project_root
 
     problems = []
@@ -284,7 +284,7 @@ def doctor():
     except NoSuchKernel:
         problems.append("there is no python3 kernel: pip install ipykernel")
     typer.echo(f"cores      {os.cpu_count()}")
-    typer.echo(f"memory     {parameters.available_memory() / 2**30:.1f} GiB available")
+    typer.echo(f"memory     {rules.available_memory() / 2**30:.1f} GiB available")
     root = project_root()
     typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
     if not os.access(root / "results", os.W_OK):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
 from typer.testing import CliRunner
 
-from lab import parameters, workers
+from lab import parameters, rules, workers
 from lab.cli import app
 from lab.results import project_root
 
@@ -41,7 +41,7 @@ def plans(monkeypatch):
     monkeypatch.setattr(AsyncKernelManager, "start_kernel", no_kernel)
     monkeypatch.setattr("lab.cli.run_all", lambda todo, *_: reached.append(todo))
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(rules, "available_memory", lambda: 8 * 2**30)
     return reached
 
 

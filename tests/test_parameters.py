@@ -11,9 +11,11 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lab import parameters
-from lab.parameters import PROFILES, RULES, TYPES, Refused, notebooks, of_profile, read_declared, read_file, validate
+from lab import parameters, rules
+from lab.limits import PROFILES, TYPES, Positive
+from lab.parameters import Refused, notebooks, of_profile, read_declared, read_file, validate
 from lab.results import project_root
+from lab.rules import RULES
 
 NOTEBOOKS = {notebook.stem: notebook for notebook in notebooks()}
 FILES = sorted((project_root() / "experiments").glob("*/*.yaml"))
@@ -41,12 +43,12 @@ def invented(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def invented_type(monkeypatch):
-    monkeypatch.setitem(TYPES, "learning_rate", parameters.Positive)
+    monkeypatch.setitem(TYPES, "learning_rate", Positive)
 
 
 @pytest.fixture
 def eight_gib(monkeypatch):
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(rules, "available_memory", lambda: 8 * 2**30)
 
 
 # What is in the project
@@ -55,7 +57,7 @@ def eight_gib(monkeypatch):
 @each_notebook
 def test_every_parameter_of_every_notebook_has_a_type(notebook):
     declared = read_declared(notebook)
-    assert set(declared) <= set(TYPES), "name its type and limits in lab.parameters.TYPES"
+    assert set(declared) <= set(TYPES), "name its type and limits in lab.limits.TYPES"
     assert list(declared)[:2] == ["profile", "results"]
     assert validate(notebook, {}, "defaults") == declared, "the defaults are valid, and are what they are read as"
     assert declared["profile"] == "quick" and declared["results"] == ""
@@ -168,7 +170,7 @@ MODERATE = {"d_model": 64, "n_layers": 2, "context": 64, "batch": 8, "offsets": 
             }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", [r for r in parameters.RULES if "memory" in r.__name__], ids=lambda r: r.__name__)
+@pytest.mark.parametrize("check", [r for r in RULES if "memory" in r.__name__], ids=lambda r: r.__name__)
 def test_each_size_that_exhausts_memory_is_named(check, eight_gib):
     sizes = {name: MODERATE[name] for name in inspect.signature(check).parameters}
     check(**sizes)
