@@ -141,7 +141,7 @@ def plot(table):
         ax.set(xlabel="d_model")
     axes[0].set(yscale="log", ylabel="tokens per second", title="One training step, one thread")
     axes[1].set(ylim=(0, None), ylabel="GFLOP/s", title="Counted operations over time")
-    axes[1].legend(loc="lower right", fontsize=7)
+    axes[0].legend(*axes[1].get_legend_handles_labels(), loc="lower left")
 
 
 def main(given=None):
