@@ -66,7 +66,8 @@ def run(
         with batch.only_one(folder):
             failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
             for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
-                summary.summarise(place)
+                if summary.outdated(place):
+                    summary.summarise(place)
     except (parameters.Refused, ValueError) as error:
         refuse(error)
     except (ConnectionError, RuntimeError) as error:

@@ -33,6 +33,13 @@ def overview(folder, prefix=""):
     return "\n".join(lines)
 
 
+def outdated(folder):
+    """Whether a run or the ledger is newer than what `summarise` wrote."""
+    written, ledger = folder / "claims.csv", results.project_root() / "experiments" / "claims.yaml"
+    newest = max(path.stat().st_mtime for path in (ledger, *folder.glob("*/run.json")))
+    return not written.exists() or written.stat().st_mtime <= newest
+
+
 def summarise(folder):
     """Write claims.csv and README.md of a profile from its finished runs."""
     runs = [run for notebook in parameters.notebooks() if (run := results.read_run(folder / notebook.stem))]
