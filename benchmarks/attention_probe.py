@@ -11,6 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2Model
 
 from lab.measure import attention, cost, statistics
+from lab.measure.memory import peak_memory
 
 
 @cache
@@ -50,7 +51,8 @@ def measure(n, d_model, repeats):
     torch.testing.assert_close(torch.tensor(probed(*tiny)), torch.tensor(from_maps(*tiny)), atol=1e-5, rtol=1e-4)
     calls = {name: (lambda arm=arm: arm(n, n, d_model)) for name, arm in ARMS.items()}
     table = cost.interleaved(calls, repeats, warmup=0)
-    table["peak_bytes"] = [cost.peak_memory(ARMS[name], n, n, d_model, warmup_args=tiny) for name in table.name]
+    sizes = [(n, n, d_model)]
+    table["peak_bytes"] = [peak_memory(ARMS[name], sizes, warmup_args=tiny)[0] for name in table.name]
     return table
 
 

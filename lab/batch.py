@@ -78,16 +78,16 @@ class Job:
         import papermill
 
         aside = self.results / ".running" / self.profile
-        shutil.rmtree(aside / self.notebook.stem, ignore_errors=True)
-        (aside / self.notebook.stem).mkdir(parents=True)
-        executed = aside / self.notebook.stem / "notebook.ipynb"
+        done = aside / self.notebook.stem
+        shutil.rmtree(done, ignore_errors=True)
+        done.mkdir(parents=True)
         values = self.parameters | {"results": aside.relative_to(results.project_root()).as_posix()}
         total = len(nbformat.read(self.notebook, 4).cells)
         began, fingerprint = time.time(), self.fingerprint
         with environment_of(environment | {"LAB_STORE": str(self.results / ".trials")}):
-            papermill.execute_notebook(
+            executed = papermill.execute_notebook(
                 self.notebook,
-                executed,
+                None,  # papermill would write the file anew twice a cell
                 values,
                 kernel_name="python3",
                 progress_bar=False,
@@ -95,16 +95,17 @@ class Job:
                 kernel_manager_class="lab.batch.LocalKernelManager",
                 on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
             )
-        run = results.read_run(aside / self.notebook.stem)
+        run = results.read_run(done)
         if run is None:
             raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
-        tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
-        results.write_text(executed.parent / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
+        text = tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
+        results.write_text(done / "notebook.ipynb", text)
+        results.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
         run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint}
-        results.write_run(executed.parent, run)
+        results.write_run(done, run)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(executed.parent, self.folder)
+        os.replace(done, self.folder)
         results.write_text(self._stamp, run["started"])
 
 
@@ -127,9 +128,8 @@ def environment_of(values):
 
 
 def tidy(executed, aside, final):
-    """Rewrite an executed notebook so that it names its final place and nothing of the machine it ran on."""
-    notebook = nbformat.read(executed, 4)
-    text = nbformat.writes(notebook)
+    """The text of an executed notebook, so that it names its final place and nothing of the machine it ran on."""
+    text = nbformat.writes(executed)
     text = text.replace(aside, final).replace(f"{results.project_root()}/", "")
     notebook = nbformat.reads(text, 4)
     for name in ("papermill", "widgets"):  # sliders have their static twin
@@ -138,7 +138,7 @@ def tidy(executed, aside, final):
     for cell in notebook.cells:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
-    results.write_text(executed, nbformat.writes(notebook))
+    return nbformat.writes(notebook)
 
 
 def plan(names, profile, folder, overrides=None, source="command line", file=None):

@@ -47,6 +47,7 @@ def save(figure, stem):
     stem.parent.mkdir(parents=True, exist_ok=True)
     picture = png(figure)
     stem.with_suffix(".png").write_bytes(picture)
+    figure.set_layout_engine("none")  # as laid out for the PNG
     with mpl.rc_context(STYLE):
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
     return picture

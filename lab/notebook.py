@@ -59,13 +59,17 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1):
-        """The trial at every point of the grid, a row each; see lab.trials.sweep. jobs=1 for undisturbed timings."""
+        """The trial at every point of the grid, a row each; see lab.trials.sweep. jobs=1 for undisturbed timings.
+
+        Trials of the smoke profile run here unless LAB_JOBS says otherwise: workers take longer to start than they do.
+        """
         began = time.time()
+        at_once = int(os.environ.get("LAB_JOBS") or (self.profile != "smoke" and os.cpu_count()) or 1)
         table = trials.sweep(
             trial,
             grid,
             store=results.trial_store(),
-            jobs=jobs or int(os.environ.get("LAB_JOBS") or os.cpu_count() or 1),
+            jobs=jobs or at_once,
             cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
             threads=threads,
             device=os.environ.get("LAB_DEVICE") or "auto",

@@ -1,7 +1,5 @@
 """Cost formulas against counted operations and parameters; clocks and memory against what they must show."""
 
-from functools import partial
-
 import pytest
 import sympy
 import torch
@@ -13,7 +11,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure import cost
-from lab.models.explicit import run_attention
 
 
 def block(d, h, g, w, f, gated=False, bias=False):
@@ -137,38 +134,6 @@ def test_interleaved_rounds_hold_every_name_once_in_changing_order():
     assert cost.interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
     with pytest.raises(ValueError):
         cost.interleaved({}, repeats=3)
-
-
-def test_explicit_memory_is_the_scores_and_tiled_memory_is_not():
-    heads, width, tiny = 4, 16, 64
-    extra = {
-        (kind, n): cost.peak_memory(run_attention, kind, n, width, heads, warmup_args=(kind, tiny, width, heads))
-        for kind, n in [("explicit", 1024), ("explicit", 2048), ("tiled", 2048)]
-    }
-    for n in (1024, 2048):  # the scores and their softmax are alive at once
-        assert 1.5 < extra["explicit", n] / (4 * cost.score_elements(n, heads)) < 2.5
-    assert extra["tiled", 2048] < extra["explicit", 2048] / 5
-
-
-def hold_mebibytes(count):
-    print("printing does no harm")
-    return torch.ones(count, 2**18)
-
-
-def fail():
-    raise KeyError("a reason")
-
-
-def test_peak_memory_of_a_known_tensor():
-    assert cost.peak_memory(hold_mebibytes, count=100) / 2**20 == pytest.approx(100, abs=10)
-
-
-def test_peak_memory_says_what_went_wrong():
-    with pytest.raises(RuntimeError, match="a reason"):
-        cost.peak_memory(fail)
-    for unreachable in (lambda: 0, partial(fail), torch.ones):
-        with pytest.raises(ValueError, match="top of a module"):
-            cost.peak_memory(unreachable)
 
 
 def test_machine_peaks_are_plausible():

@@ -4,17 +4,8 @@ n sequence, d model width, h query heads, g key-value heads, w head width, f fee
 The formulas are plain arithmetic: numbers go in, or sympy symbols (where `causal` is False).
 """
 
-import gc
-import json
-import os
 import random
-import subprocess
-import sys
 import time
-from contextlib import redirect_stdout
-from ctypes import CDLL
-from functools import reduce
-from importlib import import_module
 
 import pandas as pd
 import torch
@@ -113,40 +104,16 @@ def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFr
     return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
 
 
-def peak_memory(function, *args, warmup_args=None, **kwargs) -> int:
-    """Largest extra memory, in bytes, while `function(*args, **kwargs)` runs in a fresh process.
-
-    The function lives at the top of an importable module, its arguments are plain JSON values. `warmup_args`, a tiny
-    size, is run first so that libraries and thread pools are in the baseline. Counts GPU memory once the function uses
-    CUDA, else resident memory. ValueError for a function that no process can import; RuntimeError if the call fails
-    or is killed.
-    """
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module in (None, "__main__") or _found(module, name) is not function:
-        raise ValueError(f"a new process cannot import {function}: move it to the top of a module")
-    job = [module, name, args, kwargs, warmup_args, torch.get_num_threads()]
-    # Every large block gets its own mapping, which glibc gives back when it is freed.
-    honest = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    command = [sys.executable, "-P", "-c", "from lab.measure.cost import _answer_peak; _answer_peak()"]
-    environment = os.environ | honest | {"PYTHONPATH": path}
-    done = subprocess.run(command, input=json.dumps(job), env=environment, capture_output=True, text=True)
-    if done.returncode:
-        cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else done.stderr.strip()[-2000:]
-        raise RuntimeError(f"{module}.{name}{args} failed in its own process: {cause}")
-    return int(done.stdout.split()[-1])
-
-
 def machine_peaks(device="cpu") -> dict:
     """The roofline of this machine, measured within a second: float32 matrix product and copy, best of ten.
 
     Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
     """
     size = 1024 if device == "cpu" else 8192
-    a, b, out = (torch.ones(size, size, device=device) for _ in range(3))
+    a, b = torch.ones(2, size, size, device=device)
     source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
     target = torch.empty_like(source)
-    calls = {"matmul": lambda: torch.mm(a, b, out=out), "copy": lambda: target.copy_(source)}
+    calls = {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}
     best = interleaved(calls, repeats=10).groupby("name")["seconds"].min()
     return {
         "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
@@ -168,46 +135,3 @@ def _synchronize():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():
         torch.mps.synchronize()
-
-
-def _found(module, name):
-    """What stands under a dotted name in a module, None where nothing does."""
-    return reduce(lambda place, part: getattr(place, part, None), str(name).split("."), import_module(module))
-
-
-def _answer_peak():
-    """The new process of `peak_memory`: job on standard input, bytes on standard output."""
-    module, name, args, kwargs, warmup_args, threads = json.load(sys.stdin)
-    torch.set_num_threads(threads)
-    function = _found(module, name)
-    with redirect_stdout(sys.stderr):
-        if warmup_args is not None:
-            function(*warmup_args, **kwargs)
-        gc.collect()
-        if sys.platform == "linux" and hasattr(glibc := CDLL(None), "malloc_trim"):
-            glibc.malloc_trim(0)
-        cuda_before = 0
-        if torch.cuda.is_initialized():
-            torch.cuda.reset_peak_memory_stats()
-            cuda_before = torch.cuda.memory_allocated()
-        before = _resident_peak(reset=True)
-        function(*args, **kwargs)
-        extra = _resident_peak(reset=False) - before
-        if torch.cuda.is_initialized():
-            extra = torch.cuda.max_memory_allocated() - cuda_before
-    print(extra)
-
-
-def _resident_peak(reset):
-    """Peak resident bytes of this process, on Linux since the last reset."""
-    try:
-        if reset:
-            with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
