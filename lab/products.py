@@ -51,8 +51,11 @@ def _replace():
     own_mm, own_addmm = (torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm"))
     linear = torch.ops.mkldnn._linear_pointwise.default
 
+    def dense(x):  # of other strides, such as an expanded gradient's, oneDNN makes a hundred times the work
+        return x.is_contiguous() or x.t().is_contiguous()
+
     def large(a, b):
-        fits = a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0]
+        fits = a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0] and dense(a) and dense(b)
         least = LEAST if a.is_contiguous() else 2 * LEAST  # oneDNN copies a first factor that is not
         return fits and a.shape[0] * a.shape[1] * b.shape[1] >= least
 

@@ -39,6 +39,14 @@ def test_same_products(shape, layout):
         assert torch.equal(a.double() @ b.double(), exact)
 
 
+def test_what_is_spread_over_memory_or_repeated_stays_with_torch():
+    b = drawn(512, 512, seed=1)
+    for a in (drawn(1, 1).expand(512, 512), drawn(512, 1).expand(512, 512), drawn(512, 1024)[:, ::2]):
+        own = a @ b, b.t() @ a.t()
+        with products.fast():
+            assert torch.equal(a @ b, own[0]) and torch.equal(b.t() @ a.t(), own[1])
+
+
 def test_first_and_second_gradients():
     x, w, bias = (drawn(*shape, requires_grad=True) for shape in [(512, 64), (64, 64), (64,)])
 
