@@ -90,7 +90,7 @@ def plot(table):
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=5, runs=4, trials=20)
+    options = summary.options(__doc__, given, repeats=5, runs=10, trials=20)
     table = measure(options.repeats, options.runs, options.trials)
     summary.write("runner", options.folder, table, plot, verdicts(table))
 
