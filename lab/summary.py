@@ -56,11 +56,26 @@ Measured on {"; ".join(machines) or "no machine yet"}.
     results.write_text(folder / "README.md", text)
 
 
+def ratios(path):
+    """A Markdown table of results/benchmarks/summary.csv: what was measured beside what people use otherwise."""
+    lines = ["| benchmark | measured | 95 % interval | target | met |", "| --- | --- | --- | --- | --- |"]
+    for row in pd.read_csv(path).itertuples():
+        case = f"{row.benchmark.replace('_', ' ')}: {row.case}"
+        lines.append(f"| {case} | {row.measured:.3g} | {row.low:.3g} … {row.high:.3g} | {row.target} | {row.met} |")
+    return "\n".join(lines)
+
+
 def publish():
-    """Put the overview of results/quick into README.md and README.zh.md, between their two markers."""
+    """Put the tables of results/quick and results/benchmarks into README.md and README.zh.md, between their markers."""
     root = results.project_root()
+    tables = {
+        "overview": overview(root / "results" / "quick", "results/quick/"),
+        "ratios": ratios(root / "results" / "benchmarks" / "summary.csv"),
+    }
     for name in ("README.md", "README.zh.md"):
-        before, _, rest = (root / name).read_text("utf-8").partition("<!-- overview -->")
-        _, _, after = rest.partition("<!-- end -->")
-        table = overview(root / "results" / "quick", "results/quick/")
-        results.write_text(root / name, f"{before}<!-- overview -->\n\n{table}\n\n<!-- end -->{after}")
+        text = (root / name).read_text("utf-8")
+        for mark, table in tables.items():
+            before, _, rest = text.partition(f"<!-- {mark} -->")
+            _, _, after = rest.partition("<!-- end -->")
+            text = f"{before}<!-- {mark} -->\n\n{table}\n\n<!-- end -->{after}"
+        results.write_text(root / name, text)

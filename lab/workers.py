@@ -2,40 +2,63 @@
 
 import atexit
 import logging
+import sys
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager
+from functools import partial
 
 _pools = {}  # number of workers -> client
 # Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25}  # bytes
+# A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
+PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
 
 
 @contextmanager
-def local(count):
-    """A client of `count` worker processes on this machine.
+def local(n_workers):
+    """A client of `n_workers` worker processes on this machine, which find modules where this process does.
 
     They stay for the next sweep, since starting them takes seconds, and end with this process or with an exception.
     """
-    from dask import config
-    from dask.distributed import Client, LocalCluster
-
-    if count not in _pools or _pools[count].status != "running":
-        options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
-        with config.set({"distributed.scheduler.allowed-failures": 1} | MEMORY):
-            cluster = LocalCluster(n_workers=count, silence_logs=logging.CRITICAL, **options)
-        _pools[count] = Client(cluster)
-        atexit.register(_close, count)
+    if n_workers in _pools and not _ready(n_workers):
+        _close(n_workers)
+    if n_workers not in _pools:
+        _pools[n_workers] = _start(n_workers)
+        atexit.register(_close, n_workers)
     try:
-        yield _pools[count]
+        yield _pools[n_workers]
     except BaseException:
-        _close(count)
+        _close(n_workers)
         raise
 
 
-def _close(count):
-    if client := _pools.pop(count, None):
+def _start(n_workers):
+    from dask import config
+    from dask.distributed import Client, LocalCluster
+
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+    with config.set(MEMORY | PATIENCE):
+        return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
+
+
+def _ready(n_workers):
+    """Whether all workers of a pool are there; one that was killed has a moment to come back."""
+    try:
+        _pools[n_workers].wait_for_workers(n_workers, timeout=CONNECT_SECONDS)
+        _pools[n_workers].run(_search, sys.path)
+    except Exception:
+        return False
+    return True
+
+
+def _search(folders):
+    sys.path[:] = folders
+
+
+def _close(n_workers):
+    if client := _pools.pop(n_workers, None):
         client.cluster.close()
         client.close()
 
@@ -62,11 +85,19 @@ def connected(address):
 
 
 def agreed(client, place):
-    """The dict that `place()` returns on every worker. Raises RuntimeError if they differ."""
-    try:
-        there = client.run(place)
-    except ImportError as error:
-        raise RuntimeError(f"a worker cannot load lab ({error}): install the same commit there") from None
+    """What `place()` returns on every worker.
+
+    Raises RuntimeError if they differ or one cannot load `place`, and ConnectionError if none answers.
+    """
+    there = client.run(place, on_error="return")
+    there = {worker: answer for worker, answer in there.items() if not isinstance(answer, OSError)}  # killed just now
+    for answer in there.values():
+        if isinstance(answer, ImportError) or type(answer) is Exception:  # so Dask reports what could not be loaded
+            raise RuntimeError(f"a worker cannot load lab or the trial ({answer}): install the same commit there")
+        if isinstance(answer, Exception):
+            raise answer
+    if not there:
+        raise ConnectionError("no worker answers; finished trials are stored, run again to go on")
     first, *others = there.values()
     if any(other != first for other in others):
         found = "\n".join(f"  {worker}: {value}" for worker, value in there.items())
@@ -94,11 +125,13 @@ def count(client):
 def run(client, call, left):
     """Yield (key, call(argument)) for `left`, a dict from key to argument, as they finish, in any order.
 
-    A call that kills every worker it runs on, or cannot be sent, yields {"failed": cause}. Raises ConnectionError if
-    the scheduler goes away.
+    A call that kills every worker it runs on, or cannot be sent, yields {"failed": cause}. Raises RuntimeError if the
+    workers cannot load it, and ConnectionError if the scheduler or all workers of this machine go away.
     """
     from dask.distributed import KilledWorker
+    from distributed.scheduler import NoWorkerError
 
+    agreed(client, partial(callable, call))  # a worker that is sent what it cannot load ends itself
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
 
     def outcome(future):
@@ -106,7 +139,7 @@ def run(client, call, left):
             return future.result()
         except KilledWorker:
             return None
-        except CancelledError:
+        except (CancelledError, NoWorkerError):
             raise ConnectionError("the cluster went away; finished trials are stored, run again to go on") from None
         except Exception as error:  # the call could not be loaded there, or what it returned could not be loaded here
             return {"failed": f"{type(error).__name__}: {error}"}

@@ -9,10 +9,12 @@ QUICK = project_root() / "results" / "quick"
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_readme_shows_the_committed_verdicts(name):
+def test_the_readme_shows_what_is_committed(name):
     if not any(read_run(folder) for folder in QUICK.glob("*")):
         pytest.skip("no results of the quick profile here")
-    assert summary.overview(QUICK, "results/quick/") in (project_root() / name).read_text("utf-8")
+    text = (project_root() / name).read_text("utf-8")
+    assert summary.overview(QUICK, "results/quick/") in text
+    assert summary.ratios(project_root() / "results" / "benchmarks" / "summary.csv") in text
 
 
 def test_an_overview_counts_what_was_judged(tmp_path):

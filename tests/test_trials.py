@@ -1,5 +1,6 @@
 """A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials."""
 
+import importlib
 import json
 import linecache
 import math
@@ -297,6 +298,22 @@ def test_worker_killing_trial_fails_alone(tmp_path):
     assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
 
 
+def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
+    """Between sweeps, and in the midst of one: nobody waits for a worker that never comes."""
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
+    monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
+
+    def lose_them(done, total, at_work):
+        if done == 0:
+            workers._pools[3].retire_workers()
+
+    with pytest.raises(ConnectionError, match="run again"):
+        trials.sweep(product, {"seed": range(20), "width": [8]}, store=tmp_path, jobs=3, progress=lose_them)
+    with workers.local(3) as client:
+        client.retire_workers()
+    assert len(trials.sweep(product, {"seed": range(20), "width": [8]}, store=tmp_path, jobs=3)) == 20
+
+
 def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
     grid = {"seed": range(3), "width": [8, 64]}
     here = trials.sweep(product, grid, store=tmp_path / "here")
@@ -307,6 +324,18 @@ def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
         squares = trials.sweep(in_notebook, {"seed": range(4)}, store=tmp_path, cluster=address)
     pd.testing.assert_frame_equal(without_times(here), without_times(there))
     assert list(squares["square"]) == [0, 1, 4, 9]
+
+
+def test_a_trial_in_a_module_that_came_after_the_workers(tmp_path, monkeypatch):
+    """Workers of this machine look for it where this process does; a cluster without it is told so, and lives on."""
+    (tmp_path / "latecomer.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
+    with workers.local(2) as client:
+        address = client.scheduler_info()["address"]
+        monkeypatch.syspath_prepend(tmp_path)
+        half = importlib.import_module("latecomer").half
+        with pytest.raises(RuntimeError, match="latecomer.*same commit"):
+            trials.sweep(half, {"seed": range(4)}, store=tmp_path / "there", cluster=address)
+    assert list(trials.sweep(half, {"seed": range(4)}, store=tmp_path / "here", jobs=2).half) == [0, 0.5, 1, 1.5]
 
 
 def test_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a Transformer block costs: closed formulas, and the times and bytes they are held against.
+"""What a Transformer block costs: closed formulas, and the times they are held against.
 
 n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward width, B batch, L layers.
 The formulas are plain arithmetic: numbers go in, or sympy symbols (where `causal` is False).
