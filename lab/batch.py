@@ -1,7 +1,6 @@
 """The runner: notebooks one after another, so that timings are undisturbed; the trials inside them in parallel."""
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -48,9 +47,8 @@ class Job:
         """Of the code cells, all that they import from lab, the claims under test and the parameters."""
         cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
         code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-        file, exercise = results.project_root() / "experiments" / "claims.yaml", parameters.exercise_of(self.notebook)
-        ledger = _ledger(file, file.stat().st_mtime_ns).values()
-        under_test = [c.model_dump_json() for c in ledger if c.exercise == exercise]
+        exercise = parameters.exercise_of(self.notebook)
+        under_test = [c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise]
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         return results.text_hash(code_fingerprint(code) + json.dumps([values, under_test], sort_keys=True))
 
@@ -107,12 +105,6 @@ class Job:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         os.replace(done, self.folder)
         results.write_text(self._stamp, run["started"])
-
-
-@functools.lru_cache(maxsize=1)
-def _ledger(file, changed):
-    """The claims in a file as of the time when it was `changed`: reading them takes most of a second."""
-    return claims.ledger(file)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 experiments/claims.yaml holds every claim with its prediction as data, so that the expectation stands before the run.
 """
 
+from functools import lru_cache
 from math import inf, isfinite, nan
 from typing import Literal
 
@@ -98,6 +99,12 @@ class Verdict(BaseModel):
 def ledger(path=None):
     """All claims by id, in the order of the file. ValueError names the claim and field that break the schema."""
     path = path or project_root() / "experiments" / "claims.yaml"
+    return dict(_read(path, path.stat().st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _read(path, changed):
+    """The claims of a file as of when it was `changed`; reading them takes most of a second."""
     claims = TypeAdapter(list[Claim]).validate_python(yaml.safe_load(path.read_text("utf-8")))
     by_id = {claim.id: claim for claim in claims}
     if len(by_id) != len(claims):
