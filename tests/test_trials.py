@@ -298,20 +298,30 @@ def test_worker_killing_trial_fails_alone(tmp_path):
     assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
 
 
+def unhurried(seed):
+    import time
+
+    time.sleep(0.2)
+    return {"square": seed**2}
+
+
 def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     """Between sweeps, and in the midst of one: nobody waits for a worker that never comes."""
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
     monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
 
     def lose_them(done, total, at_work):
-        if done == 0:
-            workers._pools[3].retire_workers()
+        if done == 1:
+            cluster = workers._pools[3].cluster
+            for nanny in list(cluster.workers.values()):
+                cluster.sync(nanny.close)
 
-    with pytest.raises(ConnectionError, match="run again"):
-        trials.sweep(product, {"seed": range(20), "width": [8]}, store=tmp_path, jobs=3, progress=lose_them)
+    with pytest.raises(ConnectionError, match="went away.*run again"):
+        trials.sweep(unhurried, {"seed": range(20)}, store=tmp_path, jobs=3, progress=lose_them)
+    assert 0 < len(list(tmp_path.rglob("*.json"))) < 20
     with workers.local(3) as client:
         client.retire_workers()
-    assert len(trials.sweep(product, {"seed": range(20), "width": [8]}, store=tmp_path, jobs=3)) == 20
+    assert len(trials.sweep(unhurried, {"seed": range(20)}, store=tmp_path, jobs=3)) == 20
 
 
 def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
