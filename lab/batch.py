@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +82,9 @@ class Job:
         done.mkdir(parents=True)
         values = self.parameters | {"results": aside.relative_to(results.project_root()).as_posix()}
         total = len(nbformat.read(self.notebook, 4).cells)
-        began, fingerprint = time.time(), self.fingerprint
-        with environment_of(environment | {"LAB_STORE": str(self.results / ".trials")}):
+        began, variables = time.time(), environment | {"LAB_STORE": str(self.results / ".trials")}
+        with environment_of(variables), ThreadPoolExecutor(1) as beside:
+            fingerprint = beside.submit(getattr, self, "fingerprint")  # takes as long as the kernel takes to start
             executed = papermill.execute_notebook(
                 self.notebook,
                 None,  # papermill would write the file anew twice a cell
@@ -99,7 +101,7 @@ class Job:
         text = tidy(executed, values["results"], f"{self.folder.parent.relative_to(results.project_root()).as_posix()}")
         results.write_text(done / "notebook.ipynb", text)
         results.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint}
+        run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint.result()}
         results.write_run(done, run)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ _pools = {}  # number of workers -> client
 # Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25}  # bytes
+# Sampling every trial's stack and timing an event loop 50 times a second cost a training step a tenth of its time.
+QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
 # A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
 PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
@@ -39,7 +41,7 @@ def _start(n_workers):
     from dask.distributed import Client, LocalCluster
 
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
-    with config.set(MEMORY | PATIENCE):
+    with config.set(MEMORY | QUIET | PATIENCE):
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
 
@@ -89,8 +91,11 @@ def agreed(client, place):
 
     Raises RuntimeError if they differ or one cannot load `place`, and ConnectionError if none answers.
     """
-    there = client.run(place, on_error="return")
-    there = {worker: answer for worker, answer in there.items() if not isinstance(answer, OSError)}  # killed just now
+    try:
+        answers = client.run(place, on_error="return")
+    except OSError:  # the scheduler went away
+        answers = {}
+    there = {worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)}  # killed just now
     for answer in there.values():
         if isinstance(answer, ImportError) or type(answer) is Exception:  # so Dask reports what could not be loaded
             raise RuntimeError(f"a worker cannot load lab or the trial ({answer}): install the same commit there")
