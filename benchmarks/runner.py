@@ -20,7 +20,7 @@ NOTEBOOK = "06_sinusoidal_rotation"
 
 
 def products(seed, count=8, size=1024):
-    """About a fifth of a second of matrix products on one core."""
+    """About a tenth of a second of matrix products on one core."""
     import torch
 
     x = torch.randn(size, size, generator=torch.Generator().manual_seed(seed)) / size**0.5
@@ -90,7 +90,7 @@ def plot(table):
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=5, runs=10, trials=20)
+    options = summary.options(__doc__, given, repeats=8, runs=20, trials=60)
     table = measure(options.repeats, options.runs, options.trials)
     summary.write("runner", options.folder, table, plot, verdicts(table))
 

@@ -195,3 +195,14 @@ def test_a_worker_with_a_gpu_takes_one_trial_at_a_time(tmp_path):
     assert set(seen) == {3} and table.pid.nunique() == 3
     for _, one in table.sort_values("began").groupby("pid"):
         assert (one.began.iloc[1:].values >= one.ended.iloc[:-1].values).all()
+
+
+def test_asking_workers_of_a_scheduler_that_died():
+    cluster = Cluster()
+    try:
+        with workers.connected(cluster.address) as client:
+            cluster.stop()
+            with pytest.raises(ConnectionError, match="no worker answers"):
+                workers.agreed(client, os.getpid)
+    finally:
+        cluster.stop()

@@ -288,6 +288,17 @@ def test_no_worker_outlives_its_runner(tmp_path, blow):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_workers_are_left_alone_while_they_train():
+    def watched():
+        from dask import config
+
+        profile, tick = (config.get(f"distributed.{name}") for name in ("worker.profile.enabled", "admin.tick.interval"))
+        return profile, tick, os.environ["MALLOC_TRIM_THRESHOLD_"]
+
+    with workers.local(2) as client:
+        assert set(client.run(watched).values()) == {(False, "1s", str(2**30))}
+
+
 def test_worker_killing_trial_fails_alone(tmp_path):
     with pytest.raises(trials.TrialsFailed) as failure:
         trials.sweep(accident_prone, {"seed": range(8)}, store=tmp_path, jobs=2)
