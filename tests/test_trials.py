@@ -292,7 +292,9 @@ def test_workers_are_left_alone_while_they_train():
     def watched():
         from dask import config
 
-        profile, tick = (config.get(f"distributed.{name}") for name in ("worker.profile.enabled", "admin.tick.interval"))
+        profile, tick = (
+            config.get(f"distributed.{name}") for name in ("worker.profile.enabled", "admin.tick.interval")
+        )
         return profile, tick, os.environ["MALLOC_TRIM_THRESHOLD_"]
 
     with workers.local(2) as client:
