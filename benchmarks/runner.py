@@ -90,7 +90,7 @@ def plot(table):
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=8, runs=20, trials=60)
+    options = summary.options(__doc__, given, repeats=20, runs=20, trials=60)
     table = measure(options.repeats, options.runs, options.trials)
     summary.write("runner", options.folder, table, plot, verdicts(table))
 
