@@ -55,9 +55,10 @@ def _replace():
         return x.is_contiguous() or x.t().is_contiguous()
 
     def large(a, b):
-        fits = a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0] and dense(a) and dense(b)
-        least = LEAST if a.is_contiguous() else 2 * LEAST  # oneDNN copies a first factor that is not
-        return fits and a.shape[0] * a.shape[1] * b.shape[1] >= least
+        size = a.numel() * b.shape[1]
+        if size < LEAST or (size < 2 * LEAST and not a.is_contiguous()):  # oneDNN copies a first factor that is not
+            return False
+        return a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0] and dense(a) and dense(b)
 
     def mm(keys, a, b):
         if not (_using and large(a, b)):
