@@ -21,6 +21,7 @@ class Prediction(BaseModel):
 
     above / below: the effect lies beyond `threshold`, the smallest effect that would matter.
     equal: the effect lies within `tolerance` of `threshold`.
+    revised: where a review replaced the comparison after a run, the earlier one and what came of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,6 +30,7 @@ class Prediction(BaseModel):
     direction: Literal["above", "below", "equal"]
     threshold: float = 0.0
     tolerance: float = Field(0.0, ge=0)
+    revised: str = ""
 
     @model_validator(mode="after")
     def _tolerance_belongs_to_equal(self):

@@ -62,8 +62,8 @@ def text_hash(text):
 
 
 def file_hashes(folder):
-    """{relative path: sha256} of what a run produced, without run.json itself."""
-    files = sorted(p for p in Path(folder).rglob("*") if p.is_file() and p.name != "run.json")
+    """{relative path: sha256} of what a run produced, run.json aside, and the SVG of each PNG, which git leaves out."""
+    files = sorted(p for p in Path(folder).rglob("*") if p.is_file() and p.name != "run.json" and p.suffix != ".svg")
     return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 

@@ -42,12 +42,13 @@ def score_table(board, zh):
         if row.stem:
             link = f'<a href="{html.escape(place(row.stem, row.figure, up))}">{link}</a>'
         verdict = VERDICT_ZH[row.verdict] if zh else row.verdict
+        note = "; ".join(text for text in (row.note, claim.prediction and claim.prediction.revised) if text)
         rows.append([
             claim.exercise,
             f'<span class="verdict {row.verdict.replace(" ", "-")}">{verdict}</span>',
             f"{html.escape(claim.claim_zh if zh else claim.claim)}<br>{link}",
             html.escape(f"{effect} {row.unit}"),
-            f"{html.escape(row.threshold or claim.expected)}<br><em>{html.escape(row.note)}</em>",
+            f"{html.escape(row.threshold or claim.expected)}<br><em>{html.escape(note)}</em>",
             html.escape(", ".join(word for word in (row.profile, row.device, row.size) if word)),
             claim.priority,
             claim.kind,
