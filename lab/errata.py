@@ -33,14 +33,19 @@ class Erratum(BaseModel):
     right_zh: Text
     evidence: list[Evidence]
     struck: Text | None = None  # why the suspected error is none
+    struck_zh: Text | None = None
 
     @model_validator(mode="after")
     def _shown_and_in_both_languages(self):
         if not self.evidence and self.struck is None:
             raise ValueError("an erratum needs evidence, or struck with the reason why it is none")
-        for field, chinese in (("says", False), ("says_zh", True), ("right", False), ("right_zh", True)):
-            if bool(CHINESE.search(getattr(self, field))) is not chinese:
-                raise ValueError(f"{field} must {'hold' if chinese else 'not hold'} Chinese")
+        if (self.struck is None) is not (self.struck_zh is None):
+            raise ValueError("struck and struck_zh go together")
+        for field in ("says", "right", "struck"):
+            for name, chinese in ((field, False), (f"{field}_zh", True)):
+                text = getattr(self, name)
+                if text is not None and bool(CHINESE.search(text)) is not chinese:
+                    raise ValueError(f"{name} must {'hold' if chinese else 'not hold'} Chinese")
         return self
 
 

@@ -101,16 +101,17 @@ def test_what_a_run_wrote_is_text():
 
 
 def test_effects_are_ranked_by_their_distance_from_none():
-    """Two paired comparisons with known mean and spread: 2 sd above zero, and a ratio half an sd above one."""
+    """Known means and spreads: 2 sd above zero, a ratio half an sd above one, a factor a quarter below."""
     spread = 2 * 2.7764451  # of a t-interval over five runs with sd sqrt(5)
-    rows = [("heads-parallel-retrieval", "points", 2 * 5**0.5, 0), ("heads-throughput", "ratio", 1 + 5**0.5 / 2, 1)]
+    rows = [("heads-parallel-retrieval", "points", 2 * 5**0.5), ("heads-throughput", "ratio", 1 + 5**0.5 / 2)]
+    rows.append(("ffn-fused", "factor", 1 - 5**0.5 / 4))
     verdicts = pd.DataFrame(
         [{"id": name, "verdict": "supported", "effect": effect, "low": effect - spread / 2, "high": effect + spread / 2,
-          "unit": unit, "n": 5} for name, unit, effect, _ in rows]
+          "unit": unit, "n": 5} for name, unit, effect in rows]
     )  # fmt: skip
     table = tables.matters([SimpleNamespace(verdicts=verdicts, exercise="1.4", minutes=4.0)])
-    assert list(table["effect in sd"]) == pytest.approx([2, 0.5], rel=1e-6)
-    assert list(table["sd per minute"]) == pytest.approx([0.5, 0.125], rel=1e-6)
+    assert list(table["effect in sd"]) == pytest.approx([2, 0.5, 0.25], rel=1e-6)
+    assert list(table["sd per minute"]) == pytest.approx([0.5, 0.125, 0.0625], rel=1e-6)
 
 
 def test_without_results_there_is_no_book(monkeypatch, tmp_path):

@@ -18,6 +18,7 @@ from lab.models.attention import Cache
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.explicit import explicit_attention, tiled_attention
 from lab.models.heads import Heads
+from lab.models.scores import Score
 
 
 def config(**fields):
@@ -68,10 +69,23 @@ def test_a_dot_product_is_no_cosine():
     assert (best == (q @ F.normalize(k, dim=-1).T).argmax(-1)).double().mean() < 0.9
     longer = k.clone()
     longer[0] *= 10
-    assert ((q @ longer.T).argmax(-1) != best).any(), "a key gains by length alone"
+    moved = (q @ longer.T).argmax(-1) != best
+    assert moved.any() and (q @ k[0])[moved & (best != 0)].gt(0).all(), "a key with a positive score gains by length"
+    alike = F.normalize(k, dim=-1)
+    assert torch.equal((q @ alike.T).argsort(), (F.normalize(q, dim=-1) @ alike.T).argsort()), "equally long: one order"
     left, right = normal(2, 64, 16, seed=2)
     scores = (k @ left) @ (k @ right).T
     assert (scores - scores.T).abs().max() > 1, "x looks at y otherwise than y at x"
+
+
+def test_an_additive_score_is_no_weight():
+    torch.manual_seed(0)
+    part = Score.build("additive", config(d_model=8, n_heads=1).layer(0)).double()
+    q, k = normal(1, 1, 1, 8), normal(1, 1, 7, 8, seed=1)
+    scores = part.sum(torch.tanh(part.query(q) + part.key(k))).squeeze(-1)  # as printed, of one query and seven keys
+    assert scores.min() < 0 and abs(scores.sum().item() - 1) > 0.1, "no weights"
+    weights = part(q, k, torch.eye(7, dtype=q.dtype)[None, None])[0, 0, 0]
+    torch.testing.assert_close(weights, torch.softmax(scores.flatten(), -1))
 
 
 def test_projections_are_most_of_attention_until_the_sequence_is_long():

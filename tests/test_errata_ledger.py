@@ -13,7 +13,8 @@ ROOT = project_root()
 NOTEBOOKS = """
     01_attention_complexity 02_attention_patterns 03_causal_mask 04_head_count 05_attention_variants
     06_sinusoidal_rotation 07_position_encodings 08_rope_alibi 09_activations 10_ffn_sparsity 11_layer_norm_placement
-    12_initialization 13_sparse_patterns 14_architecture_tradeoffs
+    12_initialization 13_sparse_patterns 14_architecture_tradeoffs 15_scores_and_scale 16_shapes_and_stacking
+    17_what_it_can_learn 18_regularisation 19_shapes_and_paths 20_budgets
 """.split()
 EVIDENCE = sorted({evidence for entry in ERRATA.values() for evidence in entry.evidence})
 
@@ -23,7 +24,7 @@ def functions_of(path):
 
 
 def test_every_suspected_error_has_its_entry():
-    assert sorted(entry.number for entry in ERRATA.values()) == list(range(1, 96))
+    assert sorted(entry.number for entry in ERRATA.values()) == list(range(1, 100))
 
 
 @pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e.startswith("tests/")])
@@ -68,7 +69,9 @@ BROKEN = {
     "evidence": GOOD | {"evidence": []},
     "says_zh": GOOD | {"says_zh": "one"},
     "right": GOOD | {"right": "二"},
-    "struck": GOOD | {"struck": ""},
+    "struck": GOOD | {"struck": "", "struck_zh": "无误"},
+    "struck_zh": GOOD | {"struck": "it is right"},
+    "struck_zh must hold Chinese": GOOD | {"struck": "it is right", "struck_zh": "it is right"},
     "id": GOOD | {"id": "Some error"},
     "reason": GOOD | {"reason": "none"},
     "where": {key: value for key, value in GOOD.items() if key != "where"},
@@ -82,7 +85,7 @@ def written(tmp_path, *entries):
 
 
 def test_a_struck_entry_needs_no_evidence(tmp_path):
-    entry = GOOD | {"evidence": [], "struck": "it is right"}
+    entry = GOOD | {"evidence": [], "struck": "it is right", "struck_zh": "无误"}
     assert errata(written(tmp_path, entry))["some-error"].struck == "it is right"
 
 

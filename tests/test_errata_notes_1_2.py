@@ -8,6 +8,7 @@ from pieces import config, heads, norm, normal
 from torch import nn
 
 from lab.models import Transformer
+from lab.models.encoder_decoder import DecoderBlock
 from lab.models.positions import sinusoids
 from lab.models.scores import Score
 
@@ -106,6 +107,15 @@ def test_another_scale_is_another_query_matrix():
     torch.testing.assert_close(by_half(*sharper.split(x)), by_root(q, k, v))
     assert not torch.allclose(by_half(q, k, v), by_root(q, k, v))
 
+    def step(w_q, scale):
+        """How far one step of gradient descent on W_Q moves the scores."""
+        w_q = w_q.clone().requires_grad_()
+        scores = scale * x[0] @ w_q @ k[0, 0].T
+        return -scale * x[0] @ torch.autograd.grad(scores.square().sum(), w_q)[0] @ k[0, 0].T
+
+    w_q = normal(128, 32, seed=1)
+    torch.testing.assert_close(step(2 * w_q, 0.5), step(w_q, 1.0) / 4)  # the same function, another training
+
 
 def test_layer_norm_treats_every_token_by_itself():
     x = normal(1, 5, 16)
@@ -120,6 +130,8 @@ def test_two_thirds_of_a_block_are_feed_forward():
     block = Transformer(config()).blocks[0]
     ffn, attention = (sum(p.numel() for p in part.parameters()) for part in (block.ffn, block.attention))
     assert (ffn, attention) == (8 * 128**2, 4 * 128**2)
+    with_cross = DecoderBlock(config(), None)
+    assert sum(p.numel() for part in (with_cross.attention, with_cross.cross) for p in part.parameters()) == ffn
 
 
 def test_the_index_of_a_position_code_counts_pairs():
@@ -141,10 +153,17 @@ def test_the_variance_of_a_dot_product_needs_the_mean():
 # Note 2
 
 
+def test_the_split_has_room_for_narrow_heads_only():
+    x = normal(2, 5, 128)
+    with pytest.raises(RuntimeError):
+        x.reshape(2, 5, 4, 128)  # as printed, h = 4 heads as wide as the model
+    assert x.reshape(2, 5, 4, 32).transpose(1, 2).shape == heads().split(x)[0].shape == (2, 4, 5, 32)
+
+
 def test_the_feed_forward_formula_does_not_fit_together():
     w1, b1, w2, b2, x = normal(12, 4), normal(12), normal(4, 12), normal(4), normal(4)
     with pytest.raises(RuntimeError):
-        torch.relu(w1 @ x + b1) + w2 @ x + b2
+        w2 @ x  # as printed, max(0, W1 x + b1) + W2 x + b2
     assert (w2 @ torch.relu(w1 @ x + b1) + b2).shape == x.shape
 
 

@@ -71,7 +71,26 @@ def test_a_value_map_is_down_then_up():
     assert v.shape[-1] == 32 and torch.linalg.matrix_rank(down @ up) == 32 and (v @ up).shape == (6, 128)
 
 
+def test_the_original_drops_the_branch_not_the_stream():
+    x = 5 * normal(2, 30, 128) + 1
+    drop = nn.Dropout(0.5)
+    printed = drop(norm(width=128)(x))  # a silent sublayer
+    assert 0.4 < (printed == 0).double().mean() < 0.6, "parts of the stream are lost"
+    layer = nn.TransformerEncoderLayer(128, 4, dropout=1.0, batch_first=True).double().train()  # drops all of a branch
+    torch.testing.assert_close(layer(x), layer.norm2(layer.norm1(x)))
+
+
 # Note 4
+
+
+def test_no_weight_contains_a_value():
+    q, k, v, other = normal(4, 1, 6, 8)
+
+    def deviation(attend):
+        return (attend(v + other) - attend(v) - attend(other)).abs().max()
+
+    assert deviation(lambda v: F.scaled_dot_product_attention(q, k, v)) < 1e-12, "linear in the values"
+    assert deviation(lambda v: torch.softmax(q @ (k * v).mT, -1) @ v) > 0.1, "values in the weights would show"
 
 
 def test_heads_split_features_not_the_sequence():
@@ -92,18 +111,70 @@ def test_heads_are_joined_side_by_side():
     assert stacked.shape == (24, 32) and part.join(mixed).shape == (1, 6, 128)
 
 
-def test_the_listing_has_an_own_layout_and_nan_where_all_is_masked():
-    empty = torch.full((1, 4), -math.inf)
-    assert torch.softmax(empty, -1).isnan().all(), "a query whose keys are all masked"
-    assert F.scaled_dot_product_attention(*normal(3, 1, 1, 4), attn_mask=torch.zeros(1, 1).bool()).eq(0).all()
-    part, x = heads(), normal(1, 5, 128)
-    by_head = part.qkv(x).unflatten(-1, (4, 96)).transpose(1, 2).chunk(3, -1)  # q, k, v of a head side by side
-    usual = part.split(x)
-    assert not torch.allclose(by_head[0], usual[0])
-    order = torch.arange(384).unflatten(0, (3, 4, 32)).transpose(0, 1).flatten()
-    part.qkv.weight.copy_(part.qkv.weight[order])
-    again = part.qkv(x).unflatten(-1, (4, 96)).transpose(1, 2).chunk(3, -1)
-    assert all(torch.allclose(a, b) for a, b in zip(again, usual, strict=True)), "the same up to the order of rows"
+LISTING = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class MultiHeadSelfAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, dropout=0.0):
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        assert self.head_dim * num_heads == embed_dim, "Embedding dimension must be divisible by number of heads"
+
+        self.query_key_value = nn.Linear(embed_dim, 3 * embed_dim)
+        self.attention_dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x, attn_mask=None, key_padding_mask=None):
+        batch_size, seq_len, _ = x.size()
+        qkv = self.query_key_value(x)
+        qkv = qkv.view(batch_size, seq_len, self.num_heads, 3 * self.head_dim).transpose(1, 2)
+        queries, keys, values = torch.chunk(qkv, 3, dim=-1)
+
+        scores = torch.matmul(queries, keys.transpose(-1, -2))
+        scores = scores / math.sqrt(self.head_dim)
+        if attn_mask is not None:
+            scores = scores.masked_fill(attn_mask == 0, float('-inf'))
+        attn_weights = F.softmax(scores, dim=-1)
+        attn_weights = self.attention_dropout(attn_weights)
+
+        out = torch.matmul(attn_weights, values)
+        out = out.transpose(1, 2).contiguous().view(batch_size, seq_len, self.embed_dim)
+        out = self.out(out)
+        return out
+"""  # of note 4, §5.2
+
+
+def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
+    names, x = {}, normal(1, 5, 128)
+    exec(LISTING, names)
+    torch.manual_seed(0)
+    attention = names["MultiHeadSelfAttention"](128, 4).double().requires_grad_(False)
+    with pytest.raises(NameError, match="math"):
+        attention(x)
+    names["math"] = math
+    padding = torch.tensor([[False, False, False, True, True]])
+    assert torch.equal(attention(x, key_padding_mask=padding), attention(x))
+    visible = torch.ones(5, 5)
+    visible[2] = 0
+    assert attention(x, attn_mask=visible)[0].isnan().all(-1).tolist() == [False, False, True, False, False]
+    part = heads()  # [Q | K | V]; the listing has q, k, v of a head side by side
+    part.out.load_state_dict(attention.out.state_dict(), strict=False)
+    part.out.bias = attention.out.bias
+    part.qkv.weight, part.qkv.bias = attention.query_key_value.weight, attention.query_key_value.bias
+
+    def reference():
+        q, k, v = part.split(x)
+        return part.join(F.scaled_dot_product_attention(q, k, v))
+
+    assert not torch.allclose(reference(), attention(x)), "the same weights do not fit"
+    order = torch.arange(384).unflatten(0, (4, 3, 32)).transpose(0, 1).flatten()
+    part.qkv.weight = nn.Parameter(part.qkv.weight[order], requires_grad=False)
+    part.qkv.bias = nn.Parameter(part.qkv.bias[order], requires_grad=False)
+    torch.testing.assert_close(reference(), attention(x))  # up to the order of rows they do
 
 
 def test_convolutions_take_any_length():

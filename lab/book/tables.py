@@ -65,10 +65,12 @@ def errata_table(runs, zh):
     stems = {run.stem: {path.stem for path in run.folder.glob("tables/*.csv")} for run in runs}
     rows = []
     for entry in errata.errata().values():
-        says, right = (entry.says_zh, entry.right_zh) if zh else (entry.says, entry.right)
+        says, right, struck = (
+            (entry.says_zh, entry.right_zh, entry.struck_zh) if zh else (entry.says, entry.right, entry.struck)
+        )
         evidence = "<br>".join(evidence_link(item, stems, "../" if zh else "") for item in entry.evidence)
-        if entry.struck:
-            says, right = f"<s>{html.escape(says)}</s>", html.escape(entry.struck)
+        if struck:
+            says, right = f"<s>{html.escape(says)}</s>", html.escape(struck)
         else:
             says, right = html.escape(says), html.escape(right)
         rows.append([entry.number, html.escape(f"{entry.source} {entry.where}"), says, right, evidence])
@@ -122,7 +124,8 @@ def matters(runs):
             if kinds[row.id].kind != "comparison" or not 0 < spread < math.inf or pd.isna(row.n) or row.n < 2:
                 continue
             sd = spread / 2 / student.ppf(0.975, row.n - 1) * row.n**0.5
-            apart = abs(row.effect - (row.unit == "ratio")) / sd
+            null = row.unit in ("ratio", "factor", "×", "x")  # no effect is one there, zero elsewhere
+            apart = abs(row.effect - null) / sd
             rows.append([run.exercise, row.id, row.verdict, row.effect, row.unit, row.n, apart, run.minutes])
     names = ["exercise", "claim", "verdict", "effect", "unit", "n", "effect in sd", "core minutes of the exercise"]
     table = pd.DataFrame(rows, columns=names)
