@@ -54,10 +54,12 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
     decayed, plain = [], []
     for name, p in model.named_parameters():
-        (decayed if p.ndim >= 2 and config.decay_on in name else plain).append(p)
+        if p.requires_grad:
+            (decayed if p.ndim >= 2 and config.decay_on in name else plain).append(p)
     if config.decay_on and not decayed:
         raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
-    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    vectors = [joined(parameters) for parameters in (decayed, plain)]
+    groups = [{"params": vectors[0]}, {"params": vectors[1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
         groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
     )
@@ -76,9 +78,9 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
     for step in range(config.steps):
         inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         value.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        norm = torch.nn.utils.clip_grad_norm_(vectors, config.clip)
         finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
         if step == 0 or (every and step % every == 0) or not finite:
             record(step, value.item() if finite else math.nan)
@@ -92,6 +94,21 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
             record(config.steps, value.item())
     model.eval()
     return pd.DataFrame(history)
+
+
+def joined(parameters):
+    """Make the parameters parts of one vector, and their gradients of its gradient; returns it.
+
+    Clipping and the optimiser then are one operation each, where a deep model would take hundreds of small ones.
+    """
+    if not parameters:
+        return torch.zeros(0, requires_grad=True)
+    vector = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
+    vector.grad = torch.zeros_like(vector)
+    sizes = [p.numel() for p in parameters]
+    for p, value, gradient in zip(parameters, vector.detach().split(sizes), vector.grad.split(sizes), strict=True):
+        p.data, p.grad = value.view_as(p), gradient.view_as(p)
+    return vector
 
 
 def fit(model, task, config, *, seed, **options):

@@ -9,7 +9,7 @@ from torch import nn
 
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup, accuracy
-from lab.training import TrainConfig, cross_entropy, data_fingerprint, output_fingerprint, train
+from lab.training import TrainConfig, cross_entropy, data_fingerprint, joined, output_fingerprint, train
 
 TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
 
@@ -119,12 +119,11 @@ def test_gradients_are_clipped_to_their_norm(clip, largest):
     norms, model = [], Two()
 
     def loss(model, inputs, targets):
-        if model.weight.grad is not None:
-            norms.append(model.weight.grad.norm().item())
+        norms.append(model.weight.grad.norm().item())  # of the step before
         return 4 * model.weight.sum()
 
     train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)
-    assert norms == pytest.approx([largest] * 11, rel=1e-4)
+    assert norms == pytest.approx([0.0] + [largest] * 11, rel=1e-4)
 
 
 def test_matrices_decay_and_gains_do_not():
@@ -144,6 +143,18 @@ def test_what_is_frozen_stays_and_the_rest_is_trained():
     train(model, TASK.batch, short(weight_decay=0.5))
     kept = {name for name, p in model.named_parameters() if torch.equal(p, before[name])}
     assert kept == {f"blocks.0.attention.{name}" for name, _ in frozen.named_parameters()}
+
+
+def test_joining_parameters_keeps_their_values_and_shares_memory():
+    model = build()
+    before, x = [p.detach().clone() for p in model.parameters()], TASK.batch(torch.Generator(), 4)[0]
+    vector, logits = joined(list(model.parameters())), model(x)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    logits.sum().backward()
+    assert torch.equal(vector.grad, torch.cat([p.grad.flatten() for p in model.parameters()])) and vector.grad.any()
+    with torch.no_grad():
+        vector.zero_()
+    assert not any(p.any() for p in model.parameters())
 
 
 @pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".attention.", 2), (".weight", 6)])

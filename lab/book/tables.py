@@ -124,7 +124,7 @@ def matters(runs):
             if kinds[row.id].kind != "comparison" or not 0 < spread < math.inf or pd.isna(row.n) or row.n < 2:
                 continue
             sd = spread / 2 / student.ppf(0.975, row.n - 1) * row.n**0.5
-            null = row.unit in ("ratio", "factor", "×")  # no effect is one there, zero elsewhere
+            null = row.unit == "ratio"  # no effect is one there, zero elsewhere
             apart = abs(row.effect - null) / sd
             rows.append([run.exercise, row.id, row.verdict, row.effect, row.unit, row.n, apart, run.minutes])
     names = ["exercise", "claim", "verdict", "effect", "unit", "n", "effect in sd", "core minutes of the exercise"]
