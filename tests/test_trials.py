@@ -301,6 +301,19 @@ def test_workers_are_left_alone_while_they_train():
         assert set(client.run(watched).values()) == {(False, "1s", str(2**30))}
 
 
+def test_the_last_of_a_grid_is_begun_first(tmp_path):
+    """Grids grow: with the long trials at its end, one worker would run alone while the others wait."""
+
+    def begun(n):
+        import time
+
+        time.sleep(0.05)
+        return {"at": time.time()}
+
+    table = trials.sweep(begun, {"n": list(range(20))}, store=tmp_path, jobs=2)
+    assert list(table.n) == list(range(20)) and table["at"].corr(table.n) < -0.8
+
+
 def test_worker_killing_trial_fails_alone(tmp_path):
     with pytest.raises(trials.TrialsFailed) as failure:
         trials.sweep(accident_prone, {"seed": range(8)}, store=tmp_path, jobs=2)
