@@ -25,6 +25,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 FINISHED = runs.finished_runs()
+ABORTED = "net::ERR_ABORTED"  # what was still loading when the next page was asked for
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def page(browser):
     page.trouble = []
     page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
-    page.on("requestfailed", lambda request: page.trouble.append(f"failed: {request.url}"))
+    page.on("requestfailed", lambda r: page.trouble.append(f"{r.failure}: {r.url}") if r.failure != ABORTED else None)
     yield page
     page.close()
 
