@@ -101,7 +101,7 @@ def test_what_a_run_wrote_is_text():
 
 
 def test_effects_are_ranked_by_their_distance_from_none():
-    """Known means and spreads: 2 sd above zero, a ratio half an sd above one, a factor a quarter below."""
+    """Known means and spreads: 2 sd above zero, a ratio half an sd above one, another a quarter below."""
     spread = 2 * 2.7764451  # of a t-interval over five runs with sd sqrt(5)
     rows = [("heads-parallel-retrieval", "points", 2 * 5**0.5), ("heads-throughput", "ratio", 1 + 5**0.5 / 2)]
     rows.append(("ffn-fused", "ratio", 1 - 5**0.5 / 4))

@@ -52,6 +52,11 @@ def test_every_claim_says_what_is_expected_and_stands_in_both_languages(name):
     assert not any("\u4e00" <= character <= "\u9fff" for character in entry.claim)
 
 
+def test_a_quotient_has_one_name():
+    """The book measures how far an effect is from none by it: from one for a ratio, from zero for all else."""
+    assert not {claim.unit for claim in LEDGER.values()} & {"factor", "quotient", "times", "x", "×"}
+
+
 def test_an_equality_of_measured_numbers_has_room():
     for entry in LEDGER.values():
         if entry.prediction and entry.prediction.direction == "equal" and entry.kind not in EXACT:
