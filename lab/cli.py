@@ -226,7 +226,7 @@ def claims(
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
         by_id = ledger.ledger()
         if exercise and exercise not in {c.exercise for c in by_id.values()}:
-            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.20, or beyond")
+            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.21, or beyond")
     except ValueError as error:
         refuse(error)
     table = summary.collect(project_root() / "results" / profile)

@@ -160,4 +160,6 @@ TYPES = {
     "ratios": some(Annotated[Positive, Field(ge=0.1, le=64)]),
     "ratio_widths": some(Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=8, le=4096, multiple_of=8)]),
     "ratio_steps": Count,
+    "gate_seeds": whole(1, 10**4),
+    "heads_rate": Positive,
 }

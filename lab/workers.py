@@ -15,8 +15,6 @@ MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
 # A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
 PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
-# A trial waits at the scheduler for whoever is free first, not behind a longer one.
-FAIR = {"distributed.scheduler.worker-saturation": 1.0}
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
 
 
@@ -43,7 +41,7 @@ def _start(n_workers):
     from dask.distributed import Client, LocalCluster
 
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
-    with config.set(MEMORY | QUIET | PATIENCE | FAIR):
+    with config.set(MEMORY | QUIET | PATIENCE):
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
 

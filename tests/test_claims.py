@@ -66,7 +66,7 @@ def test_an_equality_of_measured_numbers_has_room():
 BROKEN = {
     "unknown field": {"expcted": "more"},
     "bad id": {"id": "Two Words"},
-    "bad exercise": {"exercise": "1.21"},
+    "bad exercise": {"exercise": "1.99"},
     "bad kind": {"kind": "guess"},
     "no source": {"sources": []},
     "tolerance without equal": {"prediction": {"compares": "a", "direction": "above", "tolerance": 0.1}},

@@ -14,7 +14,7 @@ NOTEBOOKS = """
     01_attention_complexity 02_attention_patterns 03_causal_mask 04_head_count 05_attention_variants
     06_sinusoidal_rotation 07_position_encodings 08_rope_alibi 09_activations 10_ffn_sparsity 11_layer_norm_placement
     12_initialization 13_sparse_patterns 14_architecture_tradeoffs 15_scores_and_scale 16_shapes_and_stacking
-    17_what_it_can_learn 18_regularisation 19_shapes_and_paths 20_budgets
+    17_what_it_can_learn 18_regularisation 19_shapes_and_paths 20_budgets 21_one_change
 """.split()
 EVIDENCE = sorted({evidence for entry in ERRATA.values() for evidence in entry.evidence})
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
 
 
@@ -61,7 +60,7 @@ class _Probe(TorchFunctionMode):
 
     def observe(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            if isinstance(attn_mask, CausalBias):
+            if hasattr(attn_mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
                 attn_mask = attn_mask._materialize(query.device)
             for name, measure in self.measures.items():
                 if getattr(measure, "queries", math.inf) < query.shape[-2]:

@@ -199,10 +199,10 @@ class Filled(Mask):
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
         wanted = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)
         q, k = torch.arange(k_len, device=device)[:, None], torch.arange(k_len, device=device)
-        order = 2 * k_len * wanted - 2 * (q - k).abs() + (k < q).int()  # of two at one distance the earlier first
+        near = (k < q).int() - 2 * (q - k).abs()  # of two at one distance the earlier first
         if self.causal:
-            order = order.masked_fill(k > q, -(2**31))
-        best = order.topk(min(self.size, k_len), -1).indices
+            near = near.masked_fill(k > q, -(2**31))
+        best = (near + 2 * k_len * wanted).topk(min(self.size, k_len), -1).indices
         table = torch.zeros_like(wanted).scatter_(-1, best, True)
         return (table & (k <= q) if self.causal else table)[:, :, k_len - q_len :]
 
