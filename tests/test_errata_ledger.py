@@ -95,7 +95,7 @@ def test_what_breaks_the_schema_is_named(tmp_path, field):
         errata(written(tmp_path, BROKEN[field]))
 
 
-@pytest.mark.parametrize("cited", ["tests/test_other.py::test_x", "21_more", "literature: somebody", "the notebook"])
+@pytest.mark.parametrize("cited", ["tests/test_other.py::test_x", "22_more", "literature: somebody", "the notebook"])
 def test_evidence_has_one_of_three_forms(tmp_path, cited):
     with pytest.raises(ValueError, match="evidence"):
         errata(written(tmp_path, GOOD | {"evidence": [cited]}))
