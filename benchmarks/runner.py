@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import summary
 
-from lab import results, trials
+from lab.engine import runs, trials
 from lab.measure import cost, statistics
 
 NOTEBOOK = "06_sinusoidal_rotation"
@@ -41,7 +41,7 @@ def command(*words, **environment):
 
 def aside():
     """A fresh folder in the project's results, as notebooks demand."""
-    return tempfile.TemporaryDirectory(dir=results.project_root() / "results", prefix=".benchmark-")
+    return tempfile.TemporaryDirectory(dir=runs.project_root() / "results", prefix=".benchmark-")
 
 
 def lab_run():
@@ -50,7 +50,7 @@ def lab_run():
 
 
 def papermill():
-    root = results.project_root()
+    root = runs.project_root()
     with aside() as folder:
         values = root / "experiments" / "smoke" / f"{NOTEBOOK}.yaml"
         place = Path(folder).relative_to(root).as_posix()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab import figures, results
+from lab import figures
+from lab.engine import runs
 
-FOLDER = results.project_root() / "results" / "benchmarks"
+FOLDER = runs.project_root() / "results" / "benchmarks"
 
 
 def options(doc, given, *, repeats, **sizes):
@@ -32,14 +33,14 @@ def line(case, interval, *, at_least=None, at_most=None):
 
 def write(name, folder, table, plot, lines):
     """NAME.csv, NAME.png, NAME.svg, and its lines in summary.csv in place of its old ones; prints the lines."""
-    results.write_table(folder / f"{name}.csv", table)
+    runs.write_table(folder / f"{name}.csv", table)
     figures.save(figures.draw(plot, table), folder / name)
     new = pd.DataFrame(lines)
     new.insert(0, "benchmark", name)
     path = folder / "summary.csv"
     old = pd.read_csv(path) if path.exists() else new[:0]
     summary = pd.concat([part for part in (old[old.benchmark != name], new) if len(part)])
-    results.write_table(path, summary.sort_values("benchmark", kind="stable"))
+    runs.write_table(path, summary.sort_values("benchmark", kind="stable"))
     show(new)
 
 

@@ -1,7 +1,7 @@
 """One training step beside transformers' GPT-2 and x-transformers, interleaved; written to results/benchmarks.
 
 Same sizes, data, optimiser (fused AdamW), clipping and precision; no dropout; learned positions; fused attention; one
-thread. Else each as it comes: lab's products are `lab.products.fast`, GPT-2's GELU is a formula of several operations,
+thread. Else each as it comes: lab's products are `arithmetic.fast`, GPT-2's GELU is a formula of several operations,
 x-transformers has fewer biases. Beside them GPT-2 with lab's products, the products and the fused attention of such a
 step alone, since what uses these kernels is not faster, and one large product, the machine's peak: both `fast` too.
 """
@@ -15,9 +15,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from x_transformers import Decoder, TransformerWrapper
 
 from lab import figures
+from lab.engine.arithmetic import fast
 from lab.measure import cost, statistics
 from lab.models import ModelConfig, Transformer
-from lab.products import fast
 from lab.tasks.code import Code
 from lab.training import cross_entropy
 

@@ -9,8 +9,6 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name):  # submodules on first use: `import lab` costs nothing
-    if name == "study":
-        return importlib.import_module("lab.notebook").study
     try:
         return importlib.import_module(f"lab.{name}")
     except ModuleNotFoundError as error:

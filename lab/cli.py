@@ -21,7 +21,7 @@ def refuse(error):
 
 def assignments(items):
     """{name: value} of NAME=VALUE, each value as YAML reads it or else as text."""
-    from lab.parameters import Refused, read_yaml
+    from lab.engine.parameters import Refused, read_yaml
 
     values = {}
     for item in items:
@@ -52,8 +52,9 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is done.")] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
-    from lab import batch, parameters, summary
-    from lab.results import inside_project
+    from lab.engine import batch, parameters
+    from lab.engine.runs import inside_project
+    from lab.ledger import summary
 
     try:
         overrides = assignments(parameter or [])
@@ -84,17 +85,17 @@ def run(
 def check_device(wanted):
     """ValueError for a device that is not there; torch is asked only where it matters."""
     if wanted not in ("auto", "cpu"):
-        from lab.device import available
+        from lab.engine.device import available
 
         available(wanted)
 
 
 def announce(cluster, device):
     """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
-    from lab import trials, workers
+    from lab.engine import trials, workers
 
     with workers.connected(cluster) as client:
-        place = trials.whereabouts_of(client, device, ["lab.trials", "lab.models", "lab.training"])
+        place = trials.whereabouts_of(client, device, ["lab.engine.trials", "lab.models", "lab.training"])
         slots, _ = workers.slots(client)
         typer.echo(
             f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
@@ -196,12 +197,12 @@ class progress_line:
 @app.command("list")
 def list_exercises():
     """The exercises, their notebooks, and the profiles in which they are done."""
-    from lab import parameters, results
+    from lab.engine import parameters, runs
 
     for notebook in parameters.notebooks():
         done = []
         for profile in parameters.PROFILES:
-            run = results.read_run(results.project_root() / "results" / profile / notebook.stem)
+            run = runs.read_run(runs.project_root() / "results" / profile / notebook.stem)
             if run:
                 done.append(f"{profile} {run['core_seconds'] / 60:.1f} core min")
         typer.echo(f"{parameters.exercise_of(notebook):5} {notebook.stem:28} {parameters.title_of(notebook)}")
@@ -215,9 +216,10 @@ def claims(
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
     """The ledger of claims with the verdicts of a profile; exit 1 where a claim is pending."""
-    from lab import claims as ledger
-    from lab import parameters, summary
-    from lab.results import project_root
+    from lab.engine import parameters
+    from lab.engine.runs import project_root
+    from lab.ledger import claims as ledger
+    from lab.ledger import summary
 
     try:
         if verdict and verdict not in ledger.VERDICTS:
@@ -269,8 +271,8 @@ def doctor():
 
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
-    from lab import parameters, rules
-    from lab.results import project_root
+    from lab.engine import parameters, rules
+    from lab.engine.runs import project_root
 
     problems = []
     typer.echo(f"python     {platform.python_version()}  {sys.executable}")
@@ -304,7 +306,7 @@ def clean(
     """Remove what interrupted and interactive runs left; with --trials the trial store as well."""
     import shutil
 
-    from lab.results import project_root
+    from lab.engine.runs import project_root
 
     for name in (".running", "interactive") + ((".trials",) if trials else ()):
         folder = project_root() / "results" / name

@@ -60,25 +60,3 @@ def png(figure):
         figure.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="PNG")
     return small.getvalue()
-
-
-def doubling(axes, values):
-    """A horizontal axis on which each doubling is a step, marked at the values."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(values), [f"{value:g}" for value in sorted(values)])
-    axes.minorticks_off()
-
-
-def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
-    """Every seed as a dot, their mean as a line, its 95 % t interval as a band."""
-    from lab.measure.statistics import mean
-
-    groups = table.groupby(x)[y]
-    xs = list(groups.groups)
-    intervals = [mean(values) for _, values in groups]
-    (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
-    axes.fill_between(
-        xs, [i.low for i in intervals], [i.high for i in intervals], color=line.get_color(), alpha=0.18, lw=0
-    )
-    axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
-    return line

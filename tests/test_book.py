@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 import pytest
 
-from lab import book, claims
+from lab import book
 from lab.book import pages, runs, tables
+from lab.ledger import claims
 
 pytest.importorskip("myst_nb")
 FINISHED = runs.finished_runs()

@@ -17,9 +17,10 @@ import nbformat
 import pytest
 import yaml
 
-from lab import book, parameters
+from lab import book
 from lab.book import runs
-from lab.results import project_root
+from lab.engine import parameters
+from lab.engine.runs import project_root
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -10,10 +10,11 @@ import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from lab import batch, parameters, summary
-from lab.claims import VERDICTS, ledger
 from lab.cli import app
-from lab.results import project_root
+from lab.engine import batch, parameters
+from lab.engine.runs import project_root
+from lab.ledger import summary
+from lab.ledger.claims import VERDICTS, ledger
 
 NAMES = [notebook.stem for notebook in parameters.notebooks()]
 FIRST = NAMES[0]
@@ -203,7 +204,7 @@ def test_doctor_finds_this_environment_in_order():
 
 
 def test_clean_removes_what_interrupted_runs_left_and_the_trials_only_when_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.results.project_root", lambda: tmp_path)
+    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
     for name in (".running", "interactive", ".trials", "quick"):
         (tmp_path / "results" / name / "deep").mkdir(parents=True)
     assert lab("clean").exit_code == 0

@@ -17,8 +17,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lab import claims, parameters, results
-from lab.results import project_root
+from lab.engine import parameters, runs
+from lab.engine.runs import project_root
+from lab.ledger import claims
 
 NOTEBOOKS = parameters.notebooks()
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -172,7 +173,7 @@ def test_a_notebook_runs_from_the_command_line(notebook, place):
     folder = project_root() / place / "smoke" / notebook.stem
     run = check_run(folder, notebook)
     assert {"notebook.ipynb", "parameters.yaml", "verdicts.csv"} <= set(run["files"])
-    assert run["files"] == results.file_hashes(folder)
+    assert run["files"] == runs.file_hashes(folder)
     assert yaml.safe_load((folder / "parameters.yaml").read_text("utf-8")) == parameters.of_profile(notebook, "smoke")
     book = nbformat.read(folder / "notebook.ipynb", 4)
     assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from lab.book import pages, runs
-from lab.results import project_root
+from lab.engine.runs import project_root
 
 UNUSED = ("scripts/*.map", "styles/*.map") + tuple(f"mathjax/{part}" for part in (
     "a11y", "adaptors", "input/asciimath*", "input/mml*", "sre", "ui", "tex-mml*", "mml-*", "*-svg*", "tex-chtml-full*",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab import parameters, results
+from lab.engine import parameters, runs
 
 SIZES = ("d_model", "n_layers", "context", "batch", "steps", "seeds")
 
@@ -72,9 +72,9 @@ def finished_runs():
     found = []
     for profile in ("quick", "full"):
         for notebook in parameters.notebooks():
-            folder = results.project_root() / "results" / profile / notebook.stem
-            if record := results.read_run(folder):
-                if damaged := results.damaged(folder, record):
+            folder = runs.project_root() / "results" / profile / notebook.stem
+            if record := runs.read_run(folder):
+                if damaged := runs.damaged(folder, record):
                     raise ValueError(f"{folder}: {', '.join(damaged)} is damaged; `lab run` makes it anew")
                 found.append(Run(notebook, profile, folder, record))
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import t as student
 
-from lab import claims, errata
+from lab.ledger import claims, errata
 
 VERDICT_ZH = {"supported": "支持", "refuted": "反驳", "inconclusive": "未定", "proved": "证实", "disproved": "证伪",
               "open": "开放", "pending": "待判", "not judged": "未判"}  # fmt: skip

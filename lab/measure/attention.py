@@ -3,6 +3,10 @@
 Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key, t query of a block.
 A measure maps a block (weights (b, h, t, k), q_positions (t,), k_positions (k,)) to values (b, h, t). NaN says that a
 query has nothing to measure: it is left out of the mean. The weights live in a buffer that the next block overwrites.
+
+Below: how the scale of logits saturates the softmax, what is left of its gradient, exactly and by a law (chapter
+§1.1.2). A row has logits s_j = sigma z_j over n keys with z_j independent standard normal. That is what a query q makes
+of Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divided by it. p = softmax(s).
 """
 
 import math
@@ -11,6 +15,7 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from scipy import integrate, stats
 from torch.overrides import TorchFunctionMode
 
 
@@ -196,3 +201,35 @@ def _picked(weights, target):
     index = target.clamp(0, weights.shape[-1] - 1)[:, None, :, None].expand(*weights.shape[:3], 1)
     mass = weights.gather(-1, index).squeeze(-1)
     return mass.where((target < weights.shape[-1])[:, None], 0).masked_fill((target < 0)[:, None], torch.nan)
+
+
+@torch.no_grad()
+def saturation(sigma, n, generator, *, block=4096):
+    """One row for each sigma (rows,), of independent rows of n logits with that standard deviation.
+
+    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax's Jacobian, 0 where it is saturated;
+    stein: sum p_j z_j / sigma, which has the same mean exactly, by Gaussian integration by parts;
+    entropy: of p, nats; largest: the largest weight. float64, `block` rows at a time.
+    """
+    parts = []
+    for scale in torch.as_tensor(sigma, dtype=torch.float64).split(block):
+        z = torch.randn(len(scale), n, generator=generator, dtype=torch.float64)
+        p = (scale[:, None] * z).softmax(-1)
+        columns = {"trace": 1 - p.square().sum(-1), "stein": (p * z).sum(-1) / scale}
+        columns |= {"entropy": -torch.xlogy(p, p).sum(-1), "largest": p.amax(-1)}
+        parts.append(pd.DataFrame({name: column.numpy() for name, column in columns.items()}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def expected_maximum(n):
+    """Mean of the largest of n independent standard normal numbers."""
+    density = lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1)  # noqa: E731
+    return integrate.quad(density, -10, 10, points=[0, math.sqrt(2 * math.log(n))], limit=200)[0]
+
+
+def saturated_trace(sigma, n):
+    """The law of a saturated softmax: the mean trace tends to expected_maximum(n) / sigma, not exponentially to 0.
+
+    As sigma grows p puts all on the largest z, so the mean of sum p z is that of the largest of n.
+    """
+    return expected_maximum(n) / sigma

@@ -1,13 +1,17 @@
-"""Hidden units of feed-forward layers: how often they fire, what they detect, and which can be spared.
+"""Hidden units of feed-forward layers: their activation functions, how often they fire, what they detect, which can be
+spared, and how what they store is edited.
 
 Letters: n tokens, u units, c concepts. Activations are (n, u), or (..., u) where a tap hands them over.
 """
 
+import math
 from contextlib import ExitStack
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
+from scipy import optimize
 from scipy.cluster.vq import kmeans2
 from scipy.stats import rankdata
 
@@ -129,3 +133,85 @@ def cluster_agreement(vectors, labels, *, seed=0, clusters=None):
     clusters = clusters or len(np.unique(labels))
     _, found = kmeans2(vectors, clusters, minit="++", rng=seed, missing="warn")
     return adjusted_rand(found, labels)
+
+
+def slope(f):
+    """The derivative of an elementwise function; slope(slope(f)) is the second."""
+    return torch.func.grad(lambda x: f(x).sum())
+
+
+def lowest(f, low, high):
+    """(x, f(x)) at the smallest value of an elementwise function on [low, high], x to about 1e-7."""
+    grid = torch.linspace(low, high, 2001, dtype=torch.float64)
+    start, step = float(grid[f(grid).argmin()]), (high - low) / 2000
+    bounds = (max(low, start - step), min(high, start + step))
+    found = optimize.minimize_scalar(
+        lambda x: float(f(torch.tensor([x], dtype=torch.float64))),
+        bounds=bounds,
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    return found.x, found.fun
+
+
+def gaussian_moments(f, *, std=1.0, points=2**17) -> dict:
+    """Mean E f, square E f^2 and slope_square E f'^2 under N(0, std^2), to better than 1e-6.
+
+    Midpoint rule over 12 standard deviations each way; 0, where functions such as ReLU bend, is between two points.
+    """
+    step = 24 / points
+    z = torch.arange(points, dtype=torch.float64).add(0.5).mul(step).sub(12)
+    weight = torch.exp(-z.square() / 2) * step / math.sqrt(2 * math.pi)
+    values, slopes = f(std * z), slope(f)(std * z)
+    moments = {"mean": values, "square": values.square(), "slope_square": slopes.square()}
+    return {name: (weight * moment).sum().item() for name, moment in moments.items()}
+
+
+def probe_accuracy(features, labels, *, ridge=1e-2):
+    """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of classes 0..c-1.
+
+    Ridge regression on one-hot labels, fitted on the first half of the rows, in closed form.
+    """
+    features = torch.cat([features.double(), torch.ones(len(features), 1)], 1)
+    half = len(features) // 2
+    x, y = features[:half], F.one_hot(labels[:half], int(labels.max()) + 1).double()
+    weight = torch.linalg.solve(x.T @ x + ridge * half * torch.eye(x.shape[1]).double(), x.T @ y)
+    return ((features[half:] @ weight).argmax(1) == labels[half:]).double().mean().item()
+
+
+@torch.no_grad()
+def rank_one(weight, key, value, covariance, *, ridge=1e-3):
+    """The weight (o, i), changed by one outer product so that it sends `key` (i,) to `value` (o,) exactly.
+
+    W + (v - W k) (C^-1 k)^T / (k^T C^-1 k): of all such changes the one that moves the outputs on other keys, with
+    second moments C = `covariance` (i, i), least in the mean square. `ridge` (of the mean of its diagonal) is added.
+    """
+    size = ridge * covariance.diagonal().mean()
+    if size <= 0:
+        raise ValueError("the covariance of the keys is zero, or ridge is not above 0")
+    direction = torch.linalg.solve(covariance + size * torch.eye(len(key)).to(covariance), key)
+    return weight + torch.outer(value - weight @ key, direction) / (key @ direction)
+
+
+def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
+    """The output (o,) of module `site` at the last position of tokens (b, t) that makes model(tokens) answer so.
+
+    Found by Adam from the present mean output, until the class `answer` has probability `sure` in every row; `keep`
+    weighs the squared distance from the start, relative to its square. The model's weights stay as they are.
+    """
+    seen = []
+    with torch.no_grad(), edit(model, {site: lambda x: seen.append(x) or x}):
+        model(tokens)
+    start = seen[0][:, -1].mean(0)
+    value = start.clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([value], lr=rate * float(start.square().mean().sqrt()))
+    targets = torch.full((len(tokens),), answer, device=tokens.device)
+    with edit(model, {site: lambda x: torch.cat([x[:, :-1], value.expand(len(x), 1, -1)], 1)}):
+        for _ in range(steps):
+            logits = model(tokens)[:, -1]
+            if logits.softmax(-1)[:, answer].min() > sure:
+                break
+            loss = F.cross_entropy(logits, targets) + keep * (value - start).square().sum() / start.square().sum()
+            (value.grad,) = torch.autograd.grad(loss, value)
+            optimizer.step()
+    return value.detach()

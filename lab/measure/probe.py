@@ -1,4 +1,6 @@
-"""Watch any torch module from outside: `tap` keeps numbers and changes nothing, `edit` changes activations."""
+"""Watch any torch module from outside: `tap` keeps numbers and changes nothing, `edit` changes activations; `leak` says
+what reaches the past from the future.
+"""
 
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -124,3 +126,28 @@ def _rows(site, measure, call, tensor):
     if value.ndim == 0:
         return [(site, name, call, pd.NA, value.item())]
     return [(site, name, call, index, entry) for index, entry in enumerate(value.tolist())]
+
+
+def leak(from_embeddings, embeddings):
+    """Norm of the gradient of every output with respect to every input, (t, t') in float64.
+
+    from_embeddings: a function of embeddings (b, n, m) that returns outputs (b, n, c), the rows of a batch apart.
+    embeddings: (n, m), one sequence. Entry (t, t') is the Frobenius norm of d outputs_t / d embeddings_t', of size
+    (c, m): exactly 0 if output t cannot depend on input t', whatever the weights. Needs c sequences at a time.
+    ValueError where outputs and inputs do not pair position by position.
+    """
+    start = embeddings.detach()[None]
+    with torch.no_grad():
+        shape = from_embeddings(start).shape
+    if len(shape) != 3 or shape[:2] != start.shape[:2]:
+        raise ValueError(f"outputs (1, {start.shape[1]}, c) are wanted from one sequence, got {tuple(shape)}")
+    copies = start.repeat(shape[2], 1, 1).requires_grad_()  # (c, n, m): copy i answers for class i
+    with torch.enable_grad():
+        own = from_embeddings(copies).diagonal(dim1=0, dim2=2)  # (n, c)
+        rows = [torch.autograd.grad(own[t].sum(), copies, retain_graph=True)[0] for t in range(shape[1])]
+    return torch.stack([torch.linalg.vector_norm(row, dim=(0, 2), dtype=torch.float64) for row in rows])
+
+
+def future(matrix):
+    """The largest entry at an input later than the output, of a (t, t') matrix: 0 for a causal model."""
+    return matrix.triu(1).max().item()

@@ -1,13 +1,13 @@
 """Tables about heads of a trained model: where they look, what each is worth, how alike they are (exercise 1.2).
 
 Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. Tables are long: `layer`,
-`head`, `measure` and `value`, as patterns.head_scores gives them.
+`head`, `measure` and `value`, as maps.head_scores gives them.
 """
 
 import pandas as pd
 import torch
 
-from lab.measure import patterns
+from lab.measure import maps as patterns
 from lab.measure.heads import silenced
 
 

@@ -1,0 +1,1 @@
+"""How things run: trials and what they depend on, workers, parameters, runs."""

@@ -1,0 +1,1 @@
+"""What is claimed, what was judged, and where the sources err."""

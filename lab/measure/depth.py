@@ -1,0 +1,118 @@
+"""Depth: what streams, blocks and gradients do from layer to layer, and what theory expects of them at the start."""
+
+from contextlib import contextmanager
+from math import acos, pi, sqrt
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+
+
+@contextmanager
+def moved(model, size, seed=0):
+    """Inside, every weight w is moved by size · rms(w) · N(0, 1); afterwards all are as they were."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        kept = [p.clone() for p in model.parameters()]
+        for p in model.parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
+            p += size * p.square().mean().sqrt() * noise
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in zip(model.parameters(), kept, strict=True):
+                p.copy_(value)
+
+
+@torch.no_grad()
+def perturbation(model, output, *, size=1e-4, seed=0):
+    """Mean square change of output(model) over size², when every weight w moves by size · rms(w) · N(0, 1). Liu 2020.
+
+    Weights are put back. Use float64 for small sizes. RuntimeError where the output is not finite.
+    """
+    before = output(model)
+    with moved(model, size, seed):
+        change = (output(model) - before).square().mean().item() / size**2
+    if not torch.isfinite(before).all() or change != change:
+        raise RuntimeError("the output is not finite")
+    return change
+
+
+def likeness(streams):
+    """Mean cosine of the same token in neighbouring streams (layers, ..., m): a tensor of layers - 1 numbers."""
+    return F.cosine_similarity(streams[1:], streams[:-1], dim=-1).flatten(1).mean(1)
+
+
+@torch.no_grad()
+def rises_without(blocks, loss):
+    """Rise of loss() when the stream goes past one block, for every block alone."""
+    base, rises = loss(), []
+    for block in blocks:
+        block.forward = lambda x, **_: x
+        try:
+            rises.append(loss() - base)
+        finally:
+            del block.forward
+    return rises
+
+
+@torch.no_grad()
+def outputs_of(blocks, run):
+    """What each block hands on while run() runs, stacked: (blocks, ...)."""
+    outputs = []
+    handles = [block.register_forward_hook(lambda _m, _i, out: outputs.append(out)) for block in blocks]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return torch.stack(outputs)
+
+
+def relu_overlap(r):
+    """E[relu(x) relu(y)] · 2 of two standard normals with correlation r: 1 at r = 1. Cho & Saul 2009."""
+    return (sqrt(max(0.0, 1 - r * r)) + r * (pi - acos(max(-1.0, min(1.0, r))))) / pi
+
+
+def moments(placement, n, layers, *, branch=1.0):
+    """One row per layer 0..layers: layer, S, c of the stream behind it, and sum, the mean square before a post-norm.
+
+    `placement` is pre, post or none; `branch` multiplies the variance of every branch (1/N where N branches are scaled
+    by 1/√N). Pre with n = 1: S = 1 + 3/2 layer; post: sum = 3/2; none: S grows by (1 + m/S) · 3/2 in ratio.
+    """
+    if placement not in ("pre", "post", "none"):
+        raise ValueError(f"placement is pre, post or none, got {placement!r}")
+    S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
+    for layer in range(1, layers + 1):
+        size = 1.0 if placement == "pre" else S  # of the branch's input; normed inputs have 1
+        mean = branch * size * (1 / n + (1 - 1 / n) * c / S)  # attention gives every token the same average
+        S, c = S + mean, c + mean
+        if placement == "post":
+            S, c = 1.0, c / S
+        size = 1.0 if placement == "pre" else S
+        S, c = S + branch * size / 2, c + branch * size / 2 * relu_overlap(c / S)
+        before = S
+        if placement == "post":
+            S, c = 1.0, c / S
+        rows.append((layer, S, c, before))
+    return pd.DataFrame(rows, columns=["layer", "S", "c", "sum"])
+
+
+def gradient_norms(model) -> pd.DataFrame:
+    """One row per parameter: parameter (its name), layer, norm (Euclidean) and rms (norm / √size) of its gradient.
+
+    `layer` is the first whole number in the dotted name, missing where there is none; norm and rms are missing for a
+    parameter that the loss does not reach. RuntimeError if no parameter has a gradient.
+    """
+    if all(parameter.grad is None for parameter in model.parameters()):
+        raise RuntimeError("no parameter has a gradient: call backward() on a loss of this model first")
+    rows = []
+    for name, parameter in model.named_parameters():
+        layer = next((int(part) for part in name.split(".") if part.isdecimal()), pd.NA)
+        norm = float("nan")
+        if parameter.grad is not None:
+            wide = torch.promote_types(parameter.grad.dtype, torch.float32)
+            norm = torch.linalg.vector_norm(parameter.grad.detach(), dtype=wide).item()
+        rows.append((name, layer, norm, norm / parameter.numel() ** 0.5))
+    return pd.DataFrame(rows, columns=["parameter", "layer", "norm", "rms"]).astype({"layer": "Int64"})

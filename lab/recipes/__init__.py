@@ -1,0 +1,1 @@
+"""Model, task, training and measurement together: what several notebooks run."""

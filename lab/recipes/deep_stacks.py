@@ -1,0 +1,63 @@
+"""Whether a deep stack learns within few steps: one small task with a mark, and who reaches it when (chapter §1.5)."""
+
+import torch
+
+from lab.engine.device import device
+from lab.models import ModelConfig, Transformer
+from lab.tasks.chain import Chain
+from lab.training import TrainConfig, cross_entropy, fit
+
+
+def configured(placement, scheme):
+    """Fields of a configuration for a placement of norms and a scheme of initial weights."""
+    placements = {
+        "deepnorm": {"residual": "deepnorm"},
+        "no norm": {"residual": "plain", "norm": "none"},
+        "neither": {"residual": "none", "norm": "none"},  # no skip either
+    }
+    without, scaled = placements["no norm"], {"residual": "scaled", "norm": "none"}
+    schemes = {
+        "normal .02": {"initialization": "normal"},
+        "depth-scaled": {"initialization": {"kind": "depth-scaled", "base": "xavier"}},
+        "learned scales": {"initialization": "xavier", "residual": {"kind": "scaled", "scale": 0.0}},
+        "fixup": scaled | {"initialization": "fixup"},
+        "fixup, branches not 0": scaled | {"initialization": {"kind": "fixup", "zero_branches": False}},
+        "fixup, readout not 0": scaled | {"initialization": {"kind": "fixup", "zero_readout": False}},
+        "fixup, not rescaled": scaled | {"initialization": {"kind": "fixup", "rescale": False}},
+        "fixup, no scalars": without | {"initialization": "fixup"},
+    }
+    fields = placements.get(placement, {"residual": placement})
+    return fields | schemes.get(scheme, {"initialization": scheme})
+
+
+def stack(seed, placement, scheme, n_layers, d_model):
+    """The chain of symbols, and a stack of ReLU layers without positions that is to learn it."""
+    task = Chain(length=16)
+    sizes = {"vocabulary": task.vocabulary, "context": 16, "d_model": d_model, "n_layers": n_layers, "n_heads": 2}
+    config = ModelConfig(position="none", ffn="relu", **sizes, **configured(placement, scheme))
+    return task, Transformer(config, seed=seed).to(device())
+
+
+def learning(
+    seed, placement, scheme, n_layers, learning_rate, steps, d_model,
+    warmup=0, beta2=0.98, clip=1.0, clamp=0.0, every=10,
+):  # fmt: skip
+    """A trial: whether and when a stack reaches its mark, three quarters of the way from frequencies to the table.
+
+    `clip` is the norm that gradients are cut to; `clamp` limits activations, 0 does not.
+    """
+    task, model = stack(seed, placement, scheme, n_layers, d_model)
+    mark = task.unigram_entropy - (task.unigram_entropy - task.entropy) / 4
+    tokens, targets = (x.to(device()) for x in task.batch(torch.Generator().manual_seed(10**6), 32))
+    if clamp:
+        for block in model.blocks:
+            block.ffn.act.register_forward_hook(lambda _module, _inputs, out: out.clamp(max=clamp))
+    settings = TrainConfig(
+        steps=steps, batch=16, learning_rate=learning_rate, warmup=warmup, final=1.0, betas=(0.9, beta2), clip=clip
+    )
+    run, history = fit(
+        model, task, settings, seed=seed, every=every, stop=lambda row: row["validation"] < mark,
+        evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
+    )  # fmt: skip
+    last = history.iloc[-1]
+    return run | {"loss": last.validation, "learnt": bool(last.validation < mark), "steps_taken": int(last.step)}

@@ -1,0 +1,144 @@
+"""One block taken apart, a training step, a prompt and a step of generation: calls without arguments, to be timed.
+
+b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences at once, L layers.
+"""
+
+from functools import partial
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from lab.models.transformer import ModelConfig, Transformer
+
+
+def block_operations(n, d, heads, device="cpu"):
+    """{operation: call} of one block on one sequence with its weights written out, forward only (chapter §1.1.3).
+
+    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its real size and layout
+    and allocates its result. Norms and residual sums are left out. All calls together hold two h x n x n tensors.
+    """
+    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    block = Transformer(config).blocks[0].to(device).requires_grad_(False)
+    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
+    q, k, v = block.attention.heads.split(x)  # (1, h, n, w)
+    scores = (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (1, h, n, n)
+    weights = torch.softmax(scores, dim=-1)
+    mixed = weights @ v
+    return {
+        "projections": lambda: (block.attention.heads.split(x), block.attention.heads.join(mixed)),
+        "scores": lambda: (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1),
+        "softmax": lambda: torch.softmax(scores, dim=-1),
+        "mix": lambda: weights @ v,
+        "feedforward": lambda: block.ffn(x),
+    }
+
+
+def block_call(n, d, heads, backward=False, device="cpu"):
+    """A call of one whole block on one sequence, with its attention fused; `backward` adds all gradients."""
+    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
+    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device, requires_grad=backward)
+
+    def call():
+        y = block(x)
+        return torch.autograd.grad(y, (x, *block.parameters()), x.detach()) if backward else y
+
+    return call
+
+
+def reused_call(n, d_head, heads, buffer):
+    """A call of explicit attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
+    the arithmetic of `explicit_attention` without asking the system for fresh memory."""
+    generator = torch.Generator(buffer.device).manual_seed(0)
+    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=buffer.device) for _ in range(3))
+    scores, mixed = buffer[: heads * n * n].view(heads, n, n), torch.empty_like(q)
+
+    def call():
+        torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
+        return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
+
+    return call
+
+
+def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre"):
+    """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep; checkpointed, each block
+    runs again in the backward pass and keeps only its input (Chen 2016)."""
+    heads = max(1, d // 64)
+    config = ModelConfig(vocabulary=256, context=n, d_model=d, n_layers=n_layers, n_heads=heads, residual=residual)
+    model = Transformer(config).to(device)
+    if checkpointed:
+        for block in model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def call():
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return torch.autograd.grad(loss, tuple(model.parameters()))
+
+    return call
+
+
+def run_training_step(*sizes, **options):
+    """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count in the peak."""
+    training_step(*sizes, **options)()
+
+
+def saved_bytes(call):
+    """Bytes that autograd keeps for the backward pass while `call` runs, every piece of memory counted once."""
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage().nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        call()
+    return sum(size for size, _ in kept.values())
+
+
+def without_position(n, d, h, g, L=2):
+    """A causal model of bytes for timings: no position encoding, whose small cost is the same for every g."""
+    config = ModelConfig(
+        vocabulary=256, context=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
+    )  # fmt: skip
+    return Transformer(config).eval().requires_grad_(False)
+
+
+def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
+    """A call that generates the last `tokens` positions of a context of n, one at a time, for each of B sequences.
+
+    The caches are allocated once, filled up to there, and used again by every call.
+    """
+    if not 0 < tokens <= n:
+        raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
+    model = without_position(n, d, h, g, L).to(device)
+    caches, new = model.caches(B), torch.zeros(B, 1, dtype=torch.long, device=device)
+    for cache in caches:  # memory that was never written is not real memory yet
+        cache.keys.fill_(0.01)
+        cache.values.fill_(0.01)
+
+    @torch.no_grad()
+    def call():
+        for cache in caches:
+            cache.length = n - tokens
+        for _ in range(tokens):
+            logits = model(new, caches=caches)
+        return logits
+
+    return call
+
+
+def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
+    """A call that reads a prompt of n tokens into preallocated caches, for each of B sequences."""
+    model = without_position(n, d, h, g, L).to(device)
+    caches, prompt = model.caches(B), torch.zeros(B, n, dtype=torch.long, device=device)
+
+    @torch.no_grad()
+    def call():
+        for cache in caches:
+            cache.length = 0
+        return model(prompt, caches=caches)
+
+    return call

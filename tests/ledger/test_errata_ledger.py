@@ -1,0 +1,109 @@
+"""The errata are complete and well formed, and every piece of evidence they name exists."""
+
+import ast
+
+import pytest
+import yaml
+
+from lab.engine.runs import project_root
+from lab.ledger.errata import errata
+
+ERRATA = errata()
+ROOT = project_root()
+NOTEBOOKS = """
+    01_attention_complexity 02_attention_patterns 03_causal_mask 04_head_count 05_attention_variants
+    06_sinusoidal_rotation 07_position_encodings 08_rope_alibi 09_activations 10_ffn_sparsity 11_layer_norm_placement
+    12_initialization 13_sparse_patterns 14_architecture_tradeoffs 15_scores_and_scale 16_shapes_and_stacking
+    17_what_it_can_learn 18_regularisation 19_shapes_and_paths 20_budgets 21_one_change
+""".split()
+EVIDENCE = sorted({evidence for entry in ERRATA.values() for evidence in entry.evidence})
+
+
+def functions_of(path):
+    return {node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_suspected_error_has_its_entry():
+    assert sorted(entry.number for entry in ERRATA.values()) == list(range(1, 100))
+
+
+@pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e.startswith("tests/")])
+def test_the_test_exists(evidence):
+    path, name = evidence.split("::")
+    assert name in functions_of(ROOT / path)
+
+
+@pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e[0].isdigit()])
+def test_the_notebook_exists_and_what_is_cited_of_it(evidence):
+    notebook, _, stem = evidence.partition("/")
+    assert notebook in NOTEBOOKS
+    if stem:
+        results = ROOT / "results" / "quick" / notebook
+        assert (results / "figures" / f"{stem}.png").exists() or (results / "tables" / f"{stem}.csv").exists()
+
+
+def test_every_computation_is_cited():
+    files = sorted((ROOT / "tests").glob("ledger/test_errata*.py"))
+    written = {
+        f"tests/ledger/{path.name}::{name}" for path in files for name in functions_of(path) if name.startswith("test_")
+    }
+    own = {evidence for evidence in written if "test_errata_ledger" in evidence}
+    assert written - own == {evidence for evidence in EVIDENCE if evidence.startswith("tests/")}
+
+
+def test_literature_alone_is_the_exception():
+    alone = [
+        entry.number
+        for entry in ERRATA.values()
+        if entry.struck is None and all(evidence.startswith("literature") for evidence in entry.evidence)
+    ]
+    assert alone == [51], "only what the lab cannot compute"
+
+
+GOOD = {
+    "id": "some-error", "number": 1, "source": "note 1", "where": "§2", "says": "one", "says_zh": "一",
+    "right": "two", "right_zh": "二", "evidence": ["04_head_count"],
+}  # fmt: skip
+BROKEN = {
+    "source": GOOD | {"source": "note 5"},
+    "evidence": GOOD | {"evidence": []},
+    "says_zh": GOOD | {"says_zh": "one"},
+    "right": GOOD | {"right": "二"},
+    "struck": GOOD | {"struck": "", "struck_zh": "无误"},
+    "struck_zh": GOOD | {"struck": "it is right"},
+    "struck_zh must hold Chinese": GOOD | {"struck": "it is right", "struck_zh": "it is right"},
+    "id": GOOD | {"id": "Some error"},
+    "reason": GOOD | {"reason": "none"},
+    "where": {key: value for key, value in GOOD.items() if key != "where"},
+}
+
+
+def written(tmp_path, *entries):
+    path = tmp_path / "errata.yaml"
+    path.write_text(yaml.safe_dump(list(entries), allow_unicode=True), "utf-8")
+    return path
+
+
+def test_a_struck_entry_needs_no_evidence(tmp_path):
+    entry = GOOD | {"evidence": [], "struck": "it is right", "struck_zh": "无误"}
+    assert errata(written(tmp_path, entry))["some-error"].struck == "it is right"
+
+
+@pytest.mark.parametrize("field", BROKEN)
+def test_what_breaks_the_schema_is_named(tmp_path, field):
+    with pytest.raises(ValueError, match=field):
+        errata(written(tmp_path, BROKEN[field]))
+
+
+@pytest.mark.parametrize(
+    "cited", ["tests/ledger/test_other.py::test_x", "22_more", "literature: somebody", "the notebook"]
+)
+def test_evidence_has_one_of_three_forms(tmp_path, cited):
+    with pytest.raises(ValueError, match="evidence"):
+        errata(written(tmp_path, GOOD | {"evidence": [cited]}))
+
+
+@pytest.mark.parametrize(("other", "field"), [({"number": 2}, "id some-error"), ({"id": "other"}, "number 1")])
+def test_nothing_stands_twice(tmp_path, other, field):
+    with pytest.raises(ValueError, match=f"{field} stands twice"):
+        errata(written(tmp_path, GOOD, GOOD | other))

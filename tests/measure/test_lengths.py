@@ -1,0 +1,233 @@
+"""Tasks of any length against answers worked out from the tokens; measures by length against known cases."""
+
+import numpy as np
+import pytest
+import torch
+
+from lab.engine import parameters
+from lab.measure.lengths import (
+    accuracy_by_length,
+    by_bucket,
+    held_out_r2,
+    order_in_similarity,
+    similarity,
+    window_losses,
+)
+from lab.models.positions import exact_sinusoids
+from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Needle, Order, add
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+FORMATS = [Addition(reverse=reverse, padded=padded) for reverse in (True, False) for padded in (True, False)]
+TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FORMATS, Order(), Needle()]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_every_length_is_drawn_and_a_batch_depends_on_its_generator_alone(task):
+    before, stream = torch.get_rng_state(), generator()
+    drawn = [task.batch(stream, 4) for _ in range(200)]
+    again = task.batch(generator(), 4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(drawn[0], again, strict=True))
+    widths = {tokens.shape[1] for tokens, _ in drawn}
+    possible = {task.of_length(generator(), 1, n)[0].shape[1] for n in range(task.shortest, task.longest + 1)}
+    assert possible <= widths, "every length occurs"
+
+
+@pytest.mark.parametrize("n", [4, 9, 40])
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_tokens_and_answers_are_in_the_vocabulary(task, n):
+    tokens, targets = task.of_length(generator(), 64, n)
+    assert tokens.shape == targets.shape and tokens.dtype == targets.dtype == torch.int64
+    assert tokens.min() >= 0 and tokens.max() < task.vocabulary
+    answers = targets[targets != -100]
+    assert answers.min() >= 0 and answers.max() < (task.d_out or task.vocabulary) and len(answers.unique()) > 1
+    if hasattr(task, "text_length"):
+        assert tokens.shape[1] <= task.text_length(n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 50])
+@pytest.mark.parametrize("order", ["forward", "reversed", "same"])
+def test_copies_are_what_their_order_says(order, n):
+    task = Copy(order=order, symbols=5)
+    tokens, targets = task.of_length(generator(), 20, n)
+    for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
+        source, (mark, *shown) = row[:n], row[n:]
+        answer = source[::-1] if order == "reversed" else source
+        assert mark == 5 and shown == answer and target == [-100] * n + answer + [6]
+        assert order != "same" or len(set(source)) == 1
+
+
+def number(digits):
+    return int("".join(map(str, digits)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 30])
+@pytest.mark.parametrize("task", FORMATS, ids=str)
+def test_sums_are_right_for_any_number_of_digits(task, n):
+    tokens, targets = task.of_length(generator(n), 40, n)
+    lengths = set()
+    for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
+        plus, equals = row.index(PLUS), row.index(EQUALS)
+        a, b = row[:plus], row[plus + 1 : equals]
+        answer = target[equals : target.index(END)]
+        assert target[:equals] == [-100] * equals and row[equals + 1 : equals + 1 + len(answer)] == answer
+        assert set(target[equals + len(answer) + 1 :]) <= {-100}, "nothing is asked after the end"
+        lengths.add(len(answer))
+        total = number(answer[::-1] if task.reverse else answer)
+        assert total == number(a) + number(b)
+        if task.padded:
+            assert len(a) == len(b) == n and len(answer) == n + 1
+        else:
+            assert max(len(a), len(b)) == n and len(answer) == len(str(total))
+            assert all(len(x) == 1 or x[0] > 0 for x in (a, b))
+    assert lengths == {n + 1} if task.padded else max(lengths) <= n + 1
+
+
+def test_digits_carry_all_the_way():
+    nines, one = torch.full((1, 25), 9), torch.ones(1, 1, dtype=torch.long)
+    assert add(nines, one).tolist() == [[0] * 25 + [1]] == add(one, nines).tolist()
+
+
+def test_the_order_of_two_marks_is_told():
+    task = Order(symbols=4)
+    tokens, targets = task.of_length(generator(), 200, 6)
+    for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
+        assert row.count(4) == row.count(5) == 1 and row[-1] == 6
+        assert target == [-100] * 6 + [int(row.index(5) < row.index(4))]
+    assert 70 < targets[:, -1].sum() < 130, "both answers are as frequent"
+
+
+def test_a_needle_stands_anywhere():
+    task = Needle(symbols=3, values=4)
+    tokens, targets = task.of_length(generator(), 400, 5)
+    hits = (tokens >= 3) & (tokens < 7)
+    assert (hits.sum(1) == 1).all() and (tokens[:, -1] == 7).all()
+    assert torch.equal(tokens[hits] - 3, targets[:, -1])
+    assert (hits.sum(0)[:5] > 40).all()
+
+
+@pytest.mark.parametrize("wrong, named", [
+    (lambda: Copy(order="sideways"), "sideways.*forward, reversed, same"),
+    (lambda: Copy(shortest=5, longest=4), "got 5, 4"),
+    (lambda: Addition(shortest=0), "got 0, 3"),
+    (lambda: Order(shortest=1), "at least 2"),
+])  # fmt: skip
+def test_impossible_tasks_are_named(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        wrong()
+
+
+# Measures
+
+
+def all_knowing(tokens):
+    """Copies forward, whatever the length: sees nothing but the tokens."""
+    n = tokens.shape[1] // 2
+    answer = torch.cat([tokens, torch.full((len(tokens), 1), 17)], 1)[:, 1:].clone()
+    answer[:, n:-1], answer[:, -1] = tokens[:, :n], 17
+    return torch.nn.functional.one_hot(answer, 18) * 50.0
+
+
+def wrong_at_the_end(tokens):
+    logits = all_knowing(tokens)
+    logits[:, -1] = logits[:, -1].flip(-1)
+    return logits
+
+
+def test_accuracy_by_length_counts_answers_and_whole_texts():
+    task, lengths = Copy(), [1, 4, 19]
+    perfect = accuracy_by_length(all_knowing, task.of_length, lengths, size=32)
+    assert (perfect.per_token == 1).all() and (perfect.exact == 1).all() and (perfect.loss < 1e-6).all()
+    flawed = accuracy_by_length(wrong_at_the_end, task.of_length, lengths, size=32)
+    assert (flawed.exact == 0).all() and flawed.per_token.tolist() == [n / (n + 1) for n in lengths]
+    assert flawed.loss.tolist() == pytest.approx([50 / (n + 1) for n in lengths])
+    again = accuracy_by_length(wrong_at_the_end, task.of_length, lengths[1:], size=32)
+    assert again.loss.tolist() == flawed.loss.tolist()[1:], "a length has texts of its own"
+
+
+def counting(tokens):
+    """A model that knows only how much of the window it has seen: loss depends on the position in it."""
+    seen = torch.arange(1.0, tokens.shape[1] + 1)
+    logits = torch.zeros(*tokens.shape, 2)
+    logits[..., 1] = seen
+    return logits
+
+
+@pytest.mark.parametrize("length, stride", [(4, 4), (4, 1), (4, 2), (8, 3), (1, 1)])
+def test_windows_score_each_target_once_at_the_place_in_the_window_that_they_say(length, stride):
+    text = torch.zeros(40, dtype=torch.long)
+    losses = window_losses(counting, text, length, stride)
+    places = torch.arange(length - stride + 1, length + 1.0)
+    assert losses.shape == ((40 - (length - stride + 1)) // stride, stride)
+    torch.testing.assert_close(losses, (1 + places.exp()).log().expand_as(losses))
+
+
+def remembering(tokens):
+    """Certain that the next token is the last one plus one; classes are values 0..63."""
+    return torch.nn.functional.one_hot((tokens + 1) % 64, 64) * 30.0
+
+
+def test_windows_read_the_targets_from_start_on():
+    text = torch.arange(64)
+    assert window_losses(remembering, text, 8, 2).max() < 1e-6, "each target follows its own input"
+    for length, stride in ((8, 8), (8, 1), (16, 4)):
+        losses = window_losses(lambda tokens: torch.zeros(*tokens.shape, 64) + 30 * (torch.arange(64) == 20),
+                               text, length, stride, start=20)  # fmt: skip
+        assert losses.flatten().argmin() == 0 and losses.shape[0] == (64 - 20) // stride
+    parts = window_losses(remembering, text, 8, 2, batch_tokens=8)
+    assert torch.equal(parts, window_losses(remembering, text, 8, 2))
+
+
+@pytest.mark.parametrize("arguments, named", [((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"),
+                                              ((4, 1, 2), "start >= 4")])  # fmt: skip
+def test_impossible_windows_are_named(arguments, named):
+    length, stride, *start = arguments
+    with pytest.raises(ValueError, match=named):
+        window_losses(counting, torch.zeros(40, dtype=torch.long), length, stride, start=start[0] if start else None)
+
+
+def test_buckets_average_their_positions():
+    losses = torch.arange(6.0).expand(3, 6)
+    table = by_bucket(losses, [0, 1, 4])
+    assert table.values.tolist() == [[0, 0, 0, 3], [1, 3, 2, 9], [4, 5, 4.5, 6]]
+    for edges in ([0, 0], [1, 0], [0, 6], [-1, 2]):
+        with pytest.raises(ValueError, match="edges"):
+            by_bucket(losses, edges)
+
+
+def test_similarity_tells_ordered_codes_from_shuffled_ones():
+    circle = np.exp(1j * np.pi * np.arange(20) / 20)
+    half_turn = similarity(np.stack([circle.real, circle.imag], 1))
+    np.testing.assert_allclose(np.diag(half_turn), 1)
+    assert order_in_similarity(half_turn) > 0.9
+    codes = exact_sinusoids(32, 64)
+    assert order_in_similarity(similarity(codes)) > 0.5
+    shuffled = codes[np.random.default_rng(0).permutation(32)]
+    assert abs(order_in_similarity(similarity(shuffled))) < 0.2
+    line = np.stack([np.arange(20), np.ones(20)], 1)
+    assert similarity(line).min() == pytest.approx(-1)
+
+
+def test_held_out_r2_is_one_for_a_linear_value_and_none_for_noise():
+    features = torch.randn(400, 8, generator=generator())
+    assert held_out_r2(features, 3 * features[:, 2] - 1) > 0.999
+    assert held_out_r2(features, torch.randn(400, generator=generator(1))) < 0.1
+    assert held_out_r2(features * torch.tensor([1e3, 1, 1, 1, 1, 1, 1, 1e-3]), features[:, 7]) > 0.999
+
+
+# Parameters of the notebooks
+
+
+@pytest.mark.parametrize("exercise, values, named", [
+    ("1.8", {"stride": 65}, "stride: 65 .* context 64; the largest is 64"),
+    ("1.8", {"scored": 511}, "scored: 511 .* context 64"),
+    ("1.7", {"longest": 4000}, "longest = 4000.* GiB"),
+    ("1.7", {"gate": 1.5}, "gate.*1.5"),
+])  # fmt: skip
+def test_sizes_that_cannot_be_run_are_refused(exercise, values, named):
+    with pytest.raises(parameters.Refused, match=named):
+        parameters.validate(parameters.notebook_of(exercise), values, "file")

@@ -1,0 +1,197 @@
+"""Where heads look: targets, baselines and scores equal what they are defined to be, on maps whose answer is known."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.measure import maps as patterns
+from lab.measure.attention import attention_probe, mass_on
+from lab.models import ModelConfig, Transformer
+from lab.tasks.code import Code, annotate, last_uses
+
+
+def random_maps(b, h, n, seed=0):
+    """Causal attention weights (b, h, n, n)."""
+    scores = 2 * torch.randn(b, h, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+
+
+def uniform_maps(b, h, n):
+    return (torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1)[:, None]).expand(b, h, n, n)
+
+
+@given(period=st.integers(1, 6), repeats=st.integers(2, 4), offset=st.sampled_from([-1, 0, 1]))
+def test_copies_are_the_tokens_beside_the_earlier_occurrences(period, repeats, offset):
+    n, targets = period * repeats, patterns.copies(period * repeats, period, offset)[0]
+    for q in range(n):
+        earlier = {q - m * period for m in range(1, repeats)}
+        wanted = {copy + offset for copy in earlier if copy >= 0 and 0 <= copy + offset}
+        assert set(targets[q].nonzero().flatten().tolist()) == wanted, q
+
+
+def test_an_ideal_induction_head_scores_one_and_nothing_by_the_formula_as_printed():
+    n, period = 100, 25
+    head = torch.zeros(1, 1, n, n)
+    q = torch.arange(period, n)
+    head[0, 0, q, q - period + 1] = 1
+    head[0, 0, :period, 0] = 1
+    scores = {offset: patterns.mass(head, patterns.copies(n, period, offset)).item() for offset in (1, 0, -1)}
+    assert scores == {1: 1, 0: 0, -1: 0}
+    baseline = {offset: patterns.uniform_mass(patterns.copies(n, period, offset)) for offset in (1, 0)}
+    assert baseline[0] == pytest.approx(0.0313, abs=5e-5) and 0.031 < baseline[1] < 0.0325
+    for offset, share in baseline.items():
+        found = patterns.mass(uniform_maps(2, 3, n), patterns.copies(n, period, offset))
+        assert found.tolist() == pytest.approx([share] * 3)
+
+
+def test_mass_is_what_the_probe_measures():
+    maps, n = random_maps(2, 3, 7), 7
+    index = torch.randint(-1, 7, (2, n), generator=torch.Generator().manual_seed(1))
+    targets = patterns.pointing(index)
+    assert targets.sum(-1).equal((index >= 0).long())
+    query, key = torch.zeros(2, 3, n, 1, dtype=torch.float64), torch.zeros(2, 3, n, 1, dtype=torch.float64)
+    with attention_probe({"mass": mass_on(targets)}) as probe:
+        F.scaled_dot_product_attention(query, key, key, attn_mask=maps.log())
+    assert probe.table().value.tolist() == pytest.approx(patterns.mass(maps, targets).tolist())
+    assert patterns.mass(maps, torch.zeros(1, n, n, dtype=torch.bool)).isnan().all(), "nothing to measure is no 0"
+
+
+def test_uniform_attention_scores_one_or_its_baseline_everywhere():
+    maps = [uniform_maps(3, 2, 9)] * 2
+    queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
+    targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
+    table = patterns.head_scores(maps, queries, targets)
+    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
+
+
+def test_distance_and_profile_see_how_far_a_head_looks():
+    eye, queries = torch.eye(8)[None, None], torch.ones(1, 8, dtype=torch.bool)
+    back = torch.zeros(1, 1, 8, 8)
+    back[0, 0, range(8), [0, 0, 1, 2, 3, 4, 5, 6]] = 1
+    assert patterns.relative_distance(eye, queries).item() == 0
+    assert patterns.relative_distance(back, queries).item() == pytest.approx(7 / (sum(range(8)) / 2))
+    assert patterns.relative_entropy(back, queries).item() == 0
+    profile = patterns.distance_profile(random_maps(2, 3, 8), queries.expand(2, -1), [0, 1, 2, 4, 8])
+    assert profile.sum(-1).tolist() == pytest.approx([1] * 3)
+    assert patterns.distance_profile(back, queries, [0, 1, 2]).flatten().tolist() == pytest.approx([1 / 8, 7 / 8])
+
+
+def test_content_share_is_nothing_for_a_fixed_field_and_all_without_one():
+    fixed = random_maps(1, 2, 6).expand(50, -1, -1, -1)
+    assert patterns.content_share(fixed).tolist() == pytest.approx([0, 0], abs=1e-12)
+    picks = torch.zeros(4000, 1, 2, 2)
+    picks[:, 0, 0, 0] = 1
+    chosen = torch.randint(2, (4000,), generator=torch.Generator().manual_seed(0))
+    picks[range(4000), 0, 1, chosen] = 1
+    cells = torch.tensor([0.0, 0.25, 0.25]).mean() / torch.tensor([1.0, 0.0, 1, 0, 1, 1]).var(correction=0)
+    assert patterns.content_share(picks).item() == pytest.approx(cells.item(), rel=0.01)
+
+
+def test_overlap_is_one_where_the_attended_keys_are_the_targets():
+    targets = torch.zeros(1, 4, 4, dtype=torch.bool)
+    targets[0, 3, :2] = True
+    right, half, wrong = torch.eye(4)[None, None].repeat(3, 1, 1, 1)
+    right[0, 3] = torch.tensor([0.5, 0.5, 0, 0])
+    half[0, 3] = torch.tensor([1.0, 0, 0, 0])
+    maps = torch.stack([right, half, wrong], 1)
+    assert patterns.overlap_f1(maps, targets).tolist() == pytest.approx([1, 2 / 3, 0])
+
+
+def test_divergence_between_heads_is_zero_for_equal_and_one_bit_for_disjoint_patterns():
+    maps = torch.eye(4).expand(2, 2, -1, -1).clone()
+    maps[:, 1] = maps[:, 1].roll(1, -1)
+    assert patterns.between(maps, maps).tolist() == [[0, 1], [1, 0]]
+    assert patterns.between(random_maps(2, 3, 5), random_maps(2, 3, 5)).diagonal().abs().max() < 1e-9
+
+
+def test_effective_rank_lies_between_one_and_the_rank():
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert patterns.effective_rank(torch.eye(5)[None]).item() == pytest.approx(5)
+    assert patterns.effective_rank(x[:, :1] @ x[:, :1].T).item() == pytest.approx(1)
+    assert 1 < patterns.effective_rank(x @ x.T).item() <= 3
+
+
+def test_packed_maps_come_back_to_half_a_step():
+    maps = random_maps(1, 1, 9)[0, 0]
+    assert torch.from_numpy(patterns.unpacked(patterns.packed(maps)).copy()).sub(maps).abs().max() <= 0.5 / 255 + 1e-12
+
+
+def model_and_tokens(**changes):
+    model = Transformer(ModelConfig(vocabulary=11, context=12, d_model=16, n_layers=2, **changes), seed=0)
+    return model, torch.randint(0, 11, (10,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi"])
+def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
+    model, tokens = model_and_tokens(position=position)
+    real = F.scaled_dot_product_attention
+    with torch.no_grad(), patterns.hidden_keys(1, 2):
+        model(tokens.expand(10, -1))
+        q = torch.zeros(10, 1, 10, 1)
+        real(q, q, q)  # call 0 of the next forward: untouched
+        values = torch.eye(10).expand(10, 1, -1, -1)
+        seen = real(q, q, values, is_causal=True)  # call 1: the weights themselves
+    wanted = (1 - torch.eye(10)) / 9
+    torch.testing.assert_close(seen[:, 0, -1], wanted)
+    torch.testing.assert_close(seen[:, 0, :-1], uniform_maps(10, 1, 10)[:, 0, :-1].float())
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi"])
+def test_key_effects_are_those_of_masking_by_hand(position):
+    model, tokens = model_and_tokens(position=position)
+    effects = patterns.key_effects(model, tokens, 2)
+    assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
+    whole = model(tokens[None])[0, -1].log_softmax(-1)
+    key, edited = 4, []
+    real = F.scaled_dot_product_attention
+
+    def blind(query, key_, value, attn_mask=None, is_causal=False, **others):
+        edited.append(1)
+        if len(edited) == 2:
+            n = query.shape[2]
+            mask = torch.zeros(n, n).masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+            bias = 0 if attn_mask is None else attn_mask
+            mask = (mask + bias).clone()
+            mask[..., -1, key] = -torch.inf
+            return real(query, key_, value, mask, **others)
+        return real(query, key_, value, attn_mask, is_causal=is_causal, **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", blind)
+        without = model(tokens[None])[0, -1].log_softmax(-1)
+    assert effects[1, key].item() == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
+
+
+def test_kept_logits_are_those_behind_the_weights():
+    model, tokens = model_and_tokens(kv_heads=2, n_heads=4)
+    with torch.no_grad(), patterns.kept_logits() as logits, attention_probe([], keep_maps=True) as probe:
+        model(tokens[None])
+    future = torch.ones(10, 10, dtype=torch.bool).triu(1)
+    for raw, weights in zip(logits, probe.maps, strict=True):
+        torch.testing.assert_close(raw.masked_fill(future, -torch.inf).softmax(-1).float(), weights, rtol=0, atol=1e-5)
+        assert torch.linalg.matrix_rank(raw).max() <= 4
+
+
+def test_last_uses_point_from_a_name_to_the_same_name_before():
+    text = b"alpha = 1\nfor beta in alpha:\n    \xc3\xa9 = alpha  # alpha\n    'alpha', \xc3\xa9\n"
+    kind, _ = annotate(text)
+    found = last_uses(text, kind)
+    pairs = {(int(i), int(found[i])) for i in (found >= 0).nonzero()[0]}
+    first, second, third = (text.find(b"alpha", start) + 4 for start in (0, 10, 35))
+    accent = text.find(b"\xc3\xa9") + 1
+    assert pairs == {(second, first), (third, second), (text.rfind(b"\xc3\xa9") + 1, accent)}
+
+
+def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
+    drawn = Code(context=48).annotated(32)
+    t, tokens = torch.arange(48), drawn["tokens"]
+    for name in ("opener", "last_use"):
+        index = drawn[name]
+        assert ((index < t) & (index >= -1)).all() and (index >= 0).any(), name
+    b, q = (drawn["last_use"] >= 0).nonzero(as_tuple=True)
+    assert tokens[b, q].equal(tokens[b, drawn["last_use"][b, q]]), "the same name ends in the same byte"
+    assert math.isfinite(patterns.uniform_mass(patterns.pointing(drawn["last_use"])))

@@ -1,0 +1,139 @@
+"""Grouped key-value heads while decoding: what is kept, what is read, and that nothing of it changes the result."""
+
+import pytest
+import torch
+
+from lab.measure import cost
+from lab.measure.attention import attention_probe, row_sum
+from lab.models import ModelConfig, Transformer
+from lab.models.attention import Cache
+from lab.models.explicit import explicit_attention
+from lab.models.heads import Heads
+from lab.models.scores import Softmax
+from lab.recipes.timed_calls import decode_call, prefill_call, without_position
+
+SIZES = {"vocabulary": 11, "context": 16, "d_model": 32, "n_heads": 8}
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def softmax(**options):
+    return Softmax(ModelConfig(**SIZES).layer(0), **options)
+
+
+@pytest.mark.parametrize("g", [1, 2, 4, 8])
+@pytest.mark.parametrize("scale", ["rsqrt", "inverse"])
+def test_one_query_of_grouped_heads_equals_repeated_keys_written_out(g, scale):
+    q, k, v = randn(3, 8, 1, 4), randn(3, g, 16, 4, seed=1), randn(3, g, 16, 4, seed=2)
+    repeated = [x.repeat_interleave(8 // g, dim=1) for x in (k, v)]
+    expected = explicit_attention(q, *repeated, scale={"rsqrt": 0.5, "inverse": 0.25}[scale])
+    torch.testing.assert_close(softmax(scale=scale)(q, k, v), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mask_heads", [1, 8])
+@pytest.mark.parametrize("biased", [False, True])
+def test_masks_and_biases_of_single_heads_follow_their_query_head(mask_heads, biased):
+    q, k, v = randn(3, 8, 1, 4), randn(3, 2, 16, 4, seed=1), randn(3, 2, 16, 4, seed=2)
+    mask = randn(3, mask_heads, 1, 16, seed=3) > 0
+    bias = randn(8, 1, 16, seed=4) if biased else None
+    full = softmax()(q, *(x.repeat_interleave(4, dim=1) for x in (k, v)), mask=mask, bias=bias)
+    torch.testing.assert_close(softmax()(q, k, v, mask=mask, bias=bias), full, atol=1e-6, rtol=1e-6)
+
+
+def test_a_query_that_sees_no_key_gets_zero():
+    q, k, v = randn(1, 8, 1, 4), randn(1, 2, 16, 4), randn(1, 2, 16, 4)
+    assert not softmax()(q, k, v, mask=torch.zeros(1, 1, 1, 16, dtype=torch.bool)).any()
+
+
+@pytest.mark.parametrize("g", [1, 2, 4])
+def test_the_kernel_is_handed_the_cache_itself_with_a_group_as_its_queries(g, monkeypatch):
+    seen, fused = [], torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q, k, v, **options):
+        seen.append((tuple(q.shape), k.data_ptr(), options["enable_gqa"]))
+        return fused(q, k, v, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1)).eval()
+    caches = model.caches(2)
+    for _ in range(3):
+        model(torch.ones(2, 1, dtype=torch.long), caches=caches)
+    assert seen == 3 * [((2, g, 8 // g, 4), caches[0].keys.data_ptr(), False)]
+
+
+@pytest.mark.parametrize("g", [1, 2, 4, 8])
+def test_a_probe_sees_every_query_head_and_the_same_result(g):
+    model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1, position="t5")).eval()
+    tokens = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        results = []
+        for watched in (False, True):
+            caches = model.caches(2)
+            model(tokens[:, :-1], caches=caches)
+            if watched:
+                with attention_probe([row_sum], keep_maps=True) as probe:
+                    results.append(model(tokens[:, -1:], caches=caches))
+            else:
+                results.append(model(tokens[:, -1:], caches=caches))
+    assert probe.maps[0].shape == (2, 8, 1, 9) and len(probe.table()) == 8
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("g", [1, 2, 4, 8])
+@pytest.mark.parametrize("position", ["none", "rotary", "alibi", "t5"])
+def test_decoding_with_a_cache_equals_the_full_forward(g, position):
+    model = Transformer(ModelConfig(**SIZES, kv_heads=g, position=position)).eval()
+    tokens = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        caches = model.caches(3)
+        stepped = [model(tokens[:, :5], caches=caches)]
+        stepped += [model(tokens[:, t : t + 1], caches=caches) for t in range(5, 16)]
+        torch.testing.assert_close(torch.cat(stepped, 1), model(tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("g", [1, 2, 4, 8])
+def test_parameters_and_cache_are_the_formulas_to_the_unit(g):
+    model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1))
+    block = model.blocks[0]
+    assert sum(p.numel() for p in block.attention.parameters()) == cost.attention_parameters(32, 8, g, 4)
+    (cache,) = model.caches(3)
+    assert cache.keys.numel() + cache.values.numel() == cost.cache_elements(16, g, 4, B=3)
+
+
+def test_a_cache_hands_out_its_own_memory():
+    cache = Cache(2, 3, 8, 4)
+    for length in (5, 6, 7):
+        k, v = cache.extend(*randn(2, 2, 3, length - cache.length, 4))
+        assert k.data_ptr() == cache.keys.data_ptr() and v.data_ptr() == cache.values.data_ptr()
+        assert k.shape == (2, 3, length, 4)
+
+
+def test_decode_calls_end_at_the_full_context_and_can_be_repeated():
+    call = decode_call(8, 32, 4, 2, B=3, tokens=2)
+    first = call()
+    assert first.shape == (3, 1, 256) and torch.equal(first, call())
+    model = without_position(8, 32, 4, 2)
+    prompt = torch.zeros(3, 8, dtype=torch.long)
+    torch.testing.assert_close(prefill_call(8, 32, 4, 2, B=3)(), model(prompt))
+    for tokens in (0, 9):
+        with pytest.raises(ValueError, match="1..8"):
+            decode_call(8, 32, 4, 2, tokens=tokens)
+
+
+def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_of_the_factors():
+    config = ModelConfig(**SIZES)
+    standard, full = (Heads.build(kind, config.layer(0)) for kind in ("full", "full-value"))
+    x = randn(2, 6, 32)
+    q, k, v = standard.matrices()
+    with torch.no_grad():
+        full.qkv.weight.copy_(torch.cat([q, k]))
+        up, down = standard.out.weight.unflatten(1, (8, 4)), v.unflatten(0, (8, 4))  # (m, h, d), (h, d, m)
+        full.out.weight.copy_(torch.einsum("ohd,hdm->ohm", up, down).flatten(1))
+        mixed = [each.join(explicit_attention(*each.split(x))) for each in (standard, full)]
+        torch.testing.assert_close(*mixed, atol=1e-5, rtol=1e-5)
+        assert torch.linalg.matrix_rank(full.value_matrix()[:32]) == 4
+    assert sum(p.numel() for p in full.parameters()) == 2 * 32 * 32 + 8 * 32 * 32
+    with pytest.raises(ValueError, match="kv_heads"):
+        Heads.build("full-value", ModelConfig(**SIZES, kv_heads=2).layer(0))

@@ -1,0 +1,251 @@
+"""Attention by features, windows, hashing and projections: that each computes what it is named for."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab.models import ModelConfig, Transformer, mixers
+from lab.models.efficient import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
+from lab.models.linear import (  # fmt: skip
+    chunked,
+    log_positive_features,
+    orthogonal_rows,
+    parallel,
+    positive_variance,
+    step,
+    trigonometric_features,
+    trigonometric_variance,
+    unmasked,
+)
+from lab.models.masks import Window
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def score(choice, d_head=8, **fields):
+    config = ModelConfig(vocabulary=9, context=64, d_model=4 * d_head, score=choice, position="none", **fields)
+    return Transformer(config).blocks[0].attention.score
+
+
+def features(n=50, d=8):
+    return F.elu(randn(2, 3, n, d)) + 1, F.elu(randn(2, 3, n, d, seed=1)) + 1, randn(2, 3, n, d, seed=2)
+
+
+# Features
+
+
+@pytest.mark.parametrize("n", [1, 16, 50, 64])
+@pytest.mark.parametrize("chunk", [1, 16, 64])
+def test_the_three_forms_of_linear_attention_are_one(n, chunk):
+    fq, fk, v = features(n)
+    state, outputs = None, []
+    for t in range(n):
+        state, out = step(state, fq[:, :, t], fk[:, :, t], v[:, :, t])
+        outputs.append(out)
+    assert state.shape == (2, 3, 8, 9), "constant in n"
+    close(torch.stack(outputs, 2), parallel(fq, fk, v, causal=True))
+    close(chunked(fq, fk, v, chunk), parallel(fq, fk, v, causal=True))
+    close(unmasked(fq, fk, v), parallel(fq, fk, v))
+
+
+def test_linear_attention_equals_its_formula():
+    q, k, v = randn(1, 1, 5, 4), randn(1, 1, 5, 4, seed=1), randn(1, 1, 5, 4, seed=2)
+    q, k = q.expand(1, 4, 5, 4), k.expand(1, 4, 5, 4)
+    got = score("linear", 4)(q, k, v.expand(1, 4, 5, 4), causal=True)[0, 0]
+    for i in range(5):
+        weights = [sum((F.elu(q[0, 0, i]) + 1) * (F.elu(k[0, 0, j]) + 1)) for j in range(i + 1)]
+        close(got[i], sum(w * v[0, 0, j] for j, w in enumerate(weights)) / sum(weights))
+
+
+def test_elu_features_cannot_be_sharp():
+    one, two = (F.elu(torch.tensor(x)) + 1 for x in (1.0, 2.0))
+    assert two / one == 1.5 < math.e, "twice the key, one and a half times the weight"
+
+
+@pytest.mark.parametrize("kind", ["linear", "performer"])
+def test_time_is_linear_because_the_weights_are_never_made(kind):
+    n, part = 50, score(kind)
+    q, k, v = (randn(1, 4, n, 8, seed=i) for i in range(3))
+    largest = 0
+
+    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.shape[-2:] == (n, n):
+                largest += 1
+            return out
+
+    with Sizes():
+        part.chunk = 16
+        part(q, k, v, causal=True)
+        part(q, k, v)
+        assert largest == 0
+        part(q, k, v, mask=torch.ones(n, n, dtype=torch.bool))
+        assert largest > 0, "the counter counts"
+
+
+@pytest.mark.parametrize("kind", ["positive", "trigonometric"])
+@pytest.mark.parametrize("length", [0.4, 0.7])
+def test_random_features_are_unbiased_with_the_variance_of_the_formula(kind, length):
+    """x and y are given to the features times d^(1/4), which they divide by."""
+    d, m, draws = 8, 4, 100_000
+    x, y = (length * F.normalize(randn(d, seed=seed), dim=0) for seed in (0, 1))
+    exact = (x @ y).exp()
+    projection = randn(draws * m, d, seed=2)
+    if kind == "positive":
+        fx, fy = (log_positive_features(z * d**0.25, projection).exp() for z in (x, y))
+        products, variance = fx * fy * draws, positive_variance(x, y, m)  # the mean of m is one estimate
+        estimates = products.view(draws, m).sum(1)
+    else:
+        fx, fy = (trigonometric_features(z * d**0.25, projection).view(2, draws, m) for z in (x, y))
+        estimates, variance = (fx * fy).sum((0, 2)) * draws, trigonometric_variance(x, y, m)
+    assert abs(estimates.mean() / exact - 1) < 0.02
+    assert abs(estimates.var() / variance - 1) < 0.1
+    assert (estimates > 0).all() or kind == "trigonometric"
+
+
+def test_performer_comes_nearer_to_softmax_with_more_features():
+    q, k, v = (randn(1, 4, 40, 16, seed=i) / 2 for i in range(3))
+    exact = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    errors = []
+    for count in (16, 256, 4096):
+        part = score({"kind": "performer", "features": count}, 16)
+        errors.append((part(q, k, v, causal=True) - exact).square().mean().sqrt().item())
+    slope = math.log(errors[2] / errors[0]) / math.log(256)
+    assert -0.65 < slope < -0.3 and errors[2] < 0.1, errors
+
+
+def test_orthogonal_rows_are_orthogonal_in_groups_and_as_long_as_gaussian_ones():
+    rows = orthogonal_rows(40, 16, torch.Generator().manual_seed(0))
+    for group in (rows[:16], rows[16:32], rows[32:]):
+        products = group @ group.T
+        close(products, products.diag().diag(), 1e-4)
+    long = orthogonal_rows(4000, 16, torch.Generator().manual_seed(0)).square().sum(1)
+    assert abs(long.mean() - 16) < 0.5 and abs(long.var() - 32) < 3, "chi square"
+
+
+# Fewer keys
+
+
+@pytest.mark.parametrize("n, size", [(1, 4), (7, 4), (8, 4), (50, 8), (5, 64)])
+def test_windowed_attention_is_exact_and_so_is_its_gradient(n, size):
+    inputs = [randn(2, 3, n, 8, seed=i, dtype=torch.double).requires_grad_() for i in range(3)]
+    exact = F.scaled_dot_product_attention(*inputs, Window(size=size).dense(n, n))
+    close(windowed(*inputs, size), exact, 1e-12)
+    weight = randn(2, 3, n, 8, seed=4, dtype=torch.double)
+    got, wanted = (torch.autograd.grad((x * weight).sum(), inputs) for x in (windowed(*inputs, size), exact))
+    for a, b in zip(got, wanted, strict=True):
+        close(a, b, 1e-12)
+
+
+def test_windowed_attention_never_makes_all_pairs():
+    q = randn(1, 1, 4096, 4)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        windowed(q, q, q, 16)
+    allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+    assert allocated < 4096 * 4096, "bytes; all scores take four times as many"
+
+
+def test_block_sparse_attention_equals_its_mask_and_bigbird_has_its_parts():
+    blocks, size = bigbird_blocks(12, links=2, seed=1), 4
+    q, k, v = (randn(2, 3, 48, 8, seed=i) for i in range(3))
+    seen = torch.zeros(12, 12, dtype=torch.bool)
+    for i, row in enumerate(blocks.tolist()):
+        given = [j for j in row if j >= 0]
+        assert (
+            len(set(given)) == len(given) == min(i + 1, 5) and {0, max(i - 1, 0), i} <= set(given) and max(given) == i
+        )
+        seen[i, given] = True
+    pairs = seen.repeat_interleave(size, 0).repeat_interleave(size, 1).tril()
+    close(block_sparse(q, k, v, blocks, size), F.scaled_dot_product_attention(q, k, v, pairs))
+
+
+@pytest.mark.parametrize("kind", mixers.KINDS)
+def test_mixers_are_causal_but_linformer_and_their_calls_run(kind):
+    n, changed = 256, 200
+    mixed = mixers.KINDS[kind](n, 16)
+    q, k, v = (randn(1, 2, n, 16, seed=i) for i in range(3))
+    later = v.clone()
+    later[:, :, changed:] += 1
+    before, after = mixed(q, k, v), mixed(q, k, later)
+    assert torch.equal(before[:, :, :changed], after[:, :, :changed]) == (kind != "linformer")
+    assert not torch.equal(before, after)
+    assert [x.shape for x in mixers.mixer_call(kind, n, 16, 2, backward=True)()] == [(1, 2, n, 16)] * 3
+    with pytest.raises(ValueError, match="unknown mixer 'nonsuch'"):
+        mixers.mixer_call("nonsuch", n)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "window", "linear"])
+def test_decoding_keeps_what_the_formula_says(kind):
+    for n in (32, 300):
+        call, state = mixers.decode_call(kind, n, 16, 2)
+        assert sum(x.numel() for x in state) == mixers.state_elements(kind, n, 16, 2)
+        assert call().numel() == 2 * 16 and call().isfinite().all()
+
+
+def test_local_is_softmax_under_a_window_mask():
+    for extra in ({"causal": True}, {"mask": torch.ones(20, 20, dtype=torch.bool).tril()}):
+        q, k, v = (randn(2, h, 20, 8, seed=i) for i, h in enumerate((4, 2, 2)))
+        local = score({"kind": "local", "size": 3}, kv_heads=2)(q, k, v, **extra)
+        close(local, score("softmax", kv_heads=2)(q, k, v, mask=Window(size=3).dense(20, 20)))
+
+
+def test_lsh_puts_near_vectors_together_and_opposite_ones_never():
+    x, rotations = F.normalize(randn(1, 1, 2000, 16), dim=-1), randn(1, 16, 4, seed=1)
+    noise = F.normalize(randn(1, 1, 2000, 16, seed=2), dim=-1)
+    together = [
+        (hashes(x, rotations) == hashes(F.normalize(x + t * noise, dim=-1), rotations)).float().mean().item()
+        for t in (0.0, 0.3, 1.0, 3.0)
+    ]
+    assert together[0] == 1 and sorted(together, reverse=True) == together and together[3] < 0.5
+    assert not (hashes(x, rotations) == hashes(-x, rotations)).any()
+    share = torch.bincount(hashes(x, rotations).flatten(), minlength=8) / 2000
+    assert share.min() > 0.05, "all buckets are used"
+
+
+def test_sorted_lsh_is_what_the_mask_says_where_no_bucket_is_cut():
+    q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
+    part = score({"kind": "lsh", "buckets": 8, "rounds": 1})
+    sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations)[0].flatten(0, 1)]
+    assert max(sizes) <= 32
+    q = k + 0  # equal queries and keys sort alike
+    close(sorted_lsh(q, k, v, part.rotations, 32), part(q, k, v, causal=True))
+
+
+def test_lsh_with_one_bucket_for_all_is_softmax():
+    q, k, v = (randn(2, 4, 10, 8, seed=i).abs() for i in range(3))
+    part = score({"kind": "lsh", "buckets": 2, "rounds": 1})
+    part.rotations.fill_(1.0)  # every positive vector on one side
+    close(part(q, k, v, causal=True), score("softmax")(q, k, v, causal=True))
+
+
+def test_linformer_is_softmax_over_mixtures_of_keys_and_knows_no_order_of_time():
+    part, (q, k, v) = (
+        score({"kind": "linformer", "rank": 5}, mask="none"),
+        (randn(2, 4, 64, 8, seed=i) for i in range(3)),
+    )
+    keys, values = (torch.einsum("rn,bhnd->bhrd", p.weight, x) for p, x in ((part.keys, k), (part.values, v)))
+    close(part(q, k, v), (q @ keys.transpose(-2, -1) / math.sqrt(8)).softmax(-1) @ values)
+    for wrong in ({"causal": True}, {"mask": torch.ones(64, 64, dtype=torch.bool)}, {"bias": torch.zeros(4, 64, 64)}):
+        with pytest.raises(ValueError, match="no causal form"):
+            part(q, k, v, **wrong)
+    with pytest.raises(ValueError, match="trained for 64 positions, 65 were given"):
+        part(*(randn(1, 4, 65, 8),) * 3)
+
+
+def test_each_layer_may_have_a_score_of_its_own():
+    mixed = Transformer(ModelConfig(vocabulary=9, context=8, score=["linear", "softmax"]))
+    assert [type(b.attention.score).__name__ for b in mixed.blocks] == ["Linear", "Softmax"]
+    with pytest.raises(ValueError, match="score lists 3 layers, n_layers is 2"):
+        ModelConfig(vocabulary=9, context=8, score=["linear", "softmax", "linear"])
+    with pytest.raises(ValueError, match="score 'nonsuch' is unknown"):
+        ModelConfig(vocabulary=9, context=8, score=["linear", "nonsuch"])

@@ -1,0 +1,41 @@
+"""The trial of deep stacks: it tells who learns from who does not, and every arm is what it is called."""
+
+import pytest
+import torch
+
+from lab.recipes.deep_stacks import configured, learning, stack
+
+USUAL = {"seed": 0, "placement": "pre", "scheme": "xavier", "n_layers": 2, "d_model": 16, "steps": 60}
+
+
+def test_a_stack_learns_at_a_sensible_rate_and_not_without_one():
+    quick, idle = learning(**USUAL, learning_rate=0.01), learning(**USUAL, learning_rate=1e-6)
+    assert quick["learnt"] and quick["steps_taken"] < 60
+    assert not idle["learnt"] and idle["steps_taken"] == 60
+    assert quick["loss"] < idle["loss"]
+
+
+@pytest.mark.parametrize("change", [{"clip": 0.01}, {"clamp": 0.1}, {"beta2": 0.5}, {"warmup": 50}, {"seed": 1}])
+def test_each_option_changes_the_training_and_no_other_run_does(change):
+    usual = USUAL | {"learning_rate": 0.01, "steps": 10}
+    assert learning(**usual)["loss"] == learning(**usual)["loss"] != learning(**usual | change)["loss"]
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "deepnorm", "no norm", "none", "neither"])
+def test_only_placements_with_a_norm_have_its_gains(placement):
+    _, model = stack(0, placement, "xavier", 2, 16)
+    gains = [name for name, _ in model.blocks.named_parameters() if "norm.norm" in name]
+    assert bool(gains) == (placement not in ("no norm", "neither"))
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "learned scales", "fixup, readout not 0"])
+def test_these_schemes_start_as_the_identity(scheme):
+    task, model = stack(0, "no norm", scheme, 3, 16)
+    tokens, _ = task.batch(torch.Generator().manual_seed(0), 4)
+    assert torch.equal(model.hidden(tokens), model.embedding(tokens))
+
+
+def test_a_scheme_adds_to_its_placement():
+    assert configured("no norm", "t-fixup") == {"residual": "plain", "norm": "none", "initialization": "t-fixup"}
+    with pytest.raises(ValueError, match="xaver"):
+        stack(0, "pre", "xaver", 2, 16)
