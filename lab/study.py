@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ from IPython.display import Markdown, display
 from lab import figures
 from lab.engine import parameters, runs, trials
 from lab.engine.device import device
+from lab.engine.record import Record
 from lab.ledger import claims
 
 
@@ -44,7 +46,7 @@ class Study:
         self.folder = runs.inside_project(self.parameters["results"] or "results/interactive") / self.notebook.stem
         self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == exercise}
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
-        self._verdicts, self._started = {}, time.time()
+        self._verdicts, self._started, self.used = {}, time.time(), []
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
@@ -60,7 +62,7 @@ class Study:
         table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
-    def sweep(self, trial, grid, *, jobs=None, threads=1):
+    def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
         """The trial at every point of the grid, a row each; see engine.trials.sweep. jobs=1 for undisturbed timings.
 
         Trials of the smoke profile run here unless LAB_JOBS says otherwise: workers take longer to start than they do.
@@ -70,25 +72,38 @@ class Study:
         table = trials.sweep(
             trial,
             grid,
-            store=runs.trial_store(),
+            sources=self.sources,
             jobs=jobs or at_once,
             cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
             threads=threads,
             device=os.environ.get("LAB_DEVICE") or "auto",
-            data=self.corpus_hash,
+            timing=timing,
             progress=Progress(trial.__name__),
+            used=self.used,
         )
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
         return table
 
+    @cached_property
+    def sources(self):
+        """Where finished trials come from: this machine's store, then the record, then a run now."""
+        return trials.Sources(
+            store=runs.trial_store(),
+            record=Record([runs.project_root() / "results" / "record"]),
+            data={"corpus": self._corpus_hash},
+            root=runs.project_root(),
+        )
+
     @property
     def corpus_hash(self):
         """Of the text that the notebook reads, if it reads one."""
-        if "corpus" not in self.parameters:
-            return ""
+        return self._corpus_hash(self.parameters["corpus"]) if "corpus" in self.parameters else ""
+
+    @staticmethod
+    def _corpus_hash(path):
         from lab.tasks.code import read_corpus  # loads torch, which the runner does without
 
-        return read_corpus(self.parameters["corpus"])[1]
+        return read_corpus(path)[1]
 
     def table(self, stem, frame):
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
@@ -177,7 +192,7 @@ class Progress:
         self.name, self.began, self.told = name, time.time(), 0.0
         self.file = os.environ.get("LAB_PROGRESS")
 
-    def __call__(self, done, total, workers):
+    def __call__(self, done, total, workers, left):
         if self.file:
             state = {"sweep": self.name, "done": done, "total": total, "workers": workers}
             runs.write_text(Path(self.file), json.dumps(state))

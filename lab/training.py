@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 
+from lab import trace
+
 
 class TrainConfig(BaseModel):
     """AdamW with linear warm-up, then cosine decay to `final` x learning_rate; gradients clipped to norm `clip`."""
@@ -78,6 +80,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
     for step in range(config.steps):
         inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
+        trace.step(step, value, (inputs, targets))
         optimizer.zero_grad(set_to_none=False)
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(vectors, config.clip)

@@ -1,11 +1,14 @@
-"""Matrix products at the full speed of the processor: MKL runs at half of it on AVX-512 that is not Intel's."""
+"""Matrix products at the full speed of the processor, since MKL runs at half of it on AVX-512 that is not Intel's; and
+a hash of what this processor computes."""
 
+import hashlib
 import warnings
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 
 import torch
+import torch.nn.functional as F
 
 LEAST = 2**21  # multiply-adds in a product; a smaller one costs more to hand over than it saves
 _lock = Lock()
@@ -79,3 +82,49 @@ def _replace():
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
     return library  # whose end would be theirs
+
+
+@cache
+def digest(device="cpu", threads=1):
+    """Short hash of a fixed calculation: what makes digits equal or not on this processor with this build of torch.
+
+    Products of matrices of the shapes that small models have, as trials compute them (`fast`), batched ones, fused
+    attention, softmax, sums, exponentials, a step of AdamW; forward and backward. Equal hashes: equal digits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with fast(), torch.enable_grad():
+            return hashlib.sha256(b"".join(_numbers(device))).hexdigest()[:12]
+    finally:
+        torch.set_num_threads(before)
+
+
+def _numbers(device):
+    generator, leaves = torch.Generator().manual_seed(0), []
+
+    def draw(*shape):
+        leaves.append(torch.randn(*shape, generator=generator).to(device).requires_grad_())
+        return leaves[-1]
+
+    def calculations():
+        for rows, inner, columns in ((16, 64, 64), (1024, 64, 256), (512, 128, 512), (2048, 256, 64), (7, 33, 5)):
+            yield draw(rows, inner) @ draw(inner, columns)
+            yield F.linear(draw(rows, inner), draw(columns, inner), draw(columns))
+        for heads, length, width in ((4, 16, 16), (8, 64, 8), (2, 128, 32)):
+            q, k, v = (draw(3, heads, length, width) for _ in range(3))
+            yield F.scaled_dot_product_attention(q, k, v, is_causal=True) + (q @ k.mT).softmax(-1) @ v
+        for size in (65, 1000, 70001):
+            x = draw(size)
+            yield x.exp() + x.tanh() + F.gelu(x) + F.silu(x) + x.sum() + x.log_softmax(0) + F.layer_norm(x, (size,))
+        yield F.cross_entropy(draw(1024, 64) @ draw(64, 256), torch.arange(1024, device=device) % 256)
+        weight = draw(256, 64)
+        weight.grad = weight.detach().square()
+        torch.optim.AdamW([weight], 0.01).step()
+        yield weight * 1
+
+    for result in calculations():
+        gradients = torch.autograd.grad(result.square().mean(), leaves)
+        for x in (result, *gradients):
+            yield x.detach().cpu().numpy().tobytes()
+        leaves.clear()

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from jupyter_client.manager import AsyncKernelManager
 
 from lab.engine import parameters, runs
-from lab.engine.fingerprint import code_fingerprint
+from lab.engine.fingerprint import source_code
 from lab.ledger import claims
 
 
@@ -52,7 +52,7 @@ class Job:
         exercise = parameters.exercise_of(self.notebook)
         under_test = [c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise]
         values = {name: value for name, value in self.parameters.items() if name != "results"}
-        return runs.text_hash(code_fingerprint(code) + json.dumps([values, under_test], sort_keys=True))
+        return runs.text_hash(source_code(code).digest + json.dumps([values, under_test], sort_keys=True))
 
     def to_do(self):
         """Why the notebook has to run, or None where this machine ran this very code with these parameters.

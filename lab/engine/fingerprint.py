@@ -1,234 +1,360 @@
-"""Fingerprints of code: what a trial or a notebook runs, and nothing else.
+"""Fingerprints of code: the definitions that a trial runs, found by the names they use, and nothing else.
 
-A fingerprint covers the function's own source, the functions and classes of its notebook or script that it uses, and
-every module of the package that any of these import, however far down. Comments, docstrings and layout do not count.
+A definition is a statement at the top of a module, with the names it binds. From the trial's own definition the names
+lead on: to others of its module, through imports to those of other modules, as far as the code is ours or the user's.
+What the standard library and installed packages define is left to the versions that a row carries. A class that no name
+leads to, a kind chosen by a word of a configuration, is found when a trial looks it up (`lab.trace`).
+
+A tree is hashed without docstrings, comments, layout, empty fields and module paths: equal on Python 3.11 to 3.13.
 """
 
 import ast
+import functools
 import hashlib
-import importlib
 import inspect
 import json
+import linecache
+import os
+import symtable
 import sys
 import sysconfig
+import textwrap
 import typing
+from importlib.machinery import PathFinder
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 
-from lab.engine import sources
-from lab.engine.sources import ImpureTrial
+from lab import trace
 
-PACKAGE = Path(__file__).parents[1]
-LIBRARY = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
-_CODE_IN_USE = {}  # module name -> (spec, source) of the package's modules that this process runs
+RUNS = ("lab.engine", "lab.trace")  # how trials run, not what
+COMPUTED = ("import_module", "__import__", "eval", "exec")  # lead to code that no name shows
+DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def trial_fingerprint(trial, *, root=PACKAGE):
-    """The sha256 hex digest of all code that the function `trial` runs; `root` is the folder of the package.
+class ImpureTrial(ValueError):
+    """A trial depends on something that is neither a parameter nor code whose source can be read."""
 
-    Raises ImpureTrial if the trial reads a global or enclosing variable that holds data, and RuntimeError if a module
-    was edited after this process imported it, since the process would still run the old code.
+
+# Trees
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def normal(node):
+    """A syntax tree as text, the same on every version of Python; docstrings and module paths are left out."""
+    if isinstance(node, list):
+        return f"[{','.join(map(normal, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.Constant):
+        return f"Constant({node.value!r})"
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.ImportFrom):
+        fields = {"names": node.names}
+    if isinstance(node, (ast.Module, *DEFINING)) and node.body and _is_text(node.body[0]):
+        fields["body"] = node.body[1:]
+    shown = (f"{name}={normal(value)}" for name, value in fields.items() if value not in (None, []) and name != "ctx")
+    return f"{type(node).__name__}({','.join(shown)})"
+
+
+def _is_text(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def outside_names(tree):
+    """The names that a definition takes from outside itself, defaults and decorators included."""
+
+    def names(table):
+        for symbol in table.get_symbols():
+            if symbol.is_global() if table.get_type() != "module" else symbol.is_referenced():
+                yield symbol.get_name()
+        for child in table.get_children():
+            yield from names(child)
+
+    return set(names(symtable.symtable(ast.unparse(tree), "<definition>", "exec")))
+
+
+def chains(tree):
+    """The pairs (name, attributes) in a tree: lab.models.Transformer is ("lab", ("models", "Transformer"))."""
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner:
+            attributes = ()
+            while isinstance(node, ast.Attribute):
+                node, attributes = node.value, (node.attr, *attributes)
+            if isinstance(node, ast.Name):
+                yield node.id, attributes
+
+
+def imported(node, package=""):
+    """{name: (module, name there or None)} of an import statement in a package."""
+    if isinstance(node, ast.Import):
+        return {
+            a.asname or a.name.split(".")[0]: (a.name if a.asname else a.name.split(".")[0], None) for a in node.names
+        }
+    above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    base = ".".join([*above, *([node.module] if node.module else [])])
+    return {a.asname or a.name: (base, a.name) for a in node.names}
+
+
+# Modules
+
+
+class Module:
+    """A file of source as {name: the statements that define it} and {name: (module, name there) that it imports}.
+
+    Under "" stand statements that bind no name: they run whenever the module does.
     """
-    return trial_code(trial, root=root).digest()
+
+    def __init__(self, tree, package):
+        self.package, self.definitions, self.imports = package, {}, {}
+        for statement in tree.body:
+            bound = set()
+            for node in [statement] if isinstance(statement, DEFINING) else ast.walk(statement):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    self.imports |= imported(node, package)
+                    bound.add(None)
+                elif isinstance(node, DEFINING) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+                    bound.add(node.name if isinstance(node, DEFINING) else node.id)
+            for name in (bound - {None}) or ({""} - bound if not bound and not _is_text(statement) else ()):
+                self.definitions.setdefault(name, []).append(statement)
+
+    def target(self, name):
+        """(module, name) that a name leads to through the imports; None for a builtin."""
+        return self.imports.get(name)
 
 
-def trial_code(trial, *, root=PACKAGE):
-    """The `Code` behind `trial_fingerprint`."""
-    found = Code(root, running=True)
-    found.add_trial(trial)
-    return found
+def module(name, ours=()):
+    """The module of that name where it is ours or the user's, else None; packages named in `ours` count as such."""
+    path = source_file(name)
+    if path is None or name.startswith(RUNS) or (name.split(".")[0] not in ("lab", *ours) and is_installed(path)):
+        return None
+    state = os.stat(path)
+    return _module(name, path, state.st_mtime_ns, state.st_size)
 
 
-def code_fingerprint(code, *, root=PACKAGE):
-    """The sha256 hex digest of Python source (a string; notebook magics are allowed) or of a list of module names.
+def source_file(name):
+    """The Python file of a module, found without importing it; None for what has none."""
+    path = loaded = spec = None
+    for n, _ in enumerate(parts := name.split("."), 1):
+        if (loaded := sys.modules.get(part := ".".join(parts[:n]))) is None:
+            spec = PathFinder.find_spec(part, path)
+        else:
+            spec = getattr(loaded, "__spec__", None)
+        path = getattr(spec, "submodule_search_locations", None)
+    file = getattr(spec, "origin", None) or getattr(loaded, "__file__", None)
+    return file if file and file.endswith(".py") and os.path.isfile(file) else None
 
-    The modules of the package that the code imports, or uses as attributes of an imported package, are included.
-    """
-    found = Code(root)
-    if isinstance(code, str):
-        found.add_source("source", sources.parse_cells(code))
-    else:
-        for module in code:
-            found.add_dotted(module)
-    return found.digest()
+
+@functools.cache
+def is_installed(path):
+    """Whether a file belongs to the standard library or to an installed package."""
+    library = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+    return path.startswith(library) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+
+
+_in_use = {}  # path -> (spec, text) of modules that this process runs, as they were when first seen
+
+
+@functools.lru_cache(maxsize=1024)
+def _module(name, path, changed, size):
+    text, loaded = Path(path).read_text("utf-8"), getattr(sys.modules.get(name), "__spec__", None)
+    if loaded is not None:
+        spec, before = _in_use.setdefault(path, (loaded, text))
+        if spec is not loaded:  # reloaded
+            _in_use[path] = loaded, text
+        elif before != text and normal(ast.parse(before)) != normal(ast.parse(text)):
+            _module.cache_clear()
+            raise RuntimeError(
+                f"{path} was edited after this process imported it: restart the kernel, or reload {name}"
+            )
+    return Module(ast.parse(text), name if Path(path).name == "__init__.py" else name.rpartition(".")[0])
+
+
+# What a definition leads to
 
 
 class Code:
-    """Sources gathered from a starting point by following imports and names; `modules` maps name to source."""
+    """Definitions gathered from a starting point; `parts` maps "module.name" to the hash of its tree."""
 
-    def __init__(self, root, *, running=False):
-        self.root, self.package, self.running = Path(root), Path(root).name, running
-        self.modules, self.parts, self.seen = {}, set(), set()
+    def __init__(self, ours=()):
+        self.parts, self.ours, self._seen = {}, ("lab", *ours), set()
 
+    @property
     def digest(self):
-        return hashlib.sha256(json.dumps([sorted(self.modules.items()), sorted(self.parts)]).encode()).hexdigest()
+        """Of names and trees, not of the modules they stand in: moving a definition changes nothing."""
+        return digest(json.dumps(sorted((label.rpartition(".")[2], tree) for label, tree in self.parts.items())))
 
-    # Modules of the package, found by their imports
-
-    def add_module(self, name):
-        """Add the module, the packages around it and all that they import; True if there is such a module."""
-        parts = name.split(".")
-        files = [self._file(".".join(parts[: n + 1])) for n in range(len(parts))]
-        for n, file in enumerate(files):
-            module = ".".join(parts[: n + 1])
-            if file is None or module in self.modules:
-                continue
-            tree, self.modules[module] = sources.parsed(file.read_text(encoding="utf-8"))
-            if self.running:
-                _check_in_use(module, file, self.modules[module])
-            self._follow(tree, here=module if file.name == "__init__.py" else ".".join(parts[:n]))
-        return files[-1] is not None
-
-    def add_dotted(self, dotted):
-        """Add the module that `package.module.attribute` leads to, through a package's lazy exports too."""
-        parts = dotted.split(".")
-        for n in range(len(parts)):
-            module = ".".join(parts[: n + 1])
-            if not self.add_module(module) and not self._folder(module).is_dir():
-                return self._add_export(".".join(parts[:n]), parts[n])
-
-    def add_source(self, label, tree, here="", names=()):
-        self.parts.add((label, sources.normal(tree)))
-        self._follow(tree, here, names)
-
-    def _folder(self, module):
-        return self.root.joinpath(*module.split(".")[1:])
-
-    def _file(self, module):
-        if module.partition(".")[0] != self.package:
-            return None
-        folder = self._folder(module)
-        files = [folder / "__init__.py"] + ([folder.with_name(f"{folder.name}.py")] if "." in module else [])
-        return next((file for file in files if file.is_file()), None)
-
-    def _add_export(self, package, name):
-        file = self._file(package)
-        if file is None or file.name != "__init__.py":
+    def add(self, name, attributes=()):
+        """Add what module.attributes means and all that it leads to; where it is no definition, all of the module."""
+        while attributes and source_file(f"{name}.{attributes[0]}"):
+            name, attributes = f"{name}.{attributes[0]}", attributes[1:]
+        attribute = attributes[0] if attributes else None
+        if (name, attribute) in self._seen or (found := module(name, self.ours)) is None:
             return
-        tree, _ = sources.parsed(file.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
-            home = self._home(getattr(importlib.import_module(package), name, None))
-            if home and home != package and home.partition(".")[0] == self.package:
-                self.add_module(home)
-
-    def _follow(self, tree, here, names=()):
-        """Add what the imports of `tree` name, and what is used as an attribute of an imported module."""
-        for dotted in sources.used(tree, here, tuple(dict(names).items())):
-            if dotted.partition(".")[0] == self.package:
-                self.add_dotted(dotted)
-
-    # Functions and classes of a notebook or script, followed through the names they use
-
-    def add_trial(self, trial):
-        if trial.__module__.partition(".")[0] == self.package and "<locals>" not in trial.__qualname__:
-            self.add_module(trial.__module__)
-            tree = sources.tree_of(inspect.unwrap(trial))
-            for name in sorted(sources.outside_names(tree)):
-                if name in trial.__globals__ and not name.strip("_").isupper():
-                    self._refuse_data(trial.__qualname__, name, trial.__globals__[name], besides=trial.__module__)
+        self._seen.add((name, attribute))
+        if attribute in found.definitions:
+            self._add_trees(
+                name, attribute, found.definitions[attribute], found.package, found.target, found.definitions
+            )
+            if "" in found.definitions:
+                self.add(name, ("",))
+        elif attribute in found.imports:
+            target, there = found.imports[attribute]
+            self.add(target, (there, *attributes[1:]) if there else attributes[1:])
         else:
-            self._add_own(trial)
+            for each in found.definitions:
+                self.add(name, (each,))
 
-    def _add_own(self, item):
-        """Add a function or class by its own source, then all that it names."""
-        while isinstance(item, FunctionType) and hasattr(item, "__wrapped__") and not self._is_own(_code_home(item)):
-            self.add_module(_code_home(item))  # a decorator of the package or of an installed one
-            item = item.__wrapped__
-        if item in self.seen:
-            return
-        self.seen.add(item)
+    def _add_trees(self, home, name, trees, package, target, beside=()):
+        """Add definitions of a module, and what their names lead to: `beside` them, or through target(name)."""
+        self.parts[f"{home}.{name}"] = digest(";".join(map(normal, trees)))
+        for tree in trees:
+            displays = any(isinstance(node, (ast.List, ast.Dict, ast.Set)) for node in ast.walk(tree))
+            if isinstance(tree, (ast.Assign, ast.AnnAssign)) and name == name.lower() and displays:
+                raise _impure(home, name, "list, dict or set")
+            inside = {}
+            for node in ast.walk(tree):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    inside |= imported(node, package)
+                elif isinstance(node, ast.Call) and not isinstance((node.args or [None])[0], ast.Constant):
+                    called = getattr(node.func, "id", None) or getattr(node.func, "attr", "").replace("eval", "")
+                    if called in COMPUTED:
+                        raise ImpureTrial(f"{home}.{name} calls {called}() with what is computed, which nobody can "
+                                          "follow: write the import, or the code, out")  # fmt: skip
+            outside = outside_names(tree)
+            for used, attributes in set(chains(tree)):
+                if used in beside and used in outside:
+                    self.add(home, (used,))
+                elif (used in outside or used in inside) and (found := inside.get(used) or target(used)):
+                    self.add(found[0], (*found[1:2], *attributes) if found[1] else attributes)
+
+    def add_object(self, item):
+        """Add a function or class, by its file or, where it was typed into a notebook, by the source of its cell."""
+        while hasattr(item, "__wrapped__") and not _is_typed_in(item.__globals__["__name__"]):
+            item = item.__wrapped__  # a decorator that an installed package, or lab, defines
+        typed_in = _is_typed_in(item.__module__)
+        if not typed_in and not getattr(item, "__closure__", None):
+            self.add(item.__module__, (item.__qualname__.split(".")[0],))
+        elif item not in self._seen:
+            self._seen.add(item)
+            beside = {} if typed_in else module(item.__module__, self.ours).definitions
+            beside = beside.keys() - set(item.__code__.co_freevars if isinstance(item, FunctionType) else ())
+            package = sys.modules[item.__module__].__package__ or ""
+            trees = [tree_of(item)]
+            self._add_trees(item.__module__, item.__qualname__, trees, package, self._value_of(item), beside)
+
+    def _value_of(self, item):
+        """target(name) of what was typed in: by the value that the name has now."""
+        scope = dict(vars(sys.modules[item.__module__]))
         if isinstance(item, FunctionType):
             cells = zip(item.__code__.co_freevars, item.__closure__ or (), strict=True)
-            scope = item.__globals__ | {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+            scope = item.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
         else:
-            scope = vars(sys.modules[item.__module__]) | {base.__name__: base for base in item.__bases__}
-        tree = sources.tree_of(item)
-        modules = {name: value.__name__ for name, value in scope.items() if isinstance(value, ModuleType)}
-        package = scope.get("__package__") or ""
-        self.add_source(f"{item.__module__}.{item.__qualname__}", tree, package, modules)
-        for name in sorted(sources.outside_names(tree)):
-            if name in scope and not name.startswith("__"):
-                self._add_value(item.__qualname__, name, scope[name])
+            scope |= {base.__name__: base for base in item.__bases__}
 
-    def _add_value(self, user, name, value):
-        home = self._home(value)
-        if home is None and isinstance(value, (FunctionType, type)):
-            self._add_own(value)
-        elif home is None:
-            self._refuse_data(user, name, value)
-        elif not self._is_own(home):
-            self.add_module(home)
-        elif isinstance(value, ModuleType):
-            self._add_local_module(value)
-        else:
-            self._add_own(value)
+        def target(name):
+            if name not in scope or name.startswith("__"):
+                return None
+            value = scope[name]
+            if isinstance(value, (FunctionType, type)):
+                return self.add_object(value)
+            home = _home(value)
+            if home is None:
+                raise _impure(item.__qualname__, name, type(value).__name__)
+            return home
 
-    def _add_local_module(self, module):
-        if module in self.seen:
-            return
-        self.seen.add(module)
-        self.add_source(module.__name__, ast.parse(inspect.getsource(module)), module.__package__ or "")
-        for name, value in vars(module).items():
-            if isinstance(value, (ModuleType, FunctionType, type)) and self._is_own(self._home(value) or ""):
-                self._add_value(module.__name__, name, value)
+        return target
 
-    def _refuse_data(self, user, name, value, besides=None):
-        is_code = isinstance(value, (FunctionType, type)) or typing.get_origin(value)
-        if not is_code and self._home(value, besides) is None:
-            raise ImpureTrial(
-                f"{user} reads the variable {name!r} ({type(value).__name__}) from outside itself, so its result would "
-                f"not follow from its parameters: pass {name!r} as a parameter, or set it inside the function"
-            )
 
-    def _home(self, value, besides=None):
-        """The module's name that `value` lives in, or None for data and functions made while running."""
-        if isinstance(value, ModuleType):
-            return value.__name__
-        if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, (type, ModuleType, type(None))):
-            return value.__module__ or "builtins"
-        if isinstance(value, (FunctionType, type)) and "<locals>" not in value.__qualname__:
-            return value.__module__
-        if isinstance(value, (int, str, bytes, type(None))):  # shared between modules by the interpreter
-            return None
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType) and name != besides and not self._is_own(name):
-                if any(held is value for held in list(vars(module).values())):
-                    return name
+def _impure(who, name, kind):
+    return ImpureTrial(
+        f"{who} reads the variable {name!r} ({kind}) from outside itself, so its result would not follow from its "
+        f"parameters: pass {name!r} as a parameter, or set it inside the function"
+    )
+
+
+def _is_typed_in(name):
+    """Whether a module has no file to follow: a notebook, or what was typed into Python."""
+    return (
+        source_file(name) is None and getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) is None
+    )
+
+
+def _home(value):
+    """(module, name) of a value that a module with a file defines; None for data made while running."""
+    if isinstance(value, ModuleType):
+        return value.__name__, None
+    if isinstance(value, BuiltinFunctionType) or typing.get_origin(value):
+        return getattr(value, "__module__", None) or "builtins", getattr(value, "__name__", None)
+    if isinstance(value, (int, str, bytes, type(None))):  # shared between modules by the interpreter
         return None
-
-    def _is_own(self, module):
-        """True for a notebook, script or local module: what is neither in the package nor installed."""
-        return module.partition(".")[0] != self.package and not _is_installed(module)
-
-
-def _is_installed(module):
-    if module == "__main__":
-        return False
-    found = sys.modules.get(module)
-    file = getattr(found, "__file__", None)
-    if found is None or file is None:
-        return found is None or found.__spec__ is not None
-    return file.startswith(LIBRARY) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    for name, found in list(sys.modules.items()):
+        if isinstance(found, ModuleType) and not _is_typed_in(name):
+            for attribute, held in list(vars(found).items()):
+                if held is value:
+                    return name, attribute
+    return None
 
 
-def _check_in_use(module, file, source):
-    """Raise RuntimeError if the loaded module is older than its file; a reload (a new spec) starts afresh."""
-    spec = getattr(sys.modules.get(module), "__spec__", None)
-    if spec is None or spec.origin is None or Path(spec.origin) != file:
-        return
-    known, running = _CODE_IN_USE.get(module, (None, None))
-    if known is not spec:
-        _CODE_IN_USE[module] = spec, source
-    elif running != source:
-        raise RuntimeError(f"{file} was edited after this process imported it: restart the kernel, or reload {module}")
-
-
-def _code_home(function):
-    return function.__globals__["__name__"]
-
-
-def _is_filled(cell):
+def tree_of(item):
+    """The syntax tree of one function or class. ImpureTrial where its source cannot be read."""
     try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+        source = inspect.getsource(item.__code__) if isinstance(item, FunctionType) else _class_source(item)
+        return ast.parse(textwrap.dedent(source)).body[0]
+    except (OSError, SyntaxError, IndexError):
+        raise ImpureTrial(
+            f"the source of {item.__qualname__} cannot be read, so a change of it would go unseen: "
+            "write it as a def or class in a notebook cell or file"
+        ) from None
+
+
+def _class_source(cls):
+    """The source of a class. In a notebook before Python 3.13 it is looked up among the cells."""
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        cells = [member.__code__.co_filename for member in vars(cls).values() if isinstance(member, FunctionType)]
+        for cell in [*cells, *reversed(linecache.cache)]:
+            text = "".join(linecache.getlines(cell))
+            if f"class {cls.__name__}" in text:
+                for node in ast.parse(text).body:
+                    if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+                        return ast.unparse(node)
+        raise OSError from None
+
+
+# Starting points
+
+
+def code_of(item):
+    """The `Code` that a trial runs, the kinds that it looks up aside, or that of a class.
+
+    Raises ImpureTrial where it reads a variable that holds data, or code that cannot be followed, and RuntimeError
+    where a module was edited after this process imported it.
+    """
+    found = Code((item.__module__.split(".")[0],))
+    found.add_object(item)
+    return found
+
+
+def kind_hash(name):
+    """The hash of the code of a registered kind, such as "Position.rotary"; None where there is no such kind."""
+    seam, _, kind = name.partition(".")
+    variant = dict.get(trace.SEAMS[seam].kinds, kind) if seam in trace.SEAMS else None
+    return variant and code_of(variant).digest
+
+
+def source_code(text, package=""):
+    """The `Code` of Python source as a whole, such as a notebook's cells; magics are allowed."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        tree = ast.parse(TransformerManager().transform_cell(text))
+    found = Code()
+    found._add_trees("", "source", [tree], package, Module(tree, package).target)
+    return found

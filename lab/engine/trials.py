@@ -1,25 +1,32 @@
 """Trials: the unit of work. A sweep runs one function over a grid of parameters, and never runs a finished trial again.
 
 Every finished trial is a file of its own, written at once, so that a kill at any moment loses only what was in flight.
+What this machine has not run is drawn from the record (`lab.engine.record`), and only what neither knows runs now.
 """
 
+import hashlib
+import inspect
 import itertools
 import json
+import os
 import platform
+import random
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
 
+from lab import trace
+from lab.engine import fingerprint, workers
 from lab.engine import store as trial_store
-from lab.engine import workers
 from lab.engine.device import available, current
-from lab.engine.fingerprint import code_fingerprint, trial_code
+from lab.engine.record import Record, State
 
-RECORDED = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
+LABELS = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
 
 
 class TrialsFailed(RuntimeError):
@@ -32,53 +39,174 @@ class TrialsFailed(RuntimeError):
         super().__init__("\n".join([head, *lines, "", failures[0][2]]).rstrip())
 
 
-def sweep(trial, grid, *, store, jobs=1, cluster=None, threads=1, device="auto", data="", progress=None):
+class NotRecorded(RuntimeError):
+    """Trials are missing that were to be drawn from the record alone."""
+
+
+class OutOfTime(RuntimeError):
+    """The time that a run was given is over; what finished is stored."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where finished trials come from, and what they may still cost.
+
+    store: this machine's folder. record: a Record. data: {name: function of what follows the name, giving its hash},
+    for sources that trials report by `trace.reads`. root: the folder that paths of files are told from.
+    """
+
+    store: Path
+    record: Record = field(default_factory=lambda: Record([]))
+    data: dict = field(default_factory=dict)
+    root: Path = Path.cwd()
+    recorded_only: bool = False
+    deadline: float = float("inf")  # time.time()
+    sample: dict = field(default_factory=dict)  # {trial: points} that run here whatever is known (a carry)
+
+    def data_hash(self, name):
+        """The hash that a source or file has now; None where it is gone."""
+        word, _, rest = name.partition(" ")
+        if word in self.data:
+            return self.data[word](rest)
+        path = self.root / name
+        return trace.file_hash(path) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Used:
+    """A finished trial in a table: the function, its parameters and body, and where it came from."""
+
+    trial: object
+    key: str
+    body: dict
+    origin: str  # "store", "record" or "run"
+    threads: int = 1
+
+
+def sweep(
+    trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto", timing=False, progress=None, used=None
+):
     """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
     threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
 
     `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
-    DataFrame. `grid` maps a parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
-    Finished trials are kept in the folder `store`. More than one job runs in worker processes of this machine, and an
-    address such as tcp://host:8786 as `cluster` on the Dask workers there. `data` identifies what the trials read
-    from outside, such as the hash of a corpus. `progress(done, total, workers)` is called at
-    the start and after every trial.
+    DataFrame; its numbers are converted as its annotations say. `grid` maps a parameter to its list of values (the
+    first varies slowest) or is a list of parameter dicts. `sources` says where finished trials are found and kept. More
+    than one job runs in worker processes of this machine, and an address such as tcp://host:8786 as `cluster` on the
+    Dask workers there. `timing` marks trials that read clocks or measure memory: they run here and now, one after
+    another, and are never kept. `progress(done, total, workers, left)` is called at the start and after every trial,
+    `left` the seconds still to go where they are known. `used` is a list that gets a `Used` for every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
     itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, RuntimeError
-    for one whose workers differ, OSError for a store that cannot be written, and TrialsFailed after all other trials
-    have finished.
+    for one whose workers differ, OSError for a store that cannot be written, NotRecorded and OutOfTime as `sources`
+    ask, and TrialsFailed after all other trials have finished.
     """
     points = _points(trial, grid)
-    code = trial_code(trial)
-    modules, code = sorted(code.modules), code.digest()
-    folder = Path(store) / trial.__name__
+    report = progress or (lambda done, total, workers, left: None)
+    if timing:
+        return _timed(trial, points, device=available(device), threads=threads, report=report)
+    code = fingerprint.code_of(trial)
+    state = State(code.digest, lru_cache(fingerprint.kind_hash), lru_cache(sources.data_hash))
+    folder, name = Path(sources.store) / trial.__name__, trial.__name__
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
-        place = whereabouts_of(client, device, modules) if client else whereabouts(device, modules)
-        keys = [trial_store.key([point, code, data, place["torch"], place["device"], threads]) for point in points]
+        place = whereabouts_of(client, device, threads) if client else whereabouts(device, threads)
+        keys = [trial_store.key([name, point, code.digest, place["arithmetic"], threads]) for point in points]
         work = dict(zip(keys, points, strict=True))
-        finished = {key: body for key in work if (body := trial_store.read(folder, key))}
-        left = {key: trial_store.canonical(point) for key, point in work.items() if key not in finished}
+        finished, origin = {}, {}
+        for key, point in work.items():
+            if point in sources.sample.get(name, ()):
+                continue
+            if (body := trial_store.read(folder, key)) and state.agrees(body):
+                finished[key], origin[key] = body, "store"
+            elif body := sources.record.find(name, point, state) or (
+                sources.sample and sources.record.earlier(name, point)
+            ):
+                finished[key], origin[key] = body | body["labels"], "record"
+        left = {key: point for key, point in work.items() if key not in finished}
+        cost = Cost(sources.record, name, left, state, code.parts, finished.values())
+        if left and sources.recorded_only:
+            first = trial_store.canonical(next(iter(left.values())))
+            missing = f"{len(left)} of {len(work)} trials of {name} are not in the record{cost.because}"
+            raise NotRecorded(f"{missing}, such as {first}")
         if left:
             trial_store.make(folder)
         if not cluster and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
-        report = progress or (lambda done, total, workers: None)
-        report(len(finished), len(work), workers.count(client))
-        call = partial(run_trial, trial, device=place["device"], threads=threads)
-        outcomes = _run_here(call, left) if client is None else workers.run(client, call, left)
+        report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
+        call = partial(run_trial, device=place["device"], threads=threads)
+        outcomes = _run_here(partial(call, trial), left, sources.deadline) if client is None else workers.run(
+            client, call, trial, left, sources.deadline)  # fmt: skip
         failures = []
         for key, outcome in stack.enter_context(closing(outcomes)):
             if "failed" in outcome:
                 failures.append((work[key], outcome["failed"], outcome.get("traceback", "")))
             else:
-                finished[key] = trial_store.write(folder, key, {"parameters": work[key]} | outcome)
-            report(len(finished) + len(failures), len(work), workers.count(client))
+                body = _body(trial, work[key], outcome, code, place, sources)
+                finished[key], origin[key] = trial_store.write(folder, key, body), "run"
+            left.pop(key)
+            report(len(work) - len(left), len(work), workers.count(client), cost.seconds(left, client))
     if failures:
-        raise TrialsFailed(trial.__name__, failures, len(work))
+        raise TrialsFailed(name, failures, len(work))
+    if left:
+        raise OutOfTime(f"{len(left)} of {len(work)} trials of {name} are left; what finished is stored")
+    if used is not None:
+        used += [Used(trial, key, finished[key], origin[key], threads) for key in work]
     table = _table(points, [finished[key] for key in keys])
     table.attrs["core_seconds"] = sum(finished[key]["seconds"] for key in work)
     return table
+
+
+def _timed(trial, points, *, device, threads, report):
+    bodies = []
+    for point in points:
+        report(len(bodies), len(points), 1, None)
+        outcome = run_trial(trial, point, device=device, threads=threads, timing=True)
+        if "failed" in outcome:
+            raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], len(points))
+        bodies.append(json.loads(trial_store.encoded(outcome)))
+    report(len(bodies), len(points), 1, None)
+    table = _table(points, bodies)
+    table.attrs["core_seconds"] = sum(body["seconds"] for body in bodies)
+    return table
+
+
+def _body(trial, point, outcome, code, place, sources):
+    """What is stored of a trial that ran: its outcome with what it was made of."""
+    kinds = {name: fingerprint.kind_hash(name) for name in sorted(outcome.pop("kinds"))}
+    data = {}
+    for name, value in sorted(outcome.pop("data").items()):
+        inside = os.path.isabs(name) and Path(name).is_relative_to(sources.root)
+        data[Path(name).relative_to(sources.root).as_posix() if inside else name] = value
+    made_of = {
+        "code": code.digest,
+        "parts": code.parts,
+        "kinds": kinds,
+        "data": data,
+        "arithmetic": place["arithmetic"],
+    }
+    return {"trial": trial.__name__, "parameters": point} | outcome | made_of
+
+
+class Cost:
+    """What the trials that are left will take, as far as earlier runs of them tell, and why they have to run."""
+
+    def __init__(self, record, name, left, state, parts, finished):
+        known = {key: body for key, point in left.items() if (body := record.earlier(name, point))}
+        others = [body["seconds"] for body in (*known.values(), *finished, *(record.of(name) if left else ()))]
+        usual = sum(others) / len(others) if others else None
+        self._each = {key: known[key]["seconds"] if key in known else usual for key in left}
+        edited = sorted({each for body in known.values() for each in state.differences(body, parts)})
+        self.because = f", {len(known)} because of a change in {', '.join(edited)}" if edited else ""
+
+    def seconds(self, left, client, said=False):
+        """Seconds until what is left is done, None where nothing tells; `said` explains more than a minute."""
+        each = [self._each[key] for key in left]
+        total = None if None in each else sum(each) / max(1, min(workers.count(client), len(left)))
+        if said and self.because and total and total > 60:
+            print(f"{len(left)} trials run here{self.because}: about {total / 60:.0f} minutes")
+        return total
 
 
 # Parameters
@@ -116,41 +244,61 @@ def _complete(trial, point):
     wrong = [f"{name!r} is missing" for name in missing] + [f"{name!r} is unknown" for name in unknown]
     if wrong:
         raise TypeError(f"{trial.__name__}{signature(trial)}: parameter {', '.join(wrong)}")
-    if taken := [name for name in takes if name in RECORDED]:
+    if taken := [name for name in takes if name in LABELS]:
         raise TypeError(f"{trial.__name__}: {', '.join(taken)} is recorded by the sweep; name the parameter otherwise")
     defaults = {name: p.default for name, p in takes.items() if p.kind in NAMED and name not in point}
     try:
-        return json.loads(json.dumps(point | defaults, default=trial_store.plain_or_error))
+        values = json.loads(json.dumps(point | defaults, default=trial_store.plain_or_error))
     except (TypeError, ValueError) as error:
         raise TypeError(f"the parameters of {trial.__name__} must be JSON values: {error}") from None
+    numbers = {
+        name: kind for name, kind in inspect.get_annotations(trial, eval_str=True).items() if kind in (int, float)
+    }
+    for name, kind in numbers.items():  # so that 1 and 1.0 are one trial
+        if isinstance(values.get(name), (int, float)) and kind(values[name]) == values[name]:
+            values[name] = kind(values[name])
+    return values
 
 
 # One trial
 
 
-def run_trial(trial, parameters, *, device, threads):
-    """What one trial gives: its rows with device, torch build, threads and seconds, or the cause why it failed."""
+def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf")):
+    """What one trial gives: its rows with where it ran and what it touched, or the cause why it failed.
+
+    Random numbers that come from no generator of the trial's own follow from its parameters. A trial that is still in
+    training `until` seconds after its start ends there: {"curve", "batch"} of its beginning.
+    """
+    import numpy
     import torch
 
     from lab.engine import arithmetic
 
-    parameters = json.loads(parameters)
-    threads_before = torch.get_num_threads()
+    threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
+    seed = int(hashlib.sha256(trial_store.canonical(parameters).encode()).hexdigest()[:8], 16)
     token = current.set(device)
     torch.set_num_threads(threads)
     try:
         start = time.perf_counter()
-        with arithmetic.fast():
-            rows = trial(**parameters)
+        for sow in (random.seed, numpy.random.seed, torch.manual_seed):
+            sow(seed)
+        with trace.touching(timing=timing, until=start + until) as touched, arithmetic.fast():
+            result = trial(**json.loads(trial_store.canonical(parameters)))
         seconds = time.perf_counter() - start
-        rows = [_row(row, parameters) for row in _rows(rows)]
-        return {"rows": rows, "device": device, "torch": torch.__version__, "threads": threads, "seconds": seconds}
+        rows = [_row(row, parameters) for row in _rows(result)]
+        place = {"device": device, "torch": torch.__version__, "threads": threads, "seconds": round(seconds, 4)}
+        seen = {"curve": touched.curve, "batch": touched.batch}
+        made_of = {"kinds": touched.kinds, "data": touched.all_data()}
+        return {"n": len(rows), "columns": trial_store.columns(rows)} | seen | place | made_of
+    except trace.Enough:
+        return {"curve": touched.curve, "batch": touched.batch}
     except (Exception, SystemExit) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         cause = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno}, in {where.name})"
         return {"failed": cause, "traceback": traceback.format_exc()}
     finally:
         torch.set_num_threads(threads_before)
+        torch.set_default_dtype(dtype_before)
         current.reset(token)
 
 
@@ -167,7 +315,7 @@ def _rows(result):
 
 def _row(row, parameters):
     row = {name: trial_store.plain(value) for name, value in row.items()}
-    if taken := [name for name in row if name in parameters or name in RECORDED]:
+    if taken := [name for name in row if name in parameters or name in LABELS]:
         raise TypeError(f"the table has its own column for {', '.join(taken)}: give the row's value another name")
     if odd := {name: value for name, value in row.items() if not isinstance(value, (str, int, float, type(None)))}:
         raise TypeError(f"a row holds numbers, words, True, False and None, not {odd}")
@@ -177,26 +325,37 @@ def _row(row, parameters):
 # Places and engines
 
 
-def _run_here(call, left):
-    for key, parameters in left.items():
-        yield key, call(parameters)
+def _run_here(call, left, deadline):
+    for key, point in list(left.items()):
+        if time.time() > deadline:
+            return
+        yield key, call(point)
 
 
-def whereabouts(device, modules):
+def whereabouts(device, threads):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 
+    from lab.engine import arithmetic
+
+    place = available(device)
     python = ".".join(platform.python_version_tuple()[:2])
-    build = {"device": available(device), "torch": str(torch.__version__), "python": python}
-    return build | {"code": code_fingerprint(modules)}
+    build = {"device": place, "torch": str(torch.__version__), "python": python}
+    return build | {"arithmetic": arithmetic.digest(place, threads), "code": package_hash()}
 
 
-def whereabouts_of(client, device, modules):
+def package_hash():
+    """The hash of all code of lab."""
+    files = sorted(Path(trace.__file__).parent.rglob("*.py"))
+    return fingerprint.digest(json.dumps([trace.file_hash(path) for path in files]))
+
+
+def whereabouts_of(client, device, threads):
     """The whereabouts of a cluster. RuntimeError where its workers differ, or run another Python or lab than this."""
-    there, here = workers.agreed(client, partial(whereabouts, device, modules)), whereabouts("auto", modules)
-    if there["python"] != here["python"]:
-        raise RuntimeError(f"the workers run Python {there['python']}, but here it is {here['python']}: use the same")
-    if there["code"] != here["code"]:
+    there = workers.agreed(client, partial(whereabouts, device, threads))
+    if there["python"] != (here := ".".join(platform.python_version_tuple()[:2])):
+        raise RuntimeError(f"the workers run Python {there['python']}, but here it is {here}: use the same")
+    if there["code"] != package_hash():
         raise RuntimeError("the workers run other code of lab: install the same commit there")
     return there
 
@@ -204,11 +363,16 @@ def whereabouts_of(client, device, modules):
 def _table(points, bodies):
     import pandas
 
+    listed = [trial_store.rows(body) for body in bodies]
     rows = [
-        point | row | {name: body[name] for name in RECORDED}
-        for point, body in zip(points, bodies, strict=True)
-        for row in body["rows"]
+        point | row | {name: body[name] for name in LABELS}
+        for point, body, rows in zip(points, bodies, listed, strict=True)
+        for row in rows
     ]
     columns = dict.fromkeys(name for point in points for name in point)
-    columns |= dict.fromkeys(name for body in bodies for row in body["rows"] for name in row)
-    return pandas.DataFrame(rows, columns=[*columns, *RECORDED])
+    columns |= dict.fromkeys(name for body in bodies for name in body["columns"])
+    table = pandas.DataFrame(rows, columns=[*columns, *LABELS])
+    for name in table.select_dtypes(object):  # numbers, of which some or all are missing
+        if all(value is None or isinstance(value, float) for value in table[name]):
+            table[name] = table[name].astype(float)
+    return table

@@ -5,7 +5,12 @@ import logging
 import sys
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from math import inf
+from time import time
+
+from lab import trace
+from lab.engine import fingerprint
 
 _pools = {}  # number of workers -> client
 # Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
@@ -127,17 +132,21 @@ def count(client):
         return 0
 
 
-def run(client, call, left):
-    """Yield (key, call(argument)) for `left`, a dict from key to argument, as they finish, in any order.
+def run(client, call, trial, left, deadline=inf):
+    """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
 
-    A call that kills every worker it runs on, or cannot be sent, yields {"failed": cause}. Raises RuntimeError if the
-    workers cannot load it, and ConnectionError if the scheduler or all workers of this machine go away.
+    The trial and the kinds that are registered outside lab travel with the call. A call that kills every worker it
+    runs on, or cannot be sent, yields {"failed": cause}; what has not begun at the deadline (time.time()) is left out.
+    Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
+    machine go away.
     """
     from dask.distributed import KilledWorker
     from distributed.scheduler import NoWorkerError
 
-    agreed(client, partial(callable, call))  # a worker that is sent what it cannot load ends itself
+    packed = pack(trial)
+    agreed(client, partial(_arrives, packed))  # a worker that is sent what it cannot load ends itself
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
+    work = {key: partial(_call, call, packed, point) for key, point in left.items()}
 
     def outcome(future):
         try:
@@ -151,15 +160,71 @@ def run(client, call, left):
 
     try:
         suspects = []
-        longest_first = reversed(left.items())  # as grids grow: nobody is left alone with a long trial at the end
-        futures = {executor.submit(call, argument): key for key, argument in longest_first}
-        for future in as_completed(futures):
+        longest_first = reversed(work.items())  # as grids grow: nobody is left alone with a long trial at the end
+        futures = {executor.submit(task): key for key, task in longest_first}
+        for future in as_completed(futures, timeout=max(1, deadline - time()) if deadline < inf else None):
             if (result := outcome(future)) is None:
                 suspects.append(futures[future])
             else:
                 yield futures[future], result
         for key in suspects:  # alone now: whoever only shared a worker with a killer finishes
-            result = outcome(executor.submit(call, left[key]))
+            result = outcome(executor.submit(work[key]))
             yield key, result or {"failed": "every worker that ran it was killed (out of memory, or a crash)"}
+    except TimeoutError:
+        for future in futures:
+            future.cancel()
     finally:
         executor.shutdown(wait=False)
+
+
+# What travels: code that the workers have no file of
+
+
+def pack(trial):
+    """The trial, and the kinds that are registered outside lab, as bytes; own modules travel by value."""
+    import cloudpickle
+
+    kinds = [(type_.__module__, name, kind, variant) for name, type_ in trace.SEAMS.items()
+             for kind, variant in type_.kinds.items() if variant.__module__.split(".")[0] != "lab"]  # fmt: skip
+    modules = {item.__module__ for item in (trial, *(variant for *_, variant in kinds))}
+    own = [sys.modules[name] for name in modules if travels(name)]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps((trial, kinds))
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def travels(name):
+    """Whether a module is a user's own file, neither lab's nor installed."""
+    path = fingerprint.source_file(name)
+    return (
+        name.split(".")[0] != "lab" and name != "__main__" and path is not None and not fingerprint.is_installed(path)
+    )
+
+
+def unpack(packed):
+    """The trial; its kinds are registered here from now on."""
+    import importlib
+
+    trial, kinds = _loaded(packed)
+    for module, seam, kind, variant in kinds:
+        getattr(importlib.import_module(module), seam).kinds[kind] = variant
+    return trial
+
+
+@lru_cache(maxsize=4)
+def _loaded(packed):
+    import cloudpickle
+
+    return cloudpickle.loads(packed)
+
+
+def _arrives(packed):
+    return callable(unpack(packed))
+
+
+def _call(call, packed, point):
+    return call(unpack(packed), point)

@@ -7,6 +7,34 @@ A choice is a word or a mapping with the variant's own options: "rotary" or {"ki
 
 import inspect
 
+from lab import trace
+
+
+class Kinds(dict):
+    """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""
+
+    def __init__(self, seam):
+        super().__init__()
+        self.seam = seam
+
+    def __getitem__(self, kind):
+        variant = super().__getitem__(kind)
+        trace.looked_up(self.seam, kind)
+        return variant
+
+    def __setitem__(self, kind, variant):
+        there = self.get(kind)
+        if there is not None and identity(there) != identity(variant):
+            raise ValueError(
+                f"{self.seam.lower()} {kind!r} is {identity(there)} already, so {identity(variant)} needs another name"
+            )
+        super().__setitem__(kind, variant)
+
+
+def identity(variant):
+    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the same one anew."""
+    return f"{variant.__module__}.{variant.__qualname__}"
+
 
 class Seam:
     def __init_subclass__(cls, kind=None, **kwargs):
@@ -14,7 +42,8 @@ class Seam:
         if kind is not None:
             cls.kinds[kind] = cls
         elif Seam in cls.__bases__:
-            cls.kinds = {}
+            cls.kinds = Kinds(cls.__name__)
+            trace.SEAMS[cls.__name__] = cls
 
     @classmethod
     def resolve(cls, choice):
@@ -25,14 +54,15 @@ class Seam:
             raise ValueError(
                 f"{cls.__name__.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
             )
-        parameters = inspect.signature(cls.kinds[kind].__init__).parameters.values()
+        variant = cls.kinds[kind]
+        parameters = inspect.signature(variant.__init__).parameters.values()
         allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         for name in options:
             if name not in allowed:
                 raise ValueError(
                     f"{cls.__name__.lower()} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
                 )
-        return cls.kinds[kind], options
+        return variant, options
 
     @classmethod
     def build(cls, choice, *context):

@@ -10,18 +10,20 @@ import keyword
 import sysconfig
 import tokenize
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from lab import trace
 
 KINDS = ("blank", "name", "keyword", "number", "string", "comment", "operator")
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings"}
 PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
-@lru_cache(maxsize=4)
+@trace.cache
 def read_corpus(path=""):
     """({file name: bytes}, sha256 over names and contents) of the standard library, or of what lies at `path`."""
     root = Path(path or sysconfig.get_paths()["stdlib"]).expanduser()
@@ -35,6 +37,7 @@ def read_corpus(path=""):
     sha = hashlib.sha256()
     for name, text in files.items():
         sha.update(name.encode() + b"\0" + text + b"\0")
+    trace.reads(f"corpus {path}".strip(), sha.hexdigest()[:12])
     return files, sha.hexdigest()[:12]
 
 
@@ -111,7 +114,7 @@ class Code:
         return windows[:, :-1], windows[:, 1:]
 
 
-@lru_cache(maxsize=4)
+@trace.cache
 def split(path="", validation_share=0.1):
     """Files for training and for validation, two dicts like the corpus's; a single file is cut in two."""
     files, _ = read_corpus(path)
@@ -123,14 +126,14 @@ def split(path="", validation_share=0.1):
     return {n: t for n, t in files.items() if n not in held_out}, {n: files[n] for n in files if n in held_out}
 
 
-@lru_cache(maxsize=4)
+@trace.cache
 def _joined(path, validation_share):
     """All bytes for training and all for validation, as integers."""
     parts = [np.frombuffer(b"\n".join(part.values()), dtype=np.uint8) for part in split(path, validation_share)]
     return [torch.from_numpy(part.astype(np.int64)) for part in parts]
 
 
-@lru_cache(maxsize=4)
+@trace.cache
 def _annotations(path, validation_share, limit=1_000_000):
     """Validation text up to about `limit` bytes with kinds, openers and last uses, without files that do not parse."""
     texts, kinds, openers, uses, start = [], [], [], [], 0

@@ -5,11 +5,11 @@ import io
 import keyword
 import tokenize
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 
+from lab import trace
 from lab.tasks.code import split
 
 OPENERS = "([{"
@@ -68,7 +68,7 @@ class Definitions:
         return {"tokens": tokens, "targets": targets, "source": source, "parent": parent, "kind": kind % 3}
 
 
-@lru_cache(maxsize=4)
+@trace.cache
 def _bank(path, length, names, windows, held_out):
     """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows, length)."""
     rows = []

@@ -1,11 +1,13 @@
 """Time series with a season, as tokens: a generated one, and weekly CO2 as the real check. Targets are real numbers."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from lab import trace
 
 WEEKS = 52
 
@@ -86,7 +88,7 @@ class WeeklyCO2:
         return quantised(part[at], self.levels), targets
 
 
-@lru_cache(maxsize=1)
+@trace.cache
 def weekly_co2():
     """Weekly CO2 at Mauna Loa from March 1958 to December 2001, ppm; missing weeks on a line between their neighbours.
 

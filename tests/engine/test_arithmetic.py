@@ -118,5 +118,5 @@ def test_trials_use_them():
     def trial():
         return {"fast": replaced()}
 
-    assert trials.run_trial(trial, "{}", device="cpu", threads=1)["rows"] == [{"fast": True}]
+    assert trials.run_trial(trial, {}, device="cpu", threads=1)["columns"] == {"fast": True}
     assert not replaced()

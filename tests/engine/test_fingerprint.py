@@ -1,6 +1,8 @@
 """A fingerprint follows what a trial runs: it changes when that changes, and with nothing else."""
 
 import importlib
+import linecache
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.engine.fingerprint import ImpureTrial, code_fingerprint, trial_code, trial_fingerprint
+from lab.engine.fingerprint import ImpureTrial, code_of, source_code
 
 PROJECT = Path(__file__).parents[2]
 
@@ -106,9 +108,12 @@ TRIAL = """
     """
 
 
-def test_closure_follows_every_kind_of_import(toy):
-    expected = ["toy", "toy.models", "toy.models.block", "toy.models.register", "toy.shapes", "toy.training"]
-    assert sorted(trial_code(local_trial(toy, TRIAL), root=toy).modules) == expected
+def test_the_trial_leads_to_definitions_through_every_kind_of_import(toy):
+    parts = code_of(local_trial(toy, TRIAL)).parts
+    assert sorted(parts) == [
+        "local_module.Kept", "local_module.helper", "local_module.second", "local_module.third", "local_module.trial",
+        "toy.models.block.size", "toy.shapes.square", "toy.training.STEPS", "toy.training.fit",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -117,11 +122,13 @@ def test_closure_follows_every_kind_of_import(toy):
         ("training.py", "# and nothing else", "# but more", False),
         ("training.py", '"""Fits."""', '"""Fits\n    well."""', False),
         ("training.py", "STEPS = 10", "STEPS  =  ( 10 )", False),
+        ("training.py", "STEPS = 10", "STEPS = 10\ndef unnamed(): return 1\nOTHER = 3", False),
         ("figures.py", "import", "import math, ", False),
         ("results.py", "3", "4", False),
+        ("models/register.py", "{}", "dict()", False),
         ("training.py", "STEPS = 10", "STEPS = 11", True),
+        ("training.py", "STEPS = 10", "STEPS = 10\nprint('runs whenever the module does')", True),
         ("shapes.py", "width * width", "width ** 2", True),
-        ("models/register.py", "{}", "dict()", True),
         ("../local_module.py", '"What it does."', "", False),
         ("../local_module.py", "def trial(", "# a comment\n\ndef trial(", False),
         ("../local_module.py", "return 3", "return 4", False),
@@ -131,34 +138,49 @@ def test_closure_follows_every_kind_of_import(toy):
         ("../local_module.py", "seed=0", "seed=1", True),
     ],
 )
-def test_trial_outside_the_package(toy, file, old, new, changes):
-    before = trial_fingerprint(local_trial(toy, TRIAL), root=toy)
+def test_an_edit_counts_where_the_trial_runs_it(toy, file, old, new, changes):
+    before = code_of(local_trial(toy, TRIAL)).digest
     edit(toy / file, old, new)
-    after = trial_fingerprint(local_trial(toy, (toy.parent / "local_module.py").read_text()), root=toy)
+    after = code_of(local_trial(toy, (toy.parent / "local_module.py").read_text())).digest
     assert (before != after) == changes
 
 
-@pytest.mark.parametrize(
-    "file, old, new, changes", [("shapes.py", "*", "+", True), ("figures.py", "import", "import math,", False)]
-)
-def test_trial_of_the_package(toy, file, old, new, changes):
-    before = trial_fingerprint(importlib.import_module("toy.exercise").trial, root=toy)
-    edit(toy / file, old, new)
-    forget()
-    after = trial_fingerprint(importlib.import_module("toy.exercise").trial, root=toy)
-    assert (before != after) == changes
+def test_a_definition_that_moves_to_another_module_changes_nothing(toy):
+    before = code_of(local_trial(toy, TRIAL)).digest
+    (toy / "areas.py").write_text((toy / "shapes.py").read_text())
+    edit(toy / "models" / "block.py", "from .. import shapes", "from .. import areas as shapes")
+    changed = code_of(local_trial(toy, (toy.parent / "local_module.py").read_text()))
+    assert "toy.areas.square" in changed.parts
+    (toy / "training.py").rename(toy / "schooling.py")
+    edit(toy.parent / "local_module.py", "from toy import training", "from toy import schooling as training")
+    edit(toy / "models" / "block.py", "from .. import areas as shapes", "from .. import shapes")
+    assert code_of(local_trial(toy, (toy.parent / "local_module.py").read_text())).digest == before
 
 
 def test_module_edited_under_a_running_process_is_refused_until_reloaded(toy):
     exercise = importlib.import_module("toy.exercise")
-    before = trial_fingerprint(exercise.trial, root=toy)
+    before = code_of(exercise.trial).digest
     edit(toy / "training.py", "# and nothing else", "")
-    assert trial_fingerprint(exercise.trial, root=toy) == before
+    assert code_of(exercise.trial).digest == before
     edit(toy / "training.py", "STEPS = 10", "STEPS = 11")
     with pytest.raises(RuntimeError, match="training.py was edited"):
-        trial_fingerprint(exercise.trial, root=toy)
+        code_of(exercise.trial)
     importlib.reload(sys.modules["toy.training"])
-    assert trial_fingerprint(exercise.trial, root=toy) != before
+    assert code_of(exercise.trial).digest != before
+
+
+@pytest.fixture
+def typed_in():
+    """typed_in(source): the function `trial` of a module without a file, as a notebook's cells are."""
+    module = sys.modules["typed_in"] = types.ModuleType("typed_in")
+
+    def define(source):
+        linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+        exec(compile(source, "<cell>", "exec"), vars(module))
+        return module.trial
+
+    yield define
+    del sys.modules["typed_in"]
 
 
 @pytest.mark.parametrize(
@@ -168,68 +190,109 @@ def test_module_edited_under_a_running_process_is_refused_until_reloaded(toy):
         "STEPS = 5\ndef trial(width, steps=STEPS): return {'x': width * steps}",
         "STEPS = [5]\ndef trial(width): return [{'x': s} for s in STEPS]",
         "STEPS = 5\ndef helper(): return STEPS\ndef trial(width): return {'x': helper()}",
-        "STEPS = 5\nclass Model:\n    size = STEPS\ndef trial(width): return {'x': Model.size}",
+        "STEPS = 5\nclass Model:\n    size = STEPS\n    def two(self): return 2\n"
+        "def trial(width): return {'x': Model.size}",
         "def make(STEPS):\n    def trial(width): return {'x': STEPS}\n    return trial\ntrial = make(5)",
         "import types\nSTEPS = types.SimpleNamespace(n=5)\ndef trial(width): return {'x': STEPS.n}",
     ],
 )
-def test_data_from_outside_is_refused_by_name(toy, source):
+def test_data_of_a_notebook_is_refused_by_name(toy, typed_in, source):
     with pytest.raises(ImpureTrial, match="'STEPS'"):
-        trial_fingerprint(local_trial(toy, source), root=toy)
+        code_of(typed_in(source))
 
 
-def test_package_constants_are_code_but_its_variables_are_not(toy):
+def test_what_a_closure_holds_is_refused_in_a_file_too(toy):
+    source = "def make(STEPS):\n    def trial(width): return {'x': STEPS}\n    return trial\ntrial = make(5)"
+    with pytest.raises(ImpureTrial, match="'STEPS'"):
+        code_of(local_trial(toy, source))
+
+
+def test_constants_of_a_file_are_code_but_its_variables_are_not(toy):
     exercise = importlib.import_module("toy.exercise")
-    trial_fingerprint(exercise.trial, root=toy)
+    assert "toy.exercise.STEPS" in code_of(exercise.trial).parts
     with pytest.raises(ImpureTrial, match="'calls'"):
-        trial_fingerprint(exercise.remembers, root=toy)
+        code_of(exercise.remembers)
 
 
 def test_decorated_trial_is_followed_to_its_own_source(toy):
     source = "import torch\n@torch.no_grad()\ndef trial(width):\n    return {'x': width}\n"
-    assert trial_fingerprint(local_trial(toy, source), root=toy) != trial_fingerprint(
-        local_trial(toy, source.replace("no_grad", "inference_mode")), root=toy
-    )
+    other = source.replace("no_grad", "inference_mode")
+    assert code_of(local_trial(toy, source)).digest != code_of(local_trial(toy, other)).digest
 
 
 def test_notebook_source_counts_with_what_it_uses(toy):
-    notebook = "%matplotlib inline\nimport toy\n# a comment\nstudy = toy.study()\ntoy.training.fit(3)\n"
-    before = code_fingerprint(notebook, root=toy)
-    assert code_fingerprint(notebook.replace("# a comment", ""), root=toy) == before
-    assert code_fingerprint(notebook.replace("fit(3)", "fit(4)"), root=toy) != before
+    notebook = (
+        "%matplotlib inline\nimport toy.training\nfrom toy.results import DIGITS\n# a comment\ntoy.training.fit(3)\n"
+    )
+    before = source_code(notebook).digest
+    assert source_code(notebook.replace("# a comment", "")).digest == before
+    assert source_code(notebook.replace("fit(3)", "fit(4)")).digest != before
     for file, old, new, changes in [
         ("figures.py", "import", "import math,", False),
-        ("results.py", "3", "4", True),  # through the lazy export `study`
+        ("results.py", "3", "4", False),  # imported, not used
         ("shapes.py", "*", "+", True),
     ]:
-        now = code_fingerprint(notebook, root=toy)
+        now = source_code(notebook).digest
         edit(toy / file, old, new)
-        assert (code_fingerprint(notebook, root=toy) != now) == changes
+        assert (source_code(notebook).digest != now) == changes
 
 
-def test_list_of_modules(toy):
-    before = code_fingerprint(["toy.training"], root=toy)
-    edit(toy / "figures.py", "import", "import math,")
-    assert code_fingerprint(["toy.training"], root=toy) == before
-    edit(toy / "shapes.py", "*", "+")
-    assert code_fingerprint(["toy.training"], root=toy) != before
+def test_what_nobody_can_follow_is_refused(toy):
+    for call in ("importlib.import_module(name)", "__import__(name)", "eval(name)", "exec(name)"):
+        source = f"import importlib\ndef trial(name):\n    {call}\n    return {{'x': 1}}\n"
+        with pytest.raises(ImpureTrial, match="with what is computed"):
+            code_of(local_trial(toy, source))
+    source = (
+        "import importlib\nimport re\ndef trial(model):\n    model.eval()\n    importlib.import_module('toy.shapes')\n"
+    )
+    code_of(local_trial(toy, source))
+
+
+def runs(version):
+    """The command of a version of Python that runs here, from pyenv or the system."""
+    found = [shutil.which(f"python{version}"), *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    return next(
+        (str(p) for p in found if p and not subprocess.run([p, "-c", ""], capture_output=True).returncode), None
+    )
+
+
+VERSIONS = [command for version in ("3.11", "3.12", "3.13") if (command := runs(version))]
+
+
+@pytest.mark.skipif(len(VERSIONS) < 2, reason="one version of Python here")
+def test_one_fingerprint_on_all_versions_of_python():
+    """All of the package and of the notebooks: the same trees as text, where those of ast.dump differ."""
+    code = """
+        import ast, hashlib, json, pathlib, sys, types
+        sys.modules["lab"] = types.ModuleType("lab")
+        sys.modules["lab.trace"] = sys.modules["lab"].trace = types.ModuleType("lab.trace")
+        scope = {"__name__": "fingerprint"}
+        exec(compile(pathlib.Path("lab/engine/fingerprint.py").read_text(), "fingerprint.py", "exec"), scope)
+        texts = [path.read_text() for path in sorted(pathlib.Path("lab").rglob("*.py"))]
+        for path in sorted(pathlib.Path("notebooks").glob("*.ipynb")):
+            texts += ["".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+        print(len(texts), [scope["digest"](scope["normal"](ast.parse(text))) for text in texts])
+        """
+    outputs = {"cwd": PROJECT, "capture_output": True, "text": True, "check": True}
+    found = {subprocess.run([python, "-c", textwrap.dedent(code)], **outputs).stdout for python in VERSIONS}
+    assert len(found) == 1 and int(found.pop().split()[0]) > 500
 
 
 def test_notebook_cells_are_read_in_ipython(tmp_path):
     cells = """
         from IPython.core.interactiveshell import InteractiveShell
-        from lab.engine.fingerprint import trial_fingerprint
+        from lab.engine.fingerprint import code_of
         shell = InteractiveShell.instance()
         shell.run_cell("from dataclasses import dataclass\\n@dataclass\\nclass Config:\\n    width: int = 3")
         shell.run_cell("%time\\ndef helper(x):\\n    return x + Config().width")
         shell.run_cell("def trial(x):\\n    return {'x': helper(x)}")
-        first = trial_fingerprint(shell.user_ns["trial"])
+        first = code_of(shell.user_ns["trial"]).digest
         shell.run_cell("def helper(x):  # the same\\n    return x + Config().width")
-        assert trial_fingerprint(shell.user_ns["trial"]) == first
+        assert code_of(shell.user_ns["trial"]).digest == first
         shell.run_cell("@dataclass\\nclass Config:\\n    width: int = 4")
-        second = trial_fingerprint(shell.user_ns["trial"])
+        second = code_of(shell.user_ns["trial"]).digest
         shell.run_cell("def helper(x):\\n    return x - Config().width")
-        assert len({first, second, trial_fingerprint(shell.user_ns["trial"])}) == 3
+        assert len({first, second, code_of(shell.user_ns["trial"]).digest}) == 3
         print("read")
         """
     command = [sys.executable, "-c", textwrap.dedent(cells)]
@@ -243,6 +306,6 @@ def test_source_that_cannot_be_read_is_refused():
     exec("def trial(x): return {'x': x}", scope)
     try:
         with pytest.raises(ImpureTrial, match="source of trial cannot be read"):
-            trial_fingerprint(scope["trial"])
+            code_of(scope["trial"])
     finally:
         del sys.modules["typed_in"]

@@ -29,7 +29,8 @@ def slow(seed):
 
 if __name__ == "__main__":
     store, out, jobs, cluster = sys.argv[1:]
-    table = trials.sweep(slow, {"seed": range(120)}, store=store, jobs=int(jobs), cluster=cluster or None)
+    table = trials.sweep(slow, {"seed": range(120)}, jobs=int(jobs), cluster=cluster or None,
+                         sources=trials.Sources(store=store))
     table.drop(columns="seconds").to_csv(out, index=False)
 """
 
@@ -184,8 +185,9 @@ def where_and_when(seed):
 def test_a_worker_with_a_gpu_takes_one_trial_at_a_time(tmp_path):
     cluster, seen = Cluster("--nthreads", "4", "--resources", "GPU=1"), []
     try:
-        table = trials.sweep(where_and_when, {"seed": range(24)}, store=tmp_path, cluster=cluster.address,
-                             progress=lambda done, total, at_work: seen.append(at_work))  # fmt: skip
+        sources = trials.Sources(store=tmp_path)
+        table = trials.sweep(where_and_when, {"seed": range(24)}, sources=sources, cluster=cluster.address,
+                             progress=lambda done, total, at_work, left: seen.append(at_work))  # fmt: skip
         with workers.connected(cluster.address) as client:
             assert sum(workers.slots(client)[0].values()) == 3
             with pytest.raises(RuntimeError, match="same commit"):

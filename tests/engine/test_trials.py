@@ -88,10 +88,10 @@ def test_table_is_in_grid_order_with_parameters_first(tmp_path):
     table = trials.sweep(
         curve,
         {"shape": [{"slope": 2.0}, {"slope": 1.0}], "seed": range(2)},
-        store=tmp_path,
-        progress=lambda done, total, workers: seen.append((done, total, workers)),
+        sources=trials.Sources(store=tmp_path),
+        progress=lambda done, total, workers, left: seen.append((done, total, workers)),
     )
-    assert list(table.columns) == ["shape", "seed", "step", "loss", *trials.RECORDED]
+    assert list(table.columns) == ["shape", "seed", "step", "loss", *trials.LABELS]
     assert [shape["slope"] for shape in table["shape"]] == [2.0] * 6 + [1.0] * 6
     assert list(table["seed"]) == [0, 0, 0, 1, 1, 1] * 2
     assert seen == [(done, 4, 1) for done in range(5)]
@@ -99,8 +99,8 @@ def test_table_is_in_grid_order_with_parameters_first(tmp_path):
 
 def test_resume_returns_the_same_table_without_calling_the_trial(tmp_path):
     grid = {"seed": [2, 1], "notes": str(tmp_path / "notes")}
-    first = trials.sweep(counted, grid, store=tmp_path)
-    more = trials.sweep(counted, grid | {"seed": [3, 1, 2, 3]}, store=tmp_path)
+    first = trials.sweep(counted, grid, sources=trials.Sources(store=tmp_path))
+    more = trials.sweep(counted, grid | {"seed": [3, 1, 2, 3]}, sources=trials.Sources(store=tmp_path))
     assert (tmp_path / "notes").read_text().split() == ["2", "1", "3"]
     assert list(more["double"]) == [6.0, 2.0, 4.0, 6.0] and list(more["even"]) == [False, False, True, False]
     pd.testing.assert_frame_equal(first, more.iloc[[2, 1]].reset_index(drop=True))
@@ -108,7 +108,7 @@ def test_resume_returns_the_same_table_without_calling_the_trial(tmp_path):
 
 def test_floats_come_back_exactly(tmp_path):
     grid = {"seed": 0, "width": [3, 40]}
-    first, again = (trials.sweep(product, grid, store=tmp_path) for _ in range(2))
+    first, again = (trials.sweep(product, grid, sources=trials.Sources(store=tmp_path)) for _ in range(2))
     assert first["value"].map(float.hex).tolist() == again["value"].map(float.hex).tolist()
     assert again["third"][0] == 1 / 3 and again["worst"][0] == math.inf and math.isnan(again["lost"][0])
 
@@ -116,7 +116,7 @@ def test_floats_come_back_exactly(tmp_path):
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other"])
 def test_damaged_file_is_named_and_recomputed(tmp_path, harm):
     grid = {"seed": 5, "width": 20}
-    first = trials.sweep(product, grid, store=tmp_path)
+    first = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path))
     file = only_file(tmp_path)
     sound = file.read_bytes()
     place = sound.index(b"value") + 10
@@ -129,13 +129,13 @@ def test_damaged_file_is_named_and_recomputed(tmp_path, harm):
         }[harm]
     )
     with pytest.warns(UserWarning, match=file.name):
-        again = trials.sweep(product, grid, store=tmp_path)
+        again = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path))
     pd.testing.assert_frame_equal(without_times(first), without_times(again))
-    trials.sweep(product, grid, store=tmp_path)
+    trials.sweep(product, grid, sources=trials.Sources(store=tmp_path))
 
 
 def test_every_flipped_bit_is_noticed(tmp_path):
-    trials.sweep(faulty, {"seed": 7}, store=tmp_path)
+    trials.sweep(faulty, {"seed": 7}, sources=trials.Sources(store=tmp_path))
     file = only_file(tmp_path)
     sound = file.read_bytes()
     for bit in random.Random(0).sample(range(8 * len(sound)), 300):
@@ -158,13 +158,13 @@ def test_every_flipped_bit_is_noticed(tmp_path):
 )
 def test_wrong_grid_is_refused_before_anything_runs(tmp_path, grid, error, words):
     with pytest.raises(error, match=words):
-        trials.sweep(product, grid, store=tmp_path / "store")
+        trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "store"))
     assert not (tmp_path / "store").exists()
 
 
 def test_failed_trial_is_named_and_the_others_are_kept(tmp_path):
     with pytest.raises(trials.TrialsFailed, match='(?s)1 of 3 .*"seed": 1.*ZeroDivisionError: no such luck.*faulty'):
-        trials.sweep(faulty, {"seed": range(3)}, store=tmp_path)
+        trials.sweep(faulty, {"seed": range(3)}, sources=trials.Sources(store=tmp_path))
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
@@ -172,18 +172,20 @@ def test_device_and_threads_hold_where_the_trial_runs(tmp_path):
     import torch
 
     before = torch.get_num_threads()
-    table = trials.sweep(placed, {"wanted": "cpu"}, store=tmp_path, device="cpu", threads=before + 1)
+    table = trials.sweep(
+        placed, {"wanted": "cpu"}, sources=trials.Sources(store=tmp_path), device="cpu", threads=before + 1
+    )
     assert (table["found"][0], table["at_work"][0], table["threads"][0]) == ("cpu", before + 1, before + 1)
     assert torch.get_num_threads() == before
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no device 'cuda' .* there is .*cpu"):
-            trials.sweep(placed, {"wanted": "cuda"}, store=tmp_path, device="cuda")
+            trials.sweep(placed, {"wanted": "cuda"}, sources=trials.Sources(store=tmp_path), device="cuda")
 
 
 def test_store_that_cannot_be_a_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=str(tmp_path / "file")):
-        trials.sweep(faulty, {"seed": 0}, store=tmp_path / "file" / "store")
+        trials.sweep(faulty, {"seed": 0}, sources=trials.Sources(store=tmp_path / "file" / "store"))
 
 
 def script(tmp_path, body):
@@ -203,7 +205,7 @@ def test_full_disk_leaves_nothing_half_written(tmp_path):
             return {{"text": "x" * (100 if seed == 0 else 100_000)}}
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        trials.sweep(long_row, {{"seed": [0, 1]}}, store={str(tmp_path / "store")!r})
+        trials.sweep(long_row, {{"seed": [0, 1]}}, sources=trials.Sources(store={str(tmp_path / "store")!r}))
         """,
     )
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -222,7 +224,7 @@ def slow(seed):
     return [{{"step": step, "value": random.Random(seed).random() / (step + 1)}} for step in range(3)]
 
 if __name__ == "__main__":
-    table = trials.sweep(slow, {{"seed": range({trials})}}, store=sys.argv[1], jobs={jobs})
+    table = trials.sweep(slow, {{"seed": range({trials})}}, sources=trials.Sources(store=sys.argv[1]), jobs={jobs})
     table.drop(columns="seconds").to_json(sys.argv[2], orient="table", double_precision=15)
 """
 
@@ -311,17 +313,17 @@ def test_the_last_of_a_grid_is_begun_first(tmp_path):
         time.sleep(0.05)
         return {"at": time.time()}
 
-    table = trials.sweep(begun, {"n": list(range(20))}, store=tmp_path, jobs=2)
+    table = trials.sweep(begun, {"n": list(range(20))}, sources=trials.Sources(store=tmp_path), jobs=2)
     assert list(table.n) == list(range(20)) and table["at"].corr(table.n) < -0.8
 
 
 def test_worker_killing_trial_fails_alone(tmp_path):
     with pytest.raises(trials.TrialsFailed) as failure:
-        trials.sweep(accident_prone, {"seed": range(8)}, store=tmp_path, jobs=2)
+        trials.sweep(accident_prone, {"seed": range(8)}, sources=trials.Sources(store=tmp_path), jobs=2)
     causes = {parameters["seed"]: cause for parameters, cause, _ in failure.value.failures}
     assert set(causes) == {3, 4} and "killed" in causes[3] and "no such luck" in causes[4]
     assert '"seed": 3' in str(failure.value)
-    stored = [json.loads(path.read_text())["body"] for path in tmp_path.rglob("*.json")]
+    stored = [json.loads(path.read_text().partition("\n")[2]) for path in tmp_path.rglob("*.json")]
     assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
 
 
@@ -337,7 +339,7 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
     monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
 
-    def lose_them(done, total, at_work):
+    def lose_them(done, total, at_work, left):
         if done == 1:
             cluster = workers._pools[3].cluster
             nannies = list(cluster.workers.values())
@@ -345,41 +347,98 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
 
     grid = {"seed": range(90)}  # six seconds of work: some is left when the last of the three has gone
     with pytest.raises(ConnectionError, match="went away.*run again"):
-        trials.sweep(unhurried, grid, store=tmp_path, jobs=3, progress=lose_them)
+        trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3, progress=lose_them)
     assert 0 < len(list(tmp_path.rglob("*.json"))) < 90
     with workers.local(3) as client:
         client.retire_workers()
-    assert len(trials.sweep(unhurried, grid, store=tmp_path, jobs=3)) == 90
+    assert len(trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3)) == 90
 
 
 def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
     grid = {"seed": range(3), "width": [8, 64]}
-    here = trials.sweep(product, grid, store=tmp_path / "here")
+    here = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "here"))
     with workers.local(2) as client:
         address = client.scheduler_info()["address"]
-        there = trials.sweep(product, grid, store=tmp_path / "there", cluster=address)
+        there = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
         in_notebook = defined_in_a_cell("def in_notebook(seed):\n    return {'square': seed**2}\n")
-        squares = trials.sweep(in_notebook, {"seed": range(4)}, store=tmp_path, cluster=address)
+        squares = trials.sweep(in_notebook, {"seed": range(4)}, sources=trials.Sources(store=tmp_path), cluster=address)
     pd.testing.assert_frame_equal(without_times(here), without_times(there))
     assert list(squares["square"]) == [0, 1, 4, 9]
 
 
-def test_a_trial_in_a_module_that_came_after_the_workers(tmp_path, monkeypatch):
-    """Workers of this machine look for it where this process does; a cluster without it is told so, and lives on."""
+def test_a_module_of_ones_own_travels_and_an_installed_one_does_not(tmp_path, monkeypatch):
+    """A cluster that lacks an installed module is told so, and lives on."""
     (tmp_path / "latecomer.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "absentee.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
     with workers.local(2) as client:
         address = client.scheduler_info()["address"]
         monkeypatch.syspath_prepend(tmp_path)
-        half = importlib.import_module("latecomer").half
-        with pytest.raises(RuntimeError, match="latecomer.*same commit"):
-            trials.sweep(half, {"seed": range(4)}, store=tmp_path / "there", cluster=address)
-    assert list(trials.sweep(half, {"seed": range(4)}, store=tmp_path / "here", jobs=2).half) == [0, 0.5, 1, 1.5]
+        monkeypatch.syspath_prepend(tmp_path / "site-packages")
+        half, absent = (importlib.import_module(name).half for name in ("latecomer", "absentee"))
+        with pytest.raises(RuntimeError, match="absentee.*same commit"):
+            trials.sweep(absent, {"seed": [1, 2]}, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
+        table = trials.sweep(half, {"seed": range(4)}, sources=trials.Sources(store=tmp_path / "here"), cluster=address)
+    assert list(table.half) == [0, 0.5, 1, 1.5]
+
+
+def drawn(seed):
+    import random
+
+    import torch
+
+    return {"value": random.random() + np.random.rand() + torch.rand(1).item()}
+
+
+def test_random_numbers_without_a_generator_follow_from_the_parameters(tmp_path):
+    """Nothing of an earlier trial in the same process can be felt, nor in which order they ran."""
+    sweeps = [trials.sweep(drawn, {"seed": order}, sources=trials.Sources(store=tmp_path / str(i)))
+              for i, order in enumerate(([0, 1, 2], [2, 1, 0]))]  # fmt: skip
+    assert list(sweeps[0].value) == list(sweeps[1].value)[::-1] and sweeps[0].value.nunique() == 3
+
+
+def rated(rate: float, steps: int):
+    return {"product": rate * steps}
+
+
+def test_numbers_are_what_the_annotations_say(tmp_path):
+    sources = trials.Sources(store=tmp_path)
+    trials.sweep(rated, [{"rate": 1, "steps": 2}, {"rate": 1.0, "steps": 2.0}], sources=sources)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    trials.sweep(rated, {"rate": 1, "steps": 2.5}, sources=sources)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+def clocked(seed):
+    from lab.measure.timing import seconds_a_call
+
+    return seconds_a_call({("x",): lambda: None}, ["name"], 2).drop(columns="name")
+
+
+def test_clocks_are_read_in_timing_sweeps_alone_which_are_never_kept(tmp_path):
+    sources, used = trials.Sources(store=tmp_path), []
+    with pytest.raises(trials.TrialsFailed, match="timing=True"):
+        trials.sweep(clocked, {"seed": 0}, sources=sources)
+    assert len(trials.sweep(clocked, {"seed": 0}, sources=sources, timing=True, used=used)) == 2
+    assert not used and not list(tmp_path.rglob("*.json"))
+
+
+def test_a_sweep_out_of_time_keeps_what_it_finished(tmp_path):
+    end = time.time() + 1
+    with pytest.raises(trials.OutOfTime, match="of 40 trials of unhurried are left"):
+        trials.sweep(unhurried, {"seed": range(40)}, sources=trials.Sources(store=tmp_path, deadline=end))
+    assert 2 <= len(list(tmp_path.rglob("*.json"))) < 40
+    assert time.time() < end + 2
+    with pytest.raises(trials.OutOfTime), workers.local(2):
+        trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
+                     sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
+    assert 8 <= len(list(tmp_path.rglob("*.json"))) < 100
 
 
 def test_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
     with pytest.raises(ConnectionError, match="tcp://127.0.0.1:9.*check"):
-        trials.sweep(faulty, {"seed": 0}, store=tmp_path, cluster="tcp://127.0.0.1:9")
+        trials.sweep(faulty, {"seed": 0}, sources=trials.Sources(store=tmp_path), cluster="tcp://127.0.0.1:9")
 
 
 def test_import_is_light():

@@ -1,0 +1,161 @@
+"""What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it."""
+
+import importlib
+import subprocess
+import sys
+import textwrap
+
+import pandas as pd
+import pytest
+
+from lab import trace
+from lab.engine import fingerprint, store, trials
+from lab.engine.record import State
+from lab.models.norms import Norm
+from lab.models.positions import Position
+from lab.models.seams import Seam
+
+MINE = """
+    import torch
+    from lab.models import ModelConfig, Transformer
+    from lab.models.positions import Position
+
+    class Mine(Position, kind="mine"):
+        def bias(self, q_len, k_len):
+            t = torch.arange(k_len)
+            return -0.01 * (t[k_len - q_len :, None] - t)[None] ** 2
+    """
+TRIAL = """
+    def logit(position, seed):
+        from lab.models import ModelConfig, Transformer
+        import torch
+
+        model = Transformer(ModelConfig(vocabulary=8, context=8, d_model=8, position=position), seed=seed)
+        return {"logit": model(torch.arange(8)[None])[0, -1, 0].item()}
+    """
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """write(name, text): a module beside the notebook, imported anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(name, *texts):
+        (tmp_path / f"{name}.py").write_text("\n".join(map(textwrap.dedent, texts)))
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield write
+    for name in ("mine", "mine_2"):
+        sys.modules.pop(name, None)
+    Position.kinds.pop("mine", None)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("apart", [True, False], ids=["beside the notebook", "in the trial's own file"])
+def test_an_edited_kind_of_ones_own_is_run_again(beside, tmp_path, apart, jobs):
+    def module():
+        mine = beside("mine", *texts) if not apart else beside("mine", *texts[1:])
+        return beside("mine_2", texts[0]).logit if apart else mine.logit
+
+    texts = [TRIAL, MINE]
+    grid, sources = {"position": ["mine", "rotary"], "seed": [0, 1]}, trials.Sources(store=tmp_path / "store")
+    before, used = trials.sweep(module(), grid, sources=sources, jobs=jobs), []
+    texts[1] = MINE.replace("-0.01", "-0.5")
+    after = trials.sweep(module(), grid, sources=sources, jobs=jobs, used=used)
+    changed = (before.logit != after.logit).tolist()
+    assert changed == [True, True, False, False], "each trial that looked it up, and no other"
+    assert [each.origin for each in used] == ["run", "run", "store", "store"]
+
+
+def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
+    """Cells that define a kind, a trial that names it, then the kind changed in its cell: nothing old is seen."""
+    cells = f"""
+        from pathlib import Path
+        from IPython.core.interactiveshell import InteractiveShell
+        from lab.engine import trials
+        if __name__ == "__main__":
+            shell = InteractiveShell.instance()
+            mine = {textwrap.dedent(MINE)!r}
+            for text in (mine, mine.replace("-0.01", "-0.5"), mine):
+                shell.run_cell(text).raise_error()
+                shell.run_cell({textwrap.dedent(TRIAL)!r}).raise_error()
+                table = trials.sweep(shell.user_ns["logit"], {{"position": "mine", "seed": [0, 1]}}, jobs=2,
+                                     sources=trials.Sources(store=Path({str(tmp_path)!r})))
+                print("logits", *table.logit)
+            shell.run_cell("class Rotary(Position, kind='rotary'): pass")
+        """
+    (tmp_path / "cells.py").write_text(textwrap.dedent(cells))
+    done = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, timeout=300)
+    first, second, third = (line for line in done.stdout.splitlines() if line.startswith("logits"))
+    assert first != second and first == third, done.stderr
+    assert "position 'rotary' is lab.models.positions.Rotary already" in done.stdout
+
+
+def test_two_definitions_of_one_kind_are_an_error():
+    with pytest.raises(ValueError, match="rotary' is lab.models.positions.Rotary already, so .*Other needs another"):
+
+        class Other(Position, kind="rotary"):
+            pass
+
+    assert Position.kinds["rotary"].__name__ == "Rotary"
+
+
+def test_a_kind_is_followed_to_its_own_definitions_and_no_others():
+    rotary, alibi = (fingerprint.code_of(dict.get(Position.kinds, kind)).parts for kind in ("rotary", "alibi"))
+    assert "lab.models.positions.Rotary" in rotary and "lab.models.positions.Alibi" not in rotary
+    assert "lab.models.positions.alibi_slopes" in alibi and "lab.models.positions.Rotary" not in alibi
+
+
+def test_a_row_knows_what_it_looked_up_and_is_stale_when_that_changes(monkeypatch):
+    with trace.touching() as touched:
+        Position.resolve("alibi")
+        Norm.kinds["rmsnorm"]
+    assert touched.kinds == {"Position.alibi", "Norm.rmsnorm"}
+    hashes = {name: fingerprint.kind_hash(name) for name in touched.kinds}
+    state = State("code", fingerprint.kind_hash, lambda name: None)
+    assert state.agrees({"code": "code", "kinds": hashes, "data": {}})
+    for name in hashes:
+        assert not state.agrees({"code": "code", "kinds": hashes | {name: "other"}, "data": {}})
+    assert fingerprint.kind_hash("Position.gone") is None and fingerprint.kind_hash("Nothing.gone") is None
+
+
+def test_every_registered_kind_has_a_hash_of_its_own():
+    hashes = {f"{name}.{kind}": fingerprint.kind_hash(f"{name}.{kind}") for name, seam in trace.SEAMS.items()
+              for kind in seam.kinds if seam.__module__.startswith("lab.")}  # fmt: skip
+    assert all(hashes.values()) and len(set(hashes.values())) == len(hashes)
+    assert {name for name in trace.SEAMS if trace.SEAMS[name].__module__.startswith("lab.")} >= {
+        each.__name__ for each in Seam.__subclasses__() if each.__module__.startswith("lab.")
+    }
+
+
+def test_files_that_a_trial_opens_are_data(tmp_path, beside):
+    """Through a cache too: who is given a kept value depends on the file as well."""
+    text = tmp_path / "text.txt"
+    text.write_text("abc")
+    source = """
+        from lab import trace
+
+        @trace.cache
+        def text(path):
+            return open(path).read()
+
+        def length(path, times):
+            open(path + ".notes", "w").write("x")
+            assert open(path + ".notes").read() == "x"
+            return {"length": len(text(path)) * times}
+        """
+    length, used = beside("mine", source).length, []
+    sources = trials.Sources(store=tmp_path / "store", root=tmp_path)
+    table = trials.sweep(length, {"path": str(text), "times": [1, 2]}, sources=sources, used=used)
+    assert list(table.length) == [3, 6] and all(list(each.body["data"]) == ["text.txt"] for each in used)
+    text.write_text("abcde")
+    length = beside("mine", source).length
+    again = trials.sweep(length, {"path": str(text), "times": [1, 2]}, sources=sources)
+    assert list(again.length) == [5, 10]
+    pd.testing.assert_series_equal(
+        again.length, trials.sweep(length, {"path": str(text), "times": [1, 2]}, sources=sources).length
+    )
+    assert len(store.rows(used[0].body)) == 1
