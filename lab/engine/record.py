@@ -13,7 +13,7 @@ from lab.engine import runs, store
 
 LABELS = ("machine", "arithmetic", "device", "threads", "torch", "python", "commit", "date")
 DIGITS = ("n", "columns", "curve", "batch")  # what two runs of one trial must agree on
-ORDER = ("run", "code", "certificate", "trial")
+KINDS = ("run", "code", "certificate", "trial")  # of lines, by their first word
 
 
 class Contradiction(ValueError):
@@ -35,8 +35,8 @@ class File:
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 entry = json.loads(line)
-                kind = next(name for name in ORDER if name in entry)
-            except (ValueError, StopIteration):
+                kind = KINDS[KINDS.index(next(iter(entry)))]
+            except (ValueError, StopIteration, TypeError):
                 raise ValueError(f"{self.path}, line {number}: no line of a record") from None
             if kind == "trial":
                 name = store.canonical([entry[part] for part in ("trial", "parameters", "code", "kinds", "data")])

@@ -165,7 +165,7 @@ def _timed(trial, points, *, device, threads, report):
         outcome = run_trial(trial, point, device=device, threads=threads, timing=True)
         if "failed" in outcome:
             raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], len(points))
-        bodies.append(json.loads(trial_store.encoded(outcome)))
+        bodies.append(json.loads(trial_store.encoded({name: outcome[name] for name in ("n", "columns", *LABELS)})))
     report(len(bodies), len(points), 1, None)
     table = _table(points, bodies)
     table.attrs["core_seconds"] = sum(body["seconds"] for body in bodies)

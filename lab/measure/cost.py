@@ -10,6 +10,8 @@ import time
 import pandas as pd
 import torch
 
+from lab import trace
+
 
 def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
     """Multiply-adds of one attention layer on one sequence, by operation (chapter §1.1.3).
@@ -92,6 +94,7 @@ def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFr
 
     Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians.
     """
+    trace.clock("interleaved")
     if not callables or repeats < 1:
         raise ValueError("give at least one function and one repeat")
     for function in callables.values():
@@ -109,6 +112,7 @@ def machine_peaks(device="cpu") -> dict:
 
     Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
     """
+    trace.clock("machine_peaks")
     size = 1024 if device == "cpu" else 8192
     a, b = torch.ones(2, size, size, device=device)
     source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)

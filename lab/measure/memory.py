@@ -12,6 +12,8 @@ from importlib import import_module
 
 import torch
 
+from lab import trace
+
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     """Largest extra memory, in bytes, during `function(*args, **kwargs)` for each `args` of `calls`, in a new process.
@@ -21,6 +23,7 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     CUDA, else resident memory; where the system cannot reset its peak (macOS), let the sizes grow. ValueError for a
     function that no process can import; RuntimeError if a call fails or is killed.
     """
+    trace.clock("peak_memory")
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module in (None, "__main__") or _found(module, name) is not function:
         raise ValueError(f"a new process cannot import {function}: move it to the top of a module")

@@ -7,6 +7,7 @@ from time import perf_counter, process_time
 
 import torch
 
+from lab import trace
 from lab.measure.cost import interleaved
 
 
@@ -24,6 +25,7 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
     that fills them. One thread on a CPU is charged its processor time, which other programs' turns do not lengthen;
     elsewhere `seconds_a_call` is the time on the wall.
     """
+    trace.clock("seconds_a_call")
     loops, spent = {}, []
     for name, call in calls.items():
         for _ in range(3):  # the first call of its kind may still prepare something

@@ -1,0 +1,208 @@
+"""The record: read as written, merged by lines, never believed where code, kinds, data or digits are not its own."""
+
+import json
+import subprocess
+
+import pandas as pd
+import pytest
+
+from lab.engine import checks, store, trials
+from lab.engine.record import Contradiction, File, Record, State, adapted, digits
+
+LABELS = {"machine": "a machine", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
+          "commit": "c0ffee", "date": "2026-01-01"}  # fmt: skip
+
+
+def noisy(seed, width, steps):
+    """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
+    import torch
+
+    from lab import trace
+
+    generator = torch.Generator().manual_seed(seed)
+    loss = torch.tensor(2.0)
+    for step in range(steps):
+        batch = torch.randn(8, generator=generator)
+        trace.step(step, loss, (batch,))
+        loss = 0.9 * loss + 0.01 * batch.mean() + 0.1 / width
+    return {"loss": loss.item(), "accuracy": round((loss.item() * 1000) % 50) / 50, "parameters": width**2}
+
+
+def body(seed=0, *, run="r", code="code", value=1.5, **fields):
+    parameters = {"seed": seed, "width": 8}
+    made = {"n": 1, "columns": {"value": value}, "curve": [[0, 2.5]], "batch": "b", "seconds": 3.0, "code": code}
+    return {"trial": "t", "parameters": parameters} | made | {"kinds": {}, "data": {}, "run": run} | fields
+
+
+def file_of(path, *bodies, certificates=()):
+    file = File(path)
+    run = file.add_run(LABELS)
+    file.codes = {each["code"]: {"parts": {"m.f": each["code"]}} for each in bodies}
+    file.trials, file.certificates = [each | {"run": run} for each in bodies], list(certificates)
+    file.write()
+    return File(path)
+
+
+def now(code="code", kinds=None, data=None):
+    return State(code, (kinds or {}).get, (data or {}).get)
+
+
+def test_lines_are_sorted_by_what_they_say_and_read_as_written(tmp_path):
+    one = file_of(tmp_path / "a.jsonl", *(body(seed, value=seed / 3) for seed in (3, 1, 2)))
+    other = file_of(tmp_path / "b.jsonl", *(body(seed, value=seed / 3) for seed in (2, 3, 1)))
+    assert one.path.read_text() == other.path.read_text()
+    lines = [json.loads(line) for line in one.path.read_text().splitlines()]
+    assert [next(iter(line)) for line in lines] == ["run", "code", "trial", "trial", "trial"]
+    assert [line["parameters"]["seed"] for line in lines[2:]] == [1, 2, 3]
+    assert one.trials[0]["columns"]["value"] == 1 / 3
+
+
+def test_a_row_is_found_under_its_own_code_kinds_and_data_alone(tmp_path):
+    file_of(tmp_path / "a.jsonl", body(kinds={"Position.rotary": "k"}, data={"corpus": "d"}))
+    record, point = Record([tmp_path]), {"width": 8, "seed": 0}
+    right = {"kinds": {"Position.rotary": "k"}, "data": {"corpus": "d"}}
+    assert record.find("t", point, now(**right))["columns"] == {"value": 1.5}
+    assert record.find("t", point, now(**right))["labels"]["machine"] == "a machine"
+    assert record.find("t", point | {"seed": 1}, now(**right)) is None and record.find("u", point, now(**right)) is None
+    for wrong in ({"code": "other"}, {"kinds": {"Position.rotary": "other"}}, {"kinds": {}}, {"data": {"corpus": "x"}}):
+        state = now(**right | wrong)
+        assert record.find("t", point, state) is None
+        assert record.earlier("t", point)["seconds"] == 3.0
+        assert state.differences(record.earlier("t", point), {"m.f": state.code})
+
+
+def test_two_lines_of_one_trial_with_other_digits_are_refused(tmp_path):
+    path = file_of(tmp_path / "a.jsonl", body()).path
+    text = path.read_text()
+    path.write_text(text + text.splitlines()[-1] + "\n")
+    assert len(File(path).trials) == 1, "the same line twice, as after a merge"
+    path.write_text(text + text.splitlines()[-1].replace("1.5", "1.5000000000000002") + "\n")
+    with pytest.raises(Contradiction, match="line 4: other digits for t"):
+        File(path)
+    path.write_text(text + "{half a line\n")
+    with pytest.raises(ValueError, match="line 4: no line of a record"):
+        File(path)
+
+
+def test_branches_that_recorded_different_trials_merge_by_hand_of_nobody(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True,
+                       capture_output=True)  # fmt: skip
+
+    git("init", "-b", "main")
+    file_of(tmp_path / "a.jsonl", *(body(seed) for seed in range(20)))
+    git("add", "."), git("commit", "-m", "base"), git("checkout", "-b", "mine")
+    file_of(tmp_path / "b.jsonl", body(), body(1))
+    git("add", "."), git("commit", "-m", "mine"), git("checkout", "main")
+    file_of(tmp_path / "c.jsonl", body(), body(2))
+    file_of(tmp_path / "a.jsonl", *(body(seed, value=2.5 if seed == 19 else 1.5) for seed in range(20)))
+    git("add", "."), git("commit", "-m", "theirs"), git("merge", "mine", "-m", "both")
+    assert sum(len(file.trials) for file in Record([tmp_path]).files) == 24
+
+
+def test_a_certificate_carries_rows_over_one_change_and_no_further(tmp_path):
+    states = [{"code": "code", "kinds": {"Norm.x": "1"}}, {"code": "new", "kinds": {"Norm.x": "2"}}]
+    certificate = {"certificate": "t", "old": states[0], "new": states[1], "renamed": {"width": "d_model"},
+                   "defaults": {"bias": False}, "run": ""}  # fmt: skip
+    file = File(tmp_path / "a.jsonl")
+    certificate["run"] = file.add_run(LABELS)
+    file_of(tmp_path / "a.jsonl", body(kinds={"Norm.x": "1"}), certificates=[certificate])
+    record, point = Record([tmp_path]), {"seed": 0, "d_model": 8, "bias": False}
+    assert adapted({"seed": 0, "width": 8}, certificate) == point
+    assert record.find("t", point, now("new", {"Norm.x": "2"}))
+    assert record.find("t", {"seed": 0, "width": 8}, now("code", {"Norm.x": "1"})), "the old code is there still"
+    for state in (now("new", {"Norm.x": "3"}), now("newer", {"Norm.x": "2"}), now("new", {"Norm.x": "1"})):
+        found = record.find("t", point, state)
+        assert (found is None) == (state.kind_hash("Norm.x") != "1"), "an unchanged kind needs no certificate"
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A sweep's trials as a record of this machine, and a sweep that draws from it."""
+    grid = {"seed": [0, 1, 2, 3, 4], "width": [4, 8], "steps": 40}
+
+    def sweep(**sources):
+        used = []
+        known = trials.Sources(**{"store": tmp_path / "other", "record": Record([tmp_path / "record"])} | sources)
+        return trials.sweep(noisy, grid, sources=known, used=used), used
+
+    table, used = sweep(store=tmp_path / "first", record=Record([]))
+    file = File(tmp_path / "record" / "n.jsonl")
+    run = file.add_run(LABELS | {"arithmetic": used[0].body["arithmetic"]})
+    kept = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
+    file.trials = [{name: each.body[name] for name in kept} | {"run": run} for each in used]
+    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
+    file.write()
+    sweep.table, sweep.file = table, file
+    return sweep
+
+
+def test_a_record_and_no_store_make_the_recorded_table(recorded, tmp_path):
+    table, used = recorded(recorded_only=True)
+    labels = list(trials.LABELS)
+    pd.testing.assert_frame_equal(table.drop(columns=labels), recorded.table.drop(columns=labels))
+    assert {each.origin for each in used} == {"record"} and not list((tmp_path / "other").rglob("*.json"))
+
+
+def test_what_the_record_lacks_runs_or_is_said_to_be_missing(recorded, tmp_path):
+    file = File(recorded.file.path)
+    file.trials = [each for each in file.trials if each["parameters"]["seed"] != 3]
+    file.write()
+    with pytest.raises(trials.NotRecorded, match='2 of 10 trials of noisy are not in the record.*"seed": 3'):
+        recorded(recorded_only=True)
+    table, used = recorded()
+    assert [each.origin for each in used].count("run") == 2 == len(list((tmp_path / "other").rglob("*.json")))
+    labels = list(trials.LABELS)
+    pd.testing.assert_frame_equal(table.drop(columns=labels), recorded.table.drop(columns=labels))
+
+
+def test_checks_find_a_changed_digit_and_come_to_every_row(recorded, tmp_path):
+    cursor, names = tmp_path / "cursor", set()
+    _, used = recorded()
+    for _ in range(40):
+        found = checks.spot_check(used, 0.05, cursor)
+        assert found and not checks.alarms(found)
+        names |= {each.key for each in found}
+    assert names == {each.key for each in used}
+    file = File(recorded.file.path)
+    file.trials[7]["columns"]["loss"] += 1e-7
+    file.write()
+    _, used = recorded()
+    (alarm,) = checks.alarms(checks.spot_check(used, 20, tmp_path / "new cursor"))
+    assert alarm.parameters == file.trials[7]["parameters"] and "loss is" in str(alarm)
+
+
+def test_a_long_training_is_checked_by_its_beginning(recorded):
+    _, used = recorded()
+    each = used[0]
+    assert checks.check(each, checks.Seeds(used), 0.0, "cpu").part == "the beginning"
+    assert checks.beginning(each.body, {"curve": each.body["curve"][:3], "batch": each.body["batch"]}, exact=True) == ""
+    assert "other data" in checks.beginning(each.body, {"curve": [[0, 2.0]], "batch": "x"}, exact=True)
+    moved = [[0, each.body["curve"][0][1] * (1 + 1e-6)]]
+    assert "loss" in checks.beginning(each.body, {"curve": moved, "batch": each.body["batch"]}, exact=True)
+    assert not checks.beginning(each.body, {"curve": moved, "batch": each.body["batch"]}, exact=False)
+    moved = [[0, each.body["curve"][0][1] * (1 + 1e-4)]]
+    assert "loss" in checks.beginning(each.body, {"curve": moved, "batch": each.body["batch"]}, exact=False)
+
+
+@pytest.mark.parametrize("amount, alarm", [(1e-8, False), (0.5, True)])
+def test_on_another_arithmetic_the_spread_over_seeds_decides(recorded, tmp_path, amount, alarm):
+    file = File(recorded.file.path)
+    (run,) = file.runs
+    file.runs[run]["arithmetic"] = "another"
+    for each in file.trials:
+        if each["parameters"]["width"] == 4:
+            each["columns"]["loss"] += amount
+    file.write()
+    _, used = recorded()
+    found = checks.spot_check(used, 20, tmp_path / "cursor")
+    assert {each.part for each in found} == {"all numbers"}
+    assert bool(checks.alarms(found)) is alarm
+    if alarm:
+        assert {each.parameters["width"] for each in checks.alarms(found) if each.parameters} == {4}
+
+
+def test_digits_are_what_two_runs_must_agree_on():
+    assert digits(body()) == digits(body(seconds=9.0, run="other"))
+    assert digits(body()) != digits(body(value=1.5000000000000002))
+    assert store.rows(body()) == [{"value": 1.5}]
