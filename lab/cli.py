@@ -175,8 +175,10 @@ def explain(job, error):
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError":
-        return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
-    return f"{type(error).__name__}: {error}"
+        said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
+    else:
+        said = f"{type(error).__name__}: {error}"
+    return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
 
 
 class progress_line:

@@ -23,7 +23,12 @@ from lab.engine.fingerprint import code_fingerprint
 
 
 class LocalKernelManager(AsyncKernelManager):
-    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network."""
+    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network.
+
+    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped they say a lot.
+    """
+
+    aside = os.devnull
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -31,6 +36,10 @@ class LocalKernelManager(AsyncKernelManager):
             self._folder = tempfile.TemporaryDirectory(prefix="lab-")  # short: a socket's path is limited
             self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
             self.ip = f"{self._folder.name}/socket"
+
+    async def start_kernel(self, **options):
+        with open(self.aside, "wb") as aside:
+            return await super().start_kernel(**options | {"stderr": aside})
 
 
 @dataclass(frozen=True)
@@ -119,20 +128,28 @@ class Job:
             values = values | {"results": str(aside)}
         total, began = len(nbformat.read(self.notebook, 4).cells), time.time()
         logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
+        manager = type("Manager", (LocalKernelManager,), {"aside": aside / "kernel.log"})
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start
             fingerprint = beside.submit(lambda: {} if self.foreign else {"fingerprint": self.fingerprint})
-            executed = papermill.execute_notebook(
-                self.notebook,
-                None,  # papermill would write the file anew twice a cell
-                values,
-                kernel_name="python3",
-                progress_bar=False,
-                start_timeout=180,
-                kernel_manager_class="lab.engine.batch.LocalKernelManager",
-                on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
-                cwd=self.notebook.parent,
-            )
+            try:
+                executed = papermill.execute_notebook(
+                    self.notebook,
+                    None,  # papermill would write the file anew twice a cell
+                    values,
+                    kernel_name="python3",
+                    progress_bar=False,
+                    start_timeout=180,
+                    kernel_manager_class=manager,
+                    on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
+                    cwd=self.notebook.parent,
+                )
+            except RuntimeError as error:  # the kernel died
+                error.add_note("\n".join(manager.aside.read_text(errors="replace").splitlines()[-20:]))
+                raise
+            except KeyboardInterrupt:
+                logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end
+                raise
         run = runs.read_run(done)
         if run is None:
             if not self.foreign:
