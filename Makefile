@@ -8,14 +8,20 @@ lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
 
 setup: .venv/.ready  ## only the environment
+	@echo "the environment .venv is ready"
 
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(PIP) -e .
+	@echo "[1/3] the environment .venv, with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@echo "[2/3] what the lab needs: torch, JupyterLab and others, some minutes the first time"
+	@$(PIP) -e .
+	@echo "[3/3] a check that all is found"
+	-@$(BIN)/lab doctor
 	@touch $@
 
 .venv/.ready-test: .venv/.ready
-	$(PIP) -e ".[test]"
+	@echo "what the tests need"
+	@$(PIP) -e ".[test]"
 	@touch $@
 
 test: .venv/.ready-test  ## lint, tests, the smoke run of every notebook
@@ -28,14 +34,16 @@ jupyter: setup  ## JupyterLab on this machine only, with its token
 	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
 
 .venv/.ready-book: .venv/.ready
-	$(PIP) -e ".[book]"
+	@echo "what the book needs"
+	@$(PIP) -e ".[book]"
 	@touch $@
 
 book: .venv/.ready-book  ## the book of all results, opened in the browser
 	$(BIN)/lab book --open
 
 .venv/.ready-bench: .venv/.ready
-	$(PIP) -e ".[bench]"
+	@echo "what the benchmarks need"
+	@$(PIP) -e ".[bench]"
 	@touch $@
 
 bench: .venv/.ready-bench  ## compare with other implementations; writes results/benchmarks

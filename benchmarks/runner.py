@@ -3,7 +3,6 @@
 Written to results/benchmarks. Trials multiply matrices on one thread; the two workers are running before the clock is.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -35,28 +34,22 @@ def sweep(jobs, count):
         trials.sweep(products, {"seed": range(count)}, store=store, jobs=jobs, device="cpu")
 
 
-def command(*words, **environment):
-    subprocess.run([sys.executable, "-m", *words], env=os.environ | environment, capture_output=True, check=True)
-
-
-def aside():
-    """A fresh folder in the project's results, as notebooks demand."""
-    return tempfile.TemporaryDirectory(dir=runs.project_root() / "results", prefix=".benchmark-")
+def command(*words):
+    subprocess.run([sys.executable, "-m", *words], capture_output=True, check=True)
 
 
 def lab_run():
-    with aside() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         command("lab.cli", "run", NOTEBOOK, "--profile", "smoke", "--jobs", "1", "--device", "cpu", "--results", folder)
 
 
 def papermill():
     root = runs.project_root()
-    with aside() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         values = root / "experiments" / "smoke" / f"{NOTEBOOK}.yaml"
-        place = Path(folder).relative_to(root).as_posix()
+        runs.Options(store=f"{folder}/.trials", jobs=1, device="cpu", headless=True).write(folder)
         words = [root / "notebooks" / f"{NOTEBOOK}.ipynb", Path(folder) / "executed.ipynb", "-k", "python3"]
-        environment = {"LAB_STORE": f"{folder}/.trials", "LAB_JOBS": "1", "LAB_DEVICE": "cpu"}
-        command("papermill", *map(str, words), "-f", str(values), "-p", "results", place, **environment)
+        command("papermill", *map(str, words), "-f", str(values), "-p", "results", folder)
 
 
 def measure(repeats, runs, count):

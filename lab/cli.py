@@ -1,4 +1,4 @@
-"""The command `lab`: run, list, claims, book, doctor, clean."""
+"""The command `lab`: run, list, claims, diff, book, doctor, clean."""
 
 import json
 import re
@@ -37,9 +37,19 @@ def assignments(items):
     return values
 
 
+def seconds(text):
+    """The seconds that 90, 30s, 5m or 2h mean. BadParameter for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not found:
+        raise typer.BadParameter(f"{text!r} is no time: 30s, 5m or 2h are")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 @app.command()
 def run(
-    exercises: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises.")
+    ] = None,
     profile: Annotated[str, typer.Option(help="smoke, quick or full.")] = "quick",
     jobs: Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -48,30 +58,35 @@ def run(
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="A parameter; may be repeated.")
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    results: Annotated[str, typer.Option(help="Folder for results, inside the project.")] = "results",
+    name: Annotated[str | None, typer.Option(help="Of a run in results/runs; else made of its parameters.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
+    record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
+    check: Annotated[str, typer.Option(help="Time for repeating recorded trials, a notebook; 0: none.")] = "30s",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is done.")] = False,
+    budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
+    recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
-    from lab.engine import batch, parameters
-    from lab.engine.runs import inside_project
+    from lab.engine import batch, runs
     from lab.ledger import summary
 
+    folder = (results or runs.project_root() / "results").expanduser().resolve()
+    options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
+    options |= {"recorded_only": recorded_only, "deadline": time.time() + seconds(budget) if budget else None}
+    options |= {"record": [path.resolve() for path in record]} if record else {}
     try:
         overrides = assignments(parameter or [])
-        folder = inside_project(results)
         if not cluster:  # there, each worker is asked
             check_device(device)
-        todo = batch.plan(exercises or [], profile, folder, overrides, file=file)
+        todo = batch.plan(notebooks or [], profile, folder, overrides, file=file, name=name, under_test=under_test)
         if cluster:
             announce(cluster, device)
         with batch.only_one(folder):
-            failed = run_all(todo, fresh, {"LAB_JOBS": jobs, "LAB_DEVICE": device, "LAB_CLUSTER": cluster})
-            for place in {job.folder.parent for job in todo if job.folder.parent.exists()}:
+            failed = run_all(todo, runs.Options(**options))
+            for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
                 if summary.outdated(place):
                     summary.summarise(place)
-    except (parameters.Refused, ValueError) as error:
-        refuse(error)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
         refuse(error)
     except OSError as error:
         typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}", err=True)
@@ -80,6 +95,13 @@ def run(
         typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     raise typer.Exit(1 if failed else 0)
+
+
+def under_test(exercise):
+    """The claims of an exercise as text, which changes when one of them does."""
+    from lab.ledger import claims
+
+    return json.dumps([c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise])
 
 
 def check_device(wanted):
@@ -104,15 +126,17 @@ def announce(cluster, device):
         )
 
 
-def run_all(todo, fresh, environment):
+def run_all(todo, options):
     """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed."""
     from rich.console import Console
+
+    from lab.engine import runs
 
     console = Console(stderr=True, highlight=False)
     failed, began = [], time.time()
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
-        reason = "run again as asked" if fresh else job.to_do()
+        reason = "run again as asked" if options.fresh else job.to_do()
         if reason is None:
             console.print(f"{name}: done already")
             continue
@@ -123,7 +147,7 @@ def run_all(todo, fresh, environment):
             progress_line(console, name, Path(folder) / "sweep.json") as watch,
         ):
             try:
-                job.run(environment | {"LAB_PROGRESS": Path(folder) / "sweep.json"}, watch)
+                job.run(options.model_copy(update={"progress": Path(folder) / "sweep.json"}), watch)
             except Exception as error:  # a failed notebook does not stop the others
                 failed.append((job, error))
         took = time.time() - start
@@ -131,7 +155,7 @@ def run_all(todo, fresh, environment):
             console.print(f"{name}: FAILED after {took:.0f} s")
             console.print(explain(job, failed[-1][1]), markup=False)
         else:
-            console.print(f"{name}: done in {took:.0f} s, {job.folder}", markup=False)
+            console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}", markup=False, soft_wrap=True)
     if failed:
         names = ", ".join(job.notebook.stem for job, _ in failed)
         console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
@@ -151,8 +175,10 @@ def explain(job, error):
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError":
-        return "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
-    return f"{type(error).__name__}: {error}"
+        said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
+    else:
+        said = f"{type(error).__name__}: {error}"
+    return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
 
 
 class progress_line:
@@ -237,11 +263,25 @@ def claims(
     for row in table.itertuples():
         interval = "" if row.effect != row.effect else f"  {row.effect:.4g}"
         interval += "" if row.low != row.low else f" [{row.low:.4g}, {row.high:.4g}]"
-        typer.echo(f"{row.exercise:7}{row.verdict:13}{row.id}{interval}")
-        typer.echo(f"{'':20}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
+        typer.echo(f"{row.exercise:7}{row.verdict:24}{row.id}{interval}")
+        typer.echo(f"{'':31}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
     raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
+
+
+@app.command()
+def diff(
+    run_a: Annotated[str, typer.Argument(help="A folder, or its name under results, such as quick/04_head_count.")],
+    run_b: Annotated[str, typer.Argument(help="Another.")],
+):
+    """Parameters, verdicts and effects of two runs side by side; what differs first."""
+    from lab.ledger import difference
+
+    try:
+        typer.echo(difference.text(difference.find(run_a), difference.find(run_b)))
+    except ValueError as error:
+        refuse(error)
 
 
 @app.command()

@@ -2,61 +2,67 @@
 
 import base64
 import json
+import math
 import os
-import platform
 import shutil
-import subprocess
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import psutil
 from IPython.display import Markdown, display
 
 from lab import figures
-from lab.engine import parameters, runs, trials
-from lab.engine.device import device
+from lab.engine import parameters, provenance, runs, trials
 from lab.engine.record import Record
 from lab.ledger import claims
 
+KEPT = 3  # earlier runs by hand
 
-def study(exercise, namespace):
-    """Begin the study of an exercise, such as "1.4", with the parameters in a notebook's globals().
 
-    They are checked and converted (what is refused is named with what is allowed) and put back, so that `1e-3`, text
-    in YAML, is a number from here on. Results go to `results`, or to results/interactive.
+def study(exercise, namespace=None):
+    """Begin the study of an exercise, such as "1.4", or of a notebook of one's own, with the notebook's globals().
+
+    `study(globals())` names it after its notebook. Declared parameters are checked and converted (what is refused is
+    named with what is allowed) and put back, so that `1e-3`, text in YAML, is a number from here on. Results go to
+    the folder `results`, or to results/interactive; until `finish` they are kept aside and nothing earlier is touched.
     """
-    return Study(exercise, namespace)
+    return Study("", exercise) if namespace is None else Study(exercise, namespace)
 
 
 class Study:
     def __init__(self, exercise, namespace):
-        self.exercise = exercise
-        self.notebook = parameters.notebook_of(exercise)
-        declared = parameters.read_declared(self.notebook)
-        values = {name: namespace[name] for name in declared if name in namespace}
-        self.parameters = parameters.validate(self.notebook, values, source="notebook")
+        place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
+        home = runs.project_root() / (place or "results/interactive")
+        self.options = runs.read_options(home)
+        self.notebook = self.options.notebook or notebook_of(exercise)
+        self.exercise = exercise or self.notebook.stem
+        self.parameters, usual = parameters_in(namespace, self.notebook)
         namespace.update(self.parameters)
-        self.profile = self.parameters["profile"]
-        self.folder = runs.inside_project(self.parameters["results"] or "results/interactive") / self.notebook.stem
-        self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == exercise}
+        self.profile = self.parameters.get("profile", "")
+        changed = {name: value for name, value in self.parameters.items() if value != usual[name]}
+        self.own = self.options.own if self.options.notebook else changed
+        self.final = home / self.notebook.stem
+        self.place = self.options.place or runs.shown(self.final)
+        self.folder = self.final if self.options.notebook else new_folder(home / ".running", self.final.name)
+        self._keep = 0 if place else KEPT
+        self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == self.exercise}
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
-        self._verdicts, self._started, self.used = {}, time.time(), []
+        self._verdicts, self._started, self._run, self.used = {}, time.time(), None, []
+        self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
-            shutil.rmtree(self.folder / part, ignore_errors=True)
-            (self.folder / part).mkdir(parents=True)
-        for name in ("run.json", "verdicts.csv"):
-            (self.folder / name).unlink(missing_ok=True)
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     def claims(self):
         """The claims under test and what each predicts; in a live notebook with a form for the reader's guesses."""
-        if not os.environ.get("LAB_PROGRESS"):
+        if self.ledger and not self.options.headless:
             display(self.guesses.form())
         rows = [(c.id, c.priority, c.claim, c.claim_zh, str(c.prediction or c.expected)) for c in self.ledger.values()]
         table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
@@ -65,20 +71,20 @@ class Study:
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
         """The trial at every point of the grid, a row each; see engine.trials.sweep. jobs=1 for undisturbed timings.
 
-        Trials of the smoke profile run here unless LAB_JOBS says otherwise: workers take longer to start than they do.
+        Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
-        began = time.time()
-        at_once = int(os.environ.get("LAB_JOBS") or (self.profile != "smoke" and os.cpu_count()) or 1)
+        began, options = time.time(), self.options
+        at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         table = trials.sweep(
             trial,
             grid,
             sources=self.sources,
             jobs=jobs or at_once,
-            cluster=None if jobs == 1 else os.environ.get("LAB_CLUSTER") or None,
+            cluster=None if jobs == 1 else options.cluster or None,
             threads=threads,
-            device=os.environ.get("LAB_DEVICE") or "auto",
+            device=options.device,
             timing=timing,
-            progress=Progress(trial.__name__),
+            progress=Progress(trial.__name__, options.progress),
             used=self.used,
         )
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
@@ -87,28 +93,26 @@ class Study:
     @cached_property
     def sources(self):
         """Where finished trials come from: this machine's store, then the record, then a run now."""
+        options = self.options
         return trials.Sources(
-            store=runs.trial_store(),
-            record=Record([runs.project_root() / "results" / "record"]),
-            data={"corpus": self._corpus_hash},
+            store=options.store,
+            record=Record([] if options.fresh else options.record),
+            data={"corpus": corpus_hash},
             root=runs.project_root(),
+            recorded_only=options.recorded_only,
+            deadline=options.deadline or math.inf,
         )
 
     @property
     def corpus_hash(self):
         """Of the text that the notebook reads, if it reads one."""
-        return self._corpus_hash(self.parameters["corpus"]) if "corpus" in self.parameters else ""
-
-    @staticmethod
-    def _corpus_hash(path):
-        from lab.tasks.code import read_corpus  # loads torch, which the runner does without
-
-        return read_corpus(path)[1]
+        return corpus_hash(self.parameters["corpus"]) if "corpus" in self.parameters else ""
 
     def table(self, stem, frame):
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
         path = self.folder / "tables" / f"{stem}.csv"
         runs.write_table(path, frame)
+        self._seal()
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot):
@@ -116,6 +120,7 @@ class Study:
         figure = figures.draw(plot, self.table(stem, frame))
         show(figures.save(figure, self.folder / "figures" / stem))
         plt.close(figure)
+        self._seal()
 
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
@@ -130,53 +135,124 @@ class Study:
             return picture
 
         panel, live = interactive(lambda **values: show(drawn(**values)), **controls), {}
-        if not os.environ.get("LAB_PROGRESS"):
+        if not self.options.headless:
             panel.update()
             live = panel._repr_mimebundle_()
         show(drawn(**{child.description: child.value for child in panel.children[:-1]}), live)
 
     def judge(self, claim, measured, *, figure="", table="", note=""):
-        """Judge a claim of this exercise from what was measured; smoke runs are not judged."""
+        """Judge a claim of this exercise from what was measured; smoke runs are not judged.
+
+        Where the parameters took away an arm that the claim compares, it is `not run at these values`. `measured` and
+        `note` may be functions without arguments, for what cannot be computed then: they are not called.
+        """
         if claim not in self.ledger:
-            raise KeyError(
-                f"{claim!r} is no claim of exercise {self.exercise}; it has {', '.join(sorted(self.ledger))}"
-            )
-        where = {"figure": figure, "table": table or figure, "note": note}
-        for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
-            if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
-                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
-        verdict = claims.judge(self.ledger[claim], measured, **where)
+            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims.yaml"
+            raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
+        about = self.ledger[claim]
+        if absent := about.absent(self.parameters):
+            verdict = about.unjudged.model_copy(update={"verdict": claims.NOT_RUN, "note": f"without {absent}"})
+        else:
+            for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
+                if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
+                    raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
+            measured, note = (value() if callable(value) else value for value in (measured, note))
+            verdict = claims.judge(about, measured, figure=figure, table=table or figure, note=note)
         if self.profile == "smoke":
             verdict = verdict.model_copy(update={"verdict": "not judged"})
         self._verdicts[claim] = verdict
-        interval = "" if verdict.low != verdict.low else f" [{verdict.low:.4g}, {verdict.high:.4g}], n = {verdict.n}"
-        display(Markdown(f"**{claim}: {verdict.verdict}**: {verdict.effect:.4g}{interval} {verdict.unit}  \n"
+        own = f" ({runs.own_words(self.own)})" if self.own else ""
+        found = "" if verdict.effect != verdict.effect else f": {verdict.effect:.4g}"
+        found += "" if verdict.low != verdict.low else f" [{verdict.low:.4g}, {verdict.high:.4g}], n = {verdict.n}"
+        unit = f" {verdict.unit}" if found else ""
+        display(Markdown(f"**{claim}: {verdict.verdict}**{own}{found}{unit}  \n"
                          f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
 
     def finish(self):
-        """Write verdicts.csv and run.json; returns the table of verdicts. Every claim but the open ones is judged."""
+        """Write verdicts.csv and run.json, and put the run in its place; returns the table of verdicts.
+
+        Every claim but the open ones is judged; RuntimeError names those that are not.
+        """
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
-        table = pd.DataFrame([v.model_dump() for v in verdicts]).astype({"n": "Int64"})
-        runs.write_table(self.folder / "verdicts.csv", table)
+        table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
+        runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
         if score := self.guesses.score(verdicts):
             display(Markdown(score))
-        run = {
+        self._run = {
             "status": "done",
             "exercise": self.exercise,
             "profile": self.profile,
-            "parameters": self.parameters,
+            "parameters": {name: value for name, value in self.parameters.items() if name != "results"},
+            "own_parameters": self.own,
             "corpus": self.corpus_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
-            **provenance(),
+            **self._commit,
+            **provenance.machine(),
         }
-        runs.write_run(self.folder, run)
-        shown = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]]
-        return shown.style.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+        self._seal()
+        if self.folder != self.final:
+            runs.put(self.folder, self.final, self._keep)
+            clear(self.folder.parent, self.final.name)
+            self.folder = self.final
+        display(Markdown(f"Results: `{self.place}`"))
+        if not verdicts:
+            return None
+        words = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]].style
+        words = words.set_caption(runs.own_words(self.own)) if self.own else words
+        return words.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+
+    def _seal(self):
+        """run.json of a finished run, whose checksums then hold for what was added to it as well."""
+        if self._run:
+            runs.write_run(self.folder, self._run)
+
+
+def notebook_of(exercise):
+    """The notebook of an exercise; else the notebook of one's own as Jupyter names it, or as it is called here."""
+    if any(exercise == parameters.exercise_of(path) for path in parameters.notebooks()):
+        return parameters.notebook_of(exercise)
+    session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by JupyterLab
+    return session if session.suffix == ".ipynb" and session.exists() else Path(f"{exercise or 'notebook'}.ipynb")
+
+
+def parameters_in(namespace, notebook):
+    """The parameters in a notebook's globals(), converted, and those of its profile. Refused where one is not allowed.
+
+    Where the notebook cannot be read, they are its numbers, words and lists.
+    """
+    if not notebook.exists():
+        found = {
+            name: value
+            for name, value in namespace.items()
+            if not name.startswith("_") and name != "In" and isinstance(value, (int, float, str, list))
+        }
+        return found, found
+    declared = set(parameters.read_declared(notebook)) - {"results"}  # where to is no part of what
+    values = {name: namespace[name] for name in declared if name in namespace}
+    values = parameters.validate(notebook, values, source="notebook")
+    values.pop("results", None)
+    return values, parameters.of_profile(notebook, values.get("profile", "quick"))
+
+
+def new_folder(parent, name):
+    """A folder of this process in `parent`."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{name}-{os.getpid()}-"))
+    folder.chmod(0o755)
+    return folder
+
+
+def clear(parent, name):
+    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those that have ended."""
+    for folder in parent.glob(f"{name}-*-*"):
+        process = folder.name.removeprefix(name).split("-")[1]
+        if process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def show(picture, live=None):
@@ -188,47 +264,16 @@ def show(picture, live=None):
 class Progress:
     """Tells how far a sweep is: the runner through a small file, else the reader with a line every few seconds."""
 
-    def __init__(self, name):
-        self.name, self.began, self.told = name, time.time(), 0.0
-        self.file = os.environ.get("LAB_PROGRESS")
+    def __init__(self, name, file=None):
+        self.name, self.file, self.began, self.told = name, file, time.time(), 0.0
 
     def __call__(self, done, total, workers, left):
         if self.file:
             state = {"sweep": self.name, "done": done, "total": total, "workers": workers}
-            runs.write_text(Path(self.file), json.dumps(state))
+            runs.write_text(self.file, json.dumps(state))
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()
             print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s", file=sys.stderr)
-
-
-def provenance():
-    """Where a run happened: commit, versions, machine, device, threads, whose products of matrices its trials use."""
-    import torch
-
-    from lab.engine import arithmetic
-
-    def git(*arguments):
-        command = ["git", "-C", str(runs.project_root()), *arguments]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-    packages = ("torch", "numpy", "pandas", "matplotlib", "papermill", "jupyterlab")
-    return {
-        "commit": git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "lab", "notebooks") else ""),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
-        "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
-        "device": str(device()),
-        "threads": torch.get_num_threads(),
-        "products": "oneDNN" if arithmetic.replaceable() else "torch's own",
-    }
-
-
-def processor():
-    """The processor's name, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"
 
 
 MEANS = {"supported": "holds", "proved": "holds", "refuted": "fails", "disproved": "fails", "inconclusive": "undecided"}
@@ -263,7 +308,7 @@ class Guesses:
 class _Callable(ModuleType):
     """So that `lab.study("1.4", globals())` works although this module bears the name of its function."""
 
-    def __call__(self, exercise, namespace):
+    def __call__(self, exercise, namespace=None):
         return study(exercise, namespace)
 
 

@@ -4,9 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from lab.engine import parameters, runs
+from lab.ledger import summary
 
 SIZES = ("d_model", "n_layers", "context", "batch", "steps", "seeds")
 
@@ -45,9 +44,7 @@ class Run:
 
     @property
     def verdicts(self):
-        exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
-        missing = dict.fromkeys(("effect", "low", "high", "n"), [""])
-        return pd.read_csv(self.folder / "verdicts.csv", keep_default_na=False, na_values=missing, **exact)
+        return summary.read_verdicts(self.folder)
 
     @property
     def counts(self):

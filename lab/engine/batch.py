@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import logging
 import os
+import re
 import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
@@ -15,13 +18,17 @@ import yaml
 from filelock import FileLock, Timeout
 from jupyter_client.manager import AsyncKernelManager
 
-from lab.engine import parameters, runs
+from lab.engine import parameters, provenance, runs
 from lab.engine.fingerprint import source_code
-from lab.ledger import claims
 
 
 class LocalKernelManager(AsyncKernelManager):
-    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network."""
+    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network.
+
+    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped they say a lot.
+    """
+
+    aside = os.devnull
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -30,35 +37,53 @@ class LocalKernelManager(AsyncKernelManager):
             self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
             self.ip = f"{self._folder.name}/socket"
 
+    async def start_kernel(self, **options):
+        with open(self.aside, "wb") as aside:
+            return await super().start_kernel(**options | {"stderr": aside})
+
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook with its checked parameters, in a profile of a results folder."""
+    """One notebook with its checked parameters, in a profile of a results folder or under a name of its own."""
 
     notebook: Path
     profile: str
     parameters: dict
     results: Path
+    name: str | None = None  # in results/runs; None: the run of the profile
+    own: dict = field(default_factory=dict)  # the parameters that are not the profile's
+    under_test: str = ""  # the claims, in words that change when they do
 
     @property
     def folder(self):
-        return self.results / self.profile / self.notebook.stem
+        if self.name is None:
+            return self.results / self.profile / self.notebook.stem
+        return self.results / "runs" / "-".join(filter(None, (self.notebook.stem, self.name)))
+
+    @property
+    def foreign(self):
+        """Whether it is no notebook of the project."""
+        return self.notebook.parent != runs.project_root() / "notebooks"
+
+    @property
+    def code(self):
+        cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
+        return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
 
     @property
     def fingerprint(self):
         """Of the code cells, all that they import from lab, the claims under test and the parameters."""
-        cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
-        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-        exercise = parameters.exercise_of(self.notebook)
-        under_test = [c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise]
         values = {name: value for name, value in self.parameters.items() if name != "results"}
-        return runs.text_hash(source_code(code).digest + json.dumps([values, under_test], sort_keys=True))
+        return runs.text_hash(source_code(self.code).digest + json.dumps([values, self.under_test], sort_keys=True))
 
     def to_do(self):
         """Why the notebook has to run, or None where this machine ran this very code with these parameters.
 
-        Committed results of another machine do not count: a fresh clone reproduces them.
+        Committed results of another machine do not count: a fresh clone reproduces them. A notebook from elsewhere
+        always runs, since it may read anything.
         """
+        if self.foreign:
+            return "a notebook of your own"
         run = runs.read_run(self.folder)
         if run is None:
             return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
@@ -71,61 +96,95 @@ class Job:
 
     @property
     def _stamp(self):
-        return self.results / ".trials" / "finished" / self.profile / self.notebook.stem
+        return self.results / ".trials" / "finished" / self.folder.relative_to(self.results)
 
-    def run(self, environment, watch=lambda **state: None):
-        """Execute the notebook aside, then put the whole folder in its place. Raises what papermill raises."""
+    def conflict(self):
+        """What stands where this run would go and must stay, in words; None where nothing does."""
+        there = runs.read_run(self.folder) if self.name is not None else None
+        if there is None:
+            return None
+        if there.get("notebook", "") != (str(self.notebook) if self.foreign else ""):
+            return f"{runs.shown(self.folder)} holds the run of another notebook, {there.get('notebook')}"
+        if (there["profile"], there["own_parameters"]) != (self.profile, json.loads(json.dumps(self.own))):
+            words = runs.own_words(there["own_parameters"]) or "those of the profile"
+            return f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}"
+        return None
+
+    def run(self, options, watch=lambda **state: None):
+        """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in its place.
+
+        Raises what papermill raises, and RuntimeError where a notebook of the project does not finish its study.
+        """
         import papermill
 
-        aside = self.results / ".running" / self.profile
+        aside = self.results / ".running" / self.folder.parent.name
         done = aside / self.notebook.stem
         shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True)
-        values = self.parameters | {"results": aside.relative_to(runs.project_root()).as_posix()}
-        total = len(nbformat.read(self.notebook, 4).cells)
-        began, variables = time.time(), environment | {"LAB_STORE": str(self.results / ".trials")}
-        with environment_of(variables), ThreadPoolExecutor(1) as beside:
-            fingerprint = beside.submit(getattr, self, "fingerprint")  # takes as long as the kernel takes to start
-            executed = papermill.execute_notebook(
-                self.notebook,
-                None,  # papermill would write the file anew twice a cell
-                values,
-                kernel_name="python3",
-                progress_bar=False,
-                start_timeout=180,
-                kernel_manager_class="lab.engine.batch.LocalKernelManager",
-                on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
-            )
+        where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
+        options.model_copy(update=where | {"store": self.results / ".trials"}).write(aside)
+        values = self.own if self.foreign else self.parameters
+        if not self.foreign or "study" in self.code:  # others have no use for it
+            values = values | {"results": str(aside)}
+        total, began = len(nbformat.read(self.notebook, 4).cells), time.time()
+        logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
+        manager = type("Manager", (LocalKernelManager,), {"aside": aside / "kernel.log"})
+        with ThreadPoolExecutor(1) as beside:
+            # takes as long as the kernel takes to start
+            fingerprint = beside.submit(lambda: {} if self.foreign else {"fingerprint": self.fingerprint})
+            try:
+                executed = papermill.execute_notebook(
+                    self.notebook,
+                    None,  # papermill would write the file anew twice a cell
+                    values,
+                    kernel_name="python3",
+                    progress_bar=False,
+                    start_timeout=180,
+                    kernel_manager_class=manager,
+                    on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
+                    cwd=self.notebook.parent,
+                )
+            except RuntimeError as error:  # the kernel died
+                error.add_note("\n".join(manager.aside.read_text(errors="replace").splitlines()[-20:]))
+                raise
+            except KeyboardInterrupt:
+                logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end
+                raise
         run = runs.read_run(done)
         if run is None:
-            raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
-        text = tidy(executed, values["results"], f"{self.folder.parent.relative_to(runs.project_root()).as_posix()}")
+            if not self.foreign:
+                raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
+            run = self._told(began)
+        text = tidy(executed, {str(aside): runs.shown(self.folder.parent)})
         runs.write_text(done / "notebook.ipynb", text)
         runs.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1), "fingerprint": fingerprint.result()}
-        runs.write_run(done, run)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(done, self.folder)
+        run |= {"seconds": round(time.time() - began, 1)} | fingerprint.result()
+        runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
+        runs.put(done, self.folder)
+        shutil.rmtree(aside)
         runs.write_text(self._stamp, run["started"])
 
+    def _told(self, began):
+        """What is told of the run of a notebook that keeps no study."""
+        return {
+            "status": "done",
+            "exercise": self.notebook.stem,
+            "profile": self.profile,
+            "parameters": self.parameters,
+            "own_parameters": self.own,
+            "started": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+            "core_seconds": round(time.time() - began, 1),
+            **provenance.commit(),
+            **provenance.machine(),
+        }
 
-@contextlib.contextmanager
-def environment_of(values):
-    """Variables set for the kernel, and put back."""
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in values.items() if value})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
-
-def tidy(executed, aside, final):
+def tidy(executed, moved):
     """The text of an executed notebook, so that it names its final place and nothing of the machine it ran on."""
     text = nbformat.writes(executed)
-    text = text.replace(aside, final).replace(f"{runs.project_root()}/", "")
+    for before, after in moved.items():
+        text = text.replace(before, after)
+    text = text.replace(f"{runs.project_root()}/", "")
     notebook = nbformat.reads(text, 4)
     for name in ("papermill", "widgets"):  # sliders have their static twin
         notebook.metadata.pop(name, None)
@@ -136,19 +195,56 @@ def tidy(executed, aside, final):
     return nbformat.writes(notebook)
 
 
-def plan(names, profile, folder, overrides=None, source="command line", file=None):
-    """The jobs of the named exercises (all when none is named), every parameter checked before anything starts."""
-    chosen = [parameters.notebook_of(name) for name in names] or parameters.notebooks()
+def plan(names, profile, folder, overrides=None, *, file=None, name=None, under_test=lambda exercise: ""):
+    """The jobs of the named notebooks (all of the project's when none is named), checked before anything starts.
+
+    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not all the profile's the
+    run has a name, `name` or one made of them, and so has every run of a notebook from elsewhere. Refused where a
+    value is not allowed, or where a run of that name has other parameters. `under_test(exercise)` tells the claims.
+    """
+    chosen = list(dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks()))
     given = (parameters.read_file(file) if file else {}) | (overrides or {})
+    if "results" in given:
+        raise parameters.Refused("results: choose the folder with --results")
+    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
+        raise parameters.Refused(f"--name {name!r}: letters, digits, and . _ - after the first are allowed")
+    given = {key: from_anywhere(value) for key, value in given.items()}
     jobs = []
-    for notebook in dict.fromkeys(chosen):
-        values = parameters.of_profile(notebook, profile)
-        if "results" in given:
-            raise parameters.Refused("results: choose the folder with --results")
+    for notebook in chosen:
+        values = usual = parameters.of_profile(notebook, profile)
         if given:
-            values = parameters.validate(notebook, values | given, source=str(file or source))
-        jobs.append(Job(notebook, values["profile"], values, folder))
+            values = parameters.validate(notebook, values | given, source=str(file or "command line"))
+            usual = parameters.of_profile(notebook, values.get("profile", profile))
+        own = {key: value for key, value in values.items() if value != usual[key]}
+        job = Job(notebook, values.get("profile", ""), values, folder, own=own,
+                  under_test=under_test(parameters.exercise_of(notebook)))  # fmt: skip
+        if own or name is not None or job.foreign:
+            job = replace(job, name=name or name_of(own, job.profile))
+        if earlier := job.conflict():
+            raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
+        if any(job.folder == other.folder for other in jobs):
+            raise parameters.Refused(f"two notebooks are called {notebook.stem}: run one after the other, with --name")
+        jobs.append(job)
     return jobs
+
+
+def name_of(own, profile):
+    """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart that say not all."""
+    words = [] if profile in ("quick", "") or not own else [profile]
+    for key, value in own.items():
+        words += [key, *map(str, value if isinstance(value, list) else [value])]
+    said = "-".join(words)
+    name = re.sub(r"[^\w.-]+", "-", said)
+    if name == said and len(name) <= 40:
+        return name
+    return f"{name[:32].rstrip('-')}-{runs.text_hash(json.dumps(own, sort_keys=True))[:6]}"
+
+
+def from_anywhere(value):
+    """A path below the folder in which it was given, made whole, since notebooks run in theirs; else the value."""
+    if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
+        return str(Path(value).resolve())
+    return value
 
 
 @contextlib.contextmanager

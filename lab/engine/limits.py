@@ -6,8 +6,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from lab.engine.runs import inside_project
-
 PROFILES = ("smoke", "quick", "full")
 
 
@@ -42,12 +40,6 @@ def _is_there(value):
     return value
 
 
-def _in_project(value):
-    if value:
-        inside_project(value)
-    return value
-
-
 def whole(least, most=10**9):
     """A whole number, `least` to `most`; the default is more than any size here can be."""
     return Annotated[int, BeforeValidator(_no_bool), Field(strict=True, ge=least, le=most)]
@@ -66,7 +58,7 @@ def some(kind):
 
 TYPES = {
     "profile": Annotated[str, AfterValidator(_known_profile)],
-    "results": Annotated[str, AfterValidator(_in_project)],
+    "results": str,
     "corpus": Annotated[str, AfterValidator(_is_there)],
     "pretrained": str,
     "text": str,

@@ -4,6 +4,8 @@ import ast
 import difflib
 import inspect
 import json
+from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -23,7 +25,9 @@ def notebooks():
 
 
 def notebook_of(name):
-    """The notebook of an exercise named 1.4, 4, 04 or 04_head_count. Refused lists the valid ones."""
+    """The notebook of an exercise named 1.4, 4, 04 or 04_head_count, or at a path. Refused lists the valid ones."""
+    if str(name).endswith(".ipynb") and Path(name).is_file():
+        return Path(name).resolve()
     for path in notebooks():
         number = int(path.stem[:2])
         if str(name) in (f"1.{number}", str(number), path.stem[:2], path.stem):
@@ -33,7 +37,7 @@ def notebook_of(name):
 
 
 def exercise_of(notebook):
-    return f"1.{int(notebook.stem[:2])}"
+    return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
 def title_of(notebook):
@@ -46,6 +50,8 @@ def read_declared(notebook):
     """{name: default} of the notebook's cell tagged `parameters`; all of them literals."""
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
     tagged = ["".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", ())]
+    if not tagged and notebook not in notebooks():
+        return {}
     if len(tagged) != 1:
         raise Refused(f"{notebook.name}: one cell must be tagged `parameters`, found {len(tagged)}")
     declared = {}
@@ -66,7 +72,7 @@ def validate(notebook, values, source):
     checked = {}
     for name, value in (declared | values).items():
         try:
-            checked[name] = TypeAdapter(TYPES[name]).validate_python(value)
+            checked[name] = TypeAdapter(TYPES.get(name, Any)).validate_python(value)
         except ValidationError as error:
             first = error.errors()[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
@@ -124,5 +130,7 @@ def of_profile(notebook, profile):
     """The parameters of a notebook in a profile's file; Refused where it is unknown or has none."""
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
+    if notebook not in notebooks():
+        return read_declared(notebook)
     path = project_root() / "experiments" / profile / f"{notebook.stem}.yaml"
     return validate(notebook, read_file(path), source=path.relative_to(project_root()).as_posix())

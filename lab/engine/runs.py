@@ -1,16 +1,22 @@
-"""Where things are, and how they are written: never by halves.
+"""Where things are, how they are written (never by halves), and the run file that tells a notebook how it is run.
 
-results/PROFILE/NN_slug/  notebook.ipynb  parameters.yaml  run.json  verdicts.csv  tables/*.csv  figures/*.png, *.svg
-results/PROFILE/          claims.csv  README.md
-results/.trials/          the trial store
+results/PROFILE/NN_slug/     notebook.ipynb  parameters.yaml  run.json  verdicts.csv  tables/*.csv  figures/*.png, *.svg
+results/PROFILE/             claims.csv  README.md
+results/runs/NN_slug-NAME/   a run whose parameters are not the profile's, or of a notebook of one's own
+results/interactive/NN_slug/ a run by hand; NN_slug.1, .2 and .3 are those before it
+results/.running/            runs that are not complete
+results/.trials/             the trial store
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
 
 
 def project_root():
@@ -18,17 +24,67 @@ def project_root():
     return Path(__file__).resolve().parents[2]
 
 
-def inside_project(path):
-    """The absolute form of a results folder given relative to the project. ValueError outside the folder results/."""
-    root = project_root() / "results"
-    resolved = (project_root() / path).resolve()
-    if not resolved.is_relative_to(root.resolve()):
-        raise ValueError(f"{str(path)!r} lies outside the project's results; allowed are results and folders below it")
-    return resolved
+def shown(path):
+    """A path as people read it: from the project where it lies inside, else whole."""
+    path, root = Path(path).resolve(), project_root()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
-def trial_store():
-    return Path(os.environ.get("LAB_STORE") or project_root() / "results" / ".trials")
+def own_words(own):
+    """What is told of a run's own parameters, "" where they are all the profile's."""
+    return "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items()) if own else ""
+
+
+# The run file
+
+
+class Options(BaseModel):
+    """How a notebook is run: what the runner tells it besides its parameters. By hand, the defaults hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: int = 0  # trials at once; 0: one a core
+    device: str = "auto"
+    cluster: str = ""  # address of a Dask scheduler
+    store: Path = Field(default_factory=lambda: project_root() / "results" / ".trials")  # this machine's trials
+    record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
+    check: float = 30  # seconds for repeating recorded trials
+    fresh: bool = False
+    recorded_only: bool = False
+    deadline: float | None = None  # unix time at which to end
+    headless: bool = False  # nobody looks on: no forms, no sliders
+    progress: Path | None = None  # where a sweep tells how far it is
+    own: dict = {}  # the parameters that are not the profile's
+    language: str = "en"
+    notebook: Path | None = None  # what is run; None: whatever calls
+    place: str = ""  # where the results will stand when the run is complete
+
+    def write(self, folder):
+        """Write the run file into the folder that the notebook is given as its parameter `results`."""
+        write_text(Path(folder) / "options.json", self.model_dump_json(indent=1))
+
+
+def read_options(folder):
+    """The run file in a folder, or the defaults where there is none. ValueError where it cannot be read."""
+    path = Path(folder) / "options.json"
+    return Options.model_validate_json(path.read_text("utf-8")) if path.exists() else Options()
+
+
+# Writing
+
+
+def put(aside, final, keep=0):
+    """The complete run in the folder `aside` takes the place of `final`; the last `keep` runs stay as final.1, .2, …"""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    earlier = [final, *(final.with_name(f"{final.name}.{i}") for i in range(1, keep + 1))]
+    last = Path(tempfile.mkdtemp(dir=aside.parent, prefix=".replaced-"))
+    if earlier[-1].exists():
+        os.replace(earlier[-1], last)
+    for newer, older in zip(earlier[-2::-1], earlier[:0:-1], strict=True):
+        if newer.exists():
+            os.replace(newer, older)
+    os.replace(aside, final)
+    shutil.rmtree(last)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from lab.engine.runs import project_root
 
-VERDICTS = ("supported", "refuted", "inconclusive", "proved", "disproved", "open", "pending", "not judged")
+NOT_RUN = "not run at these values"
+VERDICTS = ("supported", "refuted", "inconclusive", "proved", "disproved", NOT_RUN, "open", "pending", "not judged")
 EXACT = ("theorem", "arithmetic", "structure")
 
 
@@ -66,6 +67,7 @@ class Claim(BaseModel):
     unit: str = ""
     expected: str = ""  # the expectation in words, for claims whose exercise is not built yet
     prediction: Prediction | None = None
+    arms: dict[str, list] = {}  # values of the notebook's parameters without which nothing can be compared
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
 
     @model_validator(mode="after")
@@ -73,6 +75,15 @@ class Claim(BaseModel):
         if self.open and (self.prediction or self.priority == "A" or self.kind in EXACT):
             raise ValueError("open: only for comparisons, trends and questions of priority B and C without prediction")
         return self
+
+    def absent(self, parameters):
+        """The arms that these parameters leave out, such as "heads 32"; "" where all are there."""
+        gone = {
+            name: [value for value in values if value not in parameters[name]]
+            for name, values in self.arms.items()
+            if name in parameters
+        }
+        return ", ".join(f"{name} {value}" for name, values in gone.items() for value in values)
 
     @property
     def unjudged(self):

@@ -6,15 +6,22 @@ from lab.engine import parameters, runs
 from lab.ledger import claims
 
 
+def read_verdicts(folder):
+    """verdicts.csv of a run as it was written; no rows where a run has none."""
+    path, numbers = folder / "verdicts.csv", dict.fromkeys(("effect", "low", "high", "n"), [""])
+    if not path.exists():
+        return pd.DataFrame(columns=list(claims.Verdict.model_fields))
+    exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
+    return pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
+
+
 def collect(folder):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
-    found, numbers = {}, dict.fromkeys(("effect", "low", "high", "n"), [""])
+    found = {}
     for path in sorted(folder.glob("*/verdicts.csv")):
         run = runs.read_run(path.parent)
         if run is not None and path.name not in runs.damaged(path.parent, run):
-            exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
-            table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
-            found |= {row["id"]: row for row in table.to_dict("records")}
+            found |= {row["id"]: row for row in read_verdicts(path.parent).to_dict("records")}
     rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in claims.ledger().values()]
     return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
 

@@ -1,7 +1,9 @@
 """A run that was killed at any moment is finished by the next one, with the tables of an undisturbed run."""
 
+import contextlib
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -10,16 +12,18 @@ import subprocess
 import sys
 import time
 
+import nbformat
 import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
 from typer.testing import CliRunner
 
-from lab.cli import app
+from lab.cli import app, under_test
 from lab.engine import batch, parameters, runs, workers
 from lab.ledger import summary
 
+pytestmark = pytest.mark.slow
 FOLDER = "results/.test-batch"
 COMMAND = [sys.executable, "-m", "lab.cli", "run", "1.6", "--profile", "smoke", "--jobs", "1", "--results", FOLDER]
 
@@ -33,7 +37,7 @@ def clean_folder():
 
 @pytest.fixture(scope="module")
 def job():
-    return batch.plan(["1.6"], "smoke", runs.project_root() / FOLDER)[0]
+    return batch.plan(["1.6"], "smoke", runs.project_root() / FOLDER, under_test=under_test)[0]
 
 
 def start():
@@ -114,6 +118,65 @@ def finished_as(undisturbed, job):
         pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
 
 
+# Runs of one's own parameters and notebooks
+
+
+def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undisturbed, job):
+    before = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
+    command = [*COMMAND, "-p", "offsets=100", "--name", "near"]
+    done = subprocess.run(command, cwd=runs.project_root(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and f"{FOLDER}/runs/06_sinusoidal_rotation-near" in done.stderr, done.stderr
+    mine = batch.plan(["1.6"], "smoke", job.results, {"offsets": 100}, name="near", under_test=under_test)[0]
+    assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"offsets": 100}
+    text = (mine.folder / "notebook.ipynb").read_text("utf-8")
+    verdicts = pd.read_csv(mine.folder / "verdicts.csv")
+    assert text.count("(own parameters: offsets 100)") == (verdicts.verdict == "not judged").sum() > 0
+    assert f"Results: `{FOLDER}/runs/06_sinusoidal_rotation-near`" in text and ".running" not in text
+    assert {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()} == before
+
+
+CELLS = {
+    "mine": [
+        ("parameters", "width = 3\nnames: list = ['a']\nnothing = None"),
+        ("", "import beside\nfrom pathlib import Path\nprint(beside.twice(width), names, Path.cwd().name)"),
+    ],
+    "plain": [("", "print('no lab at all')")],
+    "studied": [
+        ("", "import lab\nstudy = lab.study(globals())"),
+        ("", "import pandas as pd\nstudy.table('found', pd.DataFrame({'x': [1]}))"),
+        ("", "study.finish()"),
+    ],
+}
+
+
+def test_notebooks_of_ones_own_run_in_their_folder(tmp_path):
+    (tmp_path / "beside.py").write_text("def twice(x):\n    return 2 * x\n")
+    for name, cells in CELLS.items():
+        cells = [nbformat.v4.new_code_cell(text, metadata={"tags": [tag] if tag else []}) for tag, text in cells]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / f"{name}.ipynb")
+    paths = [f"{name}.ipynb" for name in CELLS]
+    done = subprocess.run([*COMMAND[:4], *paths, "--results", "out"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+    found = {name: runs.read_run(tmp_path / "out" / "runs" / name) for name in CELLS}
+    for name, run in found.items():
+        assert (run["status"], run["exercise"], run["own_parameters"]) == ("done", name, {})
+        assert run["notebook"] == str(tmp_path / f"{name}.ipynb") and run["versions"] and "changes" in run
+        assert runs.damaged(tmp_path / "out" / "runs" / name, run) == []
+    assert found["mine"]["parameters"] == {"width": 3, "names": ["a"], "nothing": None}
+    text = (tmp_path / "out" / "runs" / "mine" / "notebook.ipynb").read_text("utf-8")
+    assert f"6 ['a'] {tmp_path.name}\\n" in text and "results" not in text, "nothing is put into it"
+    assert (tmp_path / "out" / "runs" / "studied" / "tables" / "found.csv").exists()
+
+    given = ["-p", "width=5", "-p", "names=[b]"]
+    done = subprocess.run([*COMMAND[:4], paths[0], *given, "--results", "out"], cwd=tmp_path, capture_output=True)
+    place = tmp_path / "out" / "runs" / "mine-width-5-names-b"
+    assert done.returncode == 0 and runs.read_run(place)["own_parameters"] == {"width": 5, "names": ["b"]}
+    assert f"10 ['b'] {tmp_path.name}\\n" in (place / "notebook.ipynb").read_text("utf-8")
+
+
+# Kills
+
+
 def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undisturbed, job):
     chance = random.Random(0)
     shutil.rmtree(runs.project_root() / FOLDER / ".trials")
@@ -130,6 +193,44 @@ def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undi
         assert not kernel.is_running(), "the kernel ends with its runner"
         assert {path: path.read_bytes() for path in before} == before, "earlier results stay"
     finished_as(undisturbed, job)
+
+
+def test_ctrl_c_in_a_terminal_ends_without_a_traceback(undisturbed, job):
+    shutil.rmtree(runs.project_root() / FOLDER / ".trials")
+    process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--fresh"])
+    kernel = kernel_of(process)
+    wait_for(lambda: len(kernel.children(recursive=True)) >= 2)  # its workers
+    started = kernel.children(recursive=True)
+    os.write(terminal, b"\x03")
+    out = "".join(read_all(terminal))
+    assert process.wait(30) == 130 and "the same command goes on from here" in out, out
+    assert "Traceback" not in out and "Error" not in out and "Warning" not in out, out
+    psutil.wait_procs([kernel, *started], timeout=20)
+    assert not any(each.is_running() for each in [kernel, *started])
+    assert job.to_do() is None, "earlier results stay"
+
+
+def in_a_terminal(command):
+    """A process whose terminal is the other end of the descriptor that comes with it."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(runs.project_root())
+        os.execv(command[0], command)
+    return psutil.Process(pid), terminal
+
+
+def read_all(terminal):
+    """What is written to a terminal until its process ends."""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 2**16):
+            yield data.decode(errors="replace")
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def test_ctrl_c_twice_ends_at_once_and_the_next_run_finishes(undisturbed, job):

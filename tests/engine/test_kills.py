@@ -14,6 +14,7 @@ from dask.distributed import Client
 
 from lab.engine import trials, workers
 
+pytestmark = pytest.mark.slow
 PROJECT = Path(trials.__file__).parents[2]
 SWEEP = """
 import sys, time

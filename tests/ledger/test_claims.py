@@ -282,3 +282,23 @@ def test_committed_verdicts_follow_from_their_numbers(path):
             assert (path.parent / "figures" / f"{row.figure}.png").exists(), row.id
         if row.table:
             assert (path.parent / "tables" / f"{row.table}.csv").exists(), row.id
+
+
+# Arms
+
+
+def test_arms_are_values_that_quick_and_full_have():
+    for about in LEDGER.values():
+        if about.arms:
+            notebook = parameters.notebook_of(about.exercise)
+            for profile in ("quick", "full"):
+                values = parameters.of_profile(notebook, profile)
+                assert set(about.arms) <= set(values) and about.absent(values) == "", (about.id, profile)
+
+
+def test_absent_arms_are_named_by_parameter_and_value():
+    two = claim().model_copy(update={"arms": {"heads": [8, 32], "rates": [0.1]}})
+    assert two.absent({"heads": [8, 32, 64], "rates": [0.1]}) == ""
+    assert two.absent({"heads": [1], "rates": [0.1]}) == "heads 8, heads 32"
+    assert two.absent({"heads": [8, 32], "rates": []}) == "rates 0.1"
+    assert two.absent({"heads": [8, 32]}) == "", "a notebook without the parameter has not left it out"
