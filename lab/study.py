@@ -86,9 +86,9 @@ class Study:
         """Of the text that the notebook reads, if it reads one."""
         if "corpus" not in self.parameters:
             return ""
-        from lab.tasks.code import read_corpus  # loads torch, which the runner does without
+        from lab.tasks.corpus import corpus_hash
 
-        return read_corpus(self.parameters["corpus"])[1]
+        return corpus_hash(self.parameters["corpus"])
 
     def table(self, stem, frame):
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
