@@ -100,9 +100,8 @@ class Code(Task):
 @cache
 def _joined(path, sha, share):
     """All bytes for training and all for validation, uint8."""
-    return [
-        torch.frombuffer(bytearray(b"\n").join(part.values()), dtype=torch.uint8) for part in parts(path, sha, share)
-    ]
+    joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
+    return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
 
 
 @cache
