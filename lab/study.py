@@ -22,6 +22,7 @@ from lab import figures
 from lab.engine import parameters, provenance, runs, trials
 from lab.engine.record import Record
 from lab.ledger import claims
+from lab.tasks.corpus import corpus_hash
 
 KEPT = 3  # earlier runs by hand
 

@@ -66,6 +66,16 @@ def touching(**options):
             around.merge(here)
 
 
+@contextmanager
+def apart():
+    """Inside, nothing is reported: for what is told as a whole by `reads`."""
+    token = _running.set(None)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
 def looked_up(seam, kind):
     """A kind of a seam was chosen by its name."""
     if (here := _running.get()) is not None:

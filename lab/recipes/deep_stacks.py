@@ -4,7 +4,7 @@ import torch
 
 from lab.engine.device import device
 from lab.models import ModelConfig, Transformer
-from lab.tasks.chain import Chain
+from lab.tasks.languages import Markov
 from lab.training import TrainConfig, cross_entropy, fit
 
 
@@ -32,7 +32,7 @@ def configured(placement, scheme):
 
 def stack(seed, placement, scheme, n_layers, d_model):
     """The chain of symbols, and a stack of ReLU layers without positions that is to learn it."""
-    task = Chain(length=16)
+    task = Markov(length=16, contrast=2.5)
     sizes = {"vocabulary": task.vocabulary, "context": 16, "d_model": d_model, "n_layers": n_layers, "n_heads": 2}
     config = ModelConfig(position="none", ffn="relu", **sizes, **configured(placement, scheme))
     return task, Transformer(config, seed=seed).to(device())
@@ -47,7 +47,7 @@ def learning(
     `clip` is the norm that gradients are cut to; `clamp` limits activations, 0 does not.
     """
     task, model = stack(seed, placement, scheme, n_layers, d_model)
-    mark = task.unigram_entropy - (task.unigram_entropy - task.entropy) / 4
+    mark = task.unigram_entropy - (task.unigram_entropy - task.entropy_rate) / 4
     tokens, targets = (x.to(device()) for x in task.batch(torch.Generator().manual_seed(10**6), 32))
     if clamp:
         for block in model.blocks:

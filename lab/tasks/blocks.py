@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Task, uniform
+
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Task):
     """Next token of a random block whose tokens all differ, `repeats` times over.
 
     tokens   c  a  f  c  a  f        period 3, twice; a token occurs once in a block, so its successor is certain
@@ -16,7 +18,6 @@ class Blocks:
     vocabulary: int
     period: int = 25
     repeats: int = 4
-    d_out = None
 
     def __post_init__(self):
         if not 1 <= self.period <= self.vocabulary or self.repeats < 2:
@@ -28,6 +29,9 @@ class Blocks:
     @property
     def length(self):
         return self.period * self.repeats
+
+    def marks(self):
+        return uniform(self.vocabulary)
 
     def batch(self, generator, size):
         block = torch.rand(size, self.vocabulary, generator=generator).argsort(1)[:, : self.period]

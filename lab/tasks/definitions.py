@@ -1,16 +1,16 @@
-"""Real code whose names and brackets carry marks: what was defined where, by tokenize and ast. As in sequences.py."""
+"""Real code whose names and brackets carry marks: what was defined where, by the gold of labels.py."""
 
-import ast
-import io
 import keyword
-import tokenize
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from lab import trace
-from lab.tasks.code import split
+from lab.tasks.corpus import corpus_hash, parts
+from lab.tasks.labels import tokens_and_parents
+from lab.tasks.task import Task, uniform
 
 OPENERS = "([{"
 CLOSERS = ")]}"
@@ -18,33 +18,46 @@ SIGNS = ("=", ".", ",", ":", "def", "class", "return", "if", "for", "in", "impor
 
 
 @dataclass(frozen=True)
-class Definitions:
+class Definitions(Task):
     """Windows of tokens of real code. The first occurrence of a name, and every opening bracket, carries a random mark;
     asked at the name's later uses, and at the closing bracket.
 
     code     x  =  f  (  x  ,  y  )  .  y       names are renamed at random in each window
     marks    2     5  1        0
-    targets  .  .  .  .  2  .  .  1  .  0       a mark 0..marks-1
+    targets  .  .  .  .  2  .  .  1  .  0       a mark 0..values-1
     source   .  .  .  .  0  .  .  3  .  6
     parent   .  0  0  2  2  2  2  3  0  8       the token above in the syntax tree, and a bracket's opener
     """
 
     names: int = 12  # different names that occur twice or more in a window; the others are alike
-    marks: int = 8
+    values: int = 8  # different marks
     length: int = 64
     windows: int = 3000  # kept of the text
     path: str = ""
+    holds_out = "a tenth of the files"
+
+    @cached_property
+    def hash(self):
+        """Identifies the text: short sha256 over file names and contents."""
+        return corpus_hash(self.path)
 
     @property
     def vocabulary(self):
-        return len(SIGNS) + self.names * (self.marks + 1) + len(OPENERS) * (self.marks + 1)
+        return len(SIGNS) + self.names * (self.values + 1) + len(OPENERS) * (self.values + 1)
 
     @property
     def d_out(self):
-        return self.marks
+        return self.values
+
+    def marks(self):
+        return uniform(self.values)
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
+        return drawn["tokens"], drawn["targets"]
+
+    def validation(self, size, seed=0):
+        drawn = self.annotated(torch.Generator().manual_seed(10**6 + seed), size, held_out=True)
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size, *, held_out=False):
@@ -52,31 +65,32 @@ class Definitions:
 
         source and parent are places in the window, -1 for none; kind is 1 where a name is asked, 2 where a bracket is.
         """
-        bank = _bank(self.path, self.length, self.names, self.windows, held_out)
+        bank = _bank(self.path, self.hash, self.length, self.names, self.windows, held_out)
         sign, slot, source, parent, kind = bank[:, torch.randint(bank.shape[1], (size,), generator=generator)]
         renamed = torch.rand(size, self.names, generator=generator).argsort(1)
-        mark = torch.randint(self.marks, slot.shape, generator=generator)
+        mark = torch.randint(self.values, slot.shape, generator=generator)
         named, opens, closes = slot >= 0, (kind == 3), (kind == 2)
         name = renamed.gather(1, slot.clamp(min=0))
         first = len(SIGNS)
-        uses, marked = first + name, first + self.names + name * self.marks + mark
+        uses, marked = first + name, first + self.names + name * self.values + mark
         tokens = torch.where(named, torch.where(kind == 1, uses, marked), sign.clamp(min=0, max=len(SIGNS) - 1))
-        first += self.names * (self.marks + 1)
+        first += self.names * (self.values + 1)
         tokens = torch.where(closes, first + sign, tokens)  # at brackets, sign is their shape
-        tokens = torch.where(opens, first + len(OPENERS) + sign * self.marks + mark, tokens)
+        tokens = torch.where(opens, first + len(OPENERS) + sign * self.values + mark, tokens)
         targets = mark.gather(1, source.clamp(min=0)).where(source >= 0, -100)
         return {"tokens": tokens, "targets": targets, "source": source, "parent": parent, "kind": kind % 3}
 
 
 @trace.cache
-def _bank(path, length, names, windows, held_out):
+def _bank(path, sha, length, names, windows, held_out):
     """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows, length)."""
     rows = []
-    for text in split(path)[int(held_out)].values():
+    for text in parts(path, sha)[held_out].values():
         try:
             spelled, parent = tokens_and_parents(text)
-        except (SyntaxError, UnicodeDecodeError, ValueError, RecursionError, tokenize.TokenError):
+        except (SyntaxError, ValueError, RecursionError):
             continue
+        parent = np.array(parent, dtype=np.int64)
         for start in range(0, len(spelled) - length, length):
             row = _window(spelled[start : start + length], parent[start : start + length] - start, names)
             if row is not None:
@@ -119,38 +133,3 @@ def _window(spelled, parent, names):
 
 def _is_name(word):
     return word.isidentifier() and word not in SIGNS and not keyword.iskeyword(word)
-
-
-def tokens_and_parents(text):
-    """The tokens of Python source given as bytes, and for each the first token of the syntax node around it, or -1."""
-    tree, text = ast.parse(text), text.decode()
-    spelled, place = [], {}
-    for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
-        if token.type == tokenize.NEWLINE:
-            spelled.append("#newline")
-        elif token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING):
-            place[token.start] = len(spelled)
-            spelled.append(token.string if token.type in (tokenize.NAME, tokenize.OP) else "#other")
-    parent = np.full(len(spelled), -1, dtype=np.int64)
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
-    starts = np.array(sorted(place), dtype=np.int64).reshape(-1, 2)  # (row, column) of the tokens, in order
-    order = np.array([place[tuple(at)] for at in starts.tolist()], dtype=np.int64)
-    keys = starts[:, 0] * 100_000 + starts[:, 1]
-
-    def key(row, column):  # ast counts bytes, tokenize characters
-        return row * 100_000 + len(lines[row - 1][:column].decode())
-
-    def visit(node, head):
-        if hasattr(node, "end_lineno") and hasattr(node, "lineno"):
-            inside = slice(
-                *np.searchsorted(keys, [key(node.lineno, node.col_offset), key(node.end_lineno, node.end_col_offset)])
-            )
-            if inside.start < inside.stop and (own := order[inside.start]) != head:
-                parent[order[inside]] = own
-                parent[own] = head
-                head = own
-        for child in ast.iter_child_nodes(node):
-            visit(child, head)
-
-    visit(tree, -1)
-    return spelled, parent

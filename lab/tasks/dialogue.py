@@ -1,12 +1,14 @@
-"""Two speakers in turns. As in sequences.py, and `annotated` returns the gold structure as well."""
+"""Two speakers in turns; `annotated` returns the gold structure as well."""
 
 from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Task, uniform
+
 
 @dataclass(frozen=True)
-class Dialogue:
+class Dialogue(Task):
     """At the first word of a turn: what the same speaker said last, before the other's turn.
 
     speaker  A  A  A  B  B  A  A  A  B         a token is a word with its speaker, and whether it begins a turn
@@ -32,6 +34,9 @@ class Dialogue:
     def d_out(self):
         return self.words
 
+    def marks(self):
+        return uniform(self.words)
+
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
         return drawn["tokens"], drawn["targets"]
@@ -45,9 +50,7 @@ class Dialogue:
         starts = torch.diff(turn, dim=1, prepend=torch.full((size, 1), -1)) > 0
         speaker = (turn + torch.randint(2, (size, 1), generator=generator)) % 2
         word = torch.randint(self.words, shape, generator=generator)
-        begins = turns.gather(
-            1, (turn - 2).clamp(min=0)
-        )  # where the turn before this one began, from the third turn on
+        begins = turns.gather(1, (turn - 2).clamp(min=0))  # where the turn before this one began, from the third on
         source = (begins - 1).where(starts & (turn >= 2), -1)
         return {
             "tokens": (2 * speaker + starts) * self.words + word,

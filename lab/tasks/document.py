@@ -1,12 +1,15 @@
-"""A text with something local and something global to know. As in sequences.py."""
+"""A text with something local and something global to know."""
 
 from dataclasses import dataclass
+from math import log
 
 import torch
 
+from lab.tasks.task import Marks, Task
+
 
 @dataclass(frozen=True)
-class Document:
+class Document(Task):
     """For mask "none": at every position the word before it, and the topic that one marked token announces.
 
     tokens   S  d  a  f  T  b  e     T is one of `topics` tokens after the words; S fills the first `front` places
@@ -26,6 +29,13 @@ class Document:
     @property
     def d_out(self):
         return 2 * max(self.words, self.topics)
+
+    def marks(self):
+        """Of both outputs together: a topic is asked everywhere, a word where the token before is one."""
+        words = (self.length - 1 - self.front) * (1 - 1 / (self.length - self.front))
+        share = words / (words + self.length)
+        nats = share * log(self.words) + (1 - share) * log(self.topics)
+        return Marks(share / self.words + (1 - share) / self.topics, 1.0, nats, 0.0)
 
     def batch(self, generator, size):
         word = torch.randint(self.words, (size, self.length), generator=generator)

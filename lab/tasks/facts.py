@@ -1,4 +1,4 @@
-"""A table of facts to be learned by heart: what a subject and a relation have for an object. As in sequences.py."""
+"""A table of facts to be learned by heart: what a subject and a relation have for an object."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,9 +6,11 @@ from math import log2
 
 import torch
 
+from lab.tasks.task import Task, certain
+
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Task):
     """The object of every (subject, relation), drawn at random once, asked in several wordings.
 
     wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
@@ -23,7 +25,6 @@ class Facts:
     wordings: int = 2
     table_seed: int = 0
     length = 4
-    d_out = None
 
     @property
     def vocabulary(self):
@@ -47,12 +48,13 @@ class Facts:
     def questions(self, fact, wording):
         """Tokens (b, 4) of facts (b,) in wordings (b,)."""
         subject, relation = fact // self.relations, self.subjects + fact % self.relations
-        first, second = (
-            torch.where(wording % 2 == 0, subject, relation),
-            torch.where(wording % 2 == 0, relation, subject),
-        )
+        swapped = wording % 2 == 1
+        first, second = torch.where(swapped, relation, subject), torch.where(swapped, subject, relation)
         word = self.subjects + self.relations + self.objects + wording
         return torch.stack([word, first, second, torch.full_like(fact, self.vocabulary - 1)], 1)
+
+    def marks(self):
+        return certain(self.answers.bincount().tolist())
 
     def batch(self, generator, size):
         fact = torch.randint(self.facts, (size,), generator=generator)

@@ -1,15 +1,17 @@
-"""Texts whose structure is known: brackets, a source of known entropy, code with holes. As in sequences.py."""
+"""Texts whose structure is known: brackets, a source of known entropy, code with holes."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import log
 
 import torch
 
 from lab.tasks.code import Code
+from lab.tasks.task import Marks, Task
 
 
 @dataclass(frozen=True)
-class Dyck:
+class Dyck(Task):
     """Next token of balanced brackets of several kinds, nested to `depth` at most.
 
     tokens   (  [  ]  (  )  )      openers are 0..kinds-1, a closer is its opener + kinds; a coin decides between them
@@ -21,7 +23,6 @@ class Dyck:
     kinds: int = 2
     depth: int = 4
     length: int = 64
-    d_out = None
 
     def __post_init__(self):
         if self.length % 2 or self.length < 2:
@@ -32,6 +33,25 @@ class Dyck:
     @property
     def vocabulary(self):
         return 2 * self.kinds
+
+    def marks(self):
+        """Summed over the heights at which a text can be: an opener's kind is anybody's guess, a closer's is known."""
+        heights, right, nats = {0: 1.0}, 0.0, 0.0  # share of texts at each height
+        for t in range(self.length):
+            after = {}
+            for height, share in heights.items():
+                coin = 0 < height < min(self.depth, self.length - t)
+                opens = 0.5 if coin else float(height == 0)
+                if t:  # the first bracket is not asked for
+                    right += share * max(opens / self.kinds, 1 - opens)
+                    nats += share * (coin * log(2) + opens * log(self.kinds))
+                for step, odds in ((1, opens), (-1, 1 - opens)):
+                    after[height + step] = after.get(height + step, 0.0) + share * odds
+            heights = {height: share for height, share in after.items() if share}
+        asked = self.length - 1
+        closers = (asked + 1) / 2 / asked
+        apart = -sum(share * log(share) for share in (closers, 1 - closers) if share)
+        return Marks(closers / self.kinds, right / asked, apart + log(self.kinds), nats / asked)
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
@@ -60,7 +80,7 @@ class Dyck:
 
 
 @dataclass(frozen=True)
-class Markov:
+class Markov(Task):
     """Next token of a chain in which the last token alone decides the odds of the next; the chain is drawn from `seed`.
 
     tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
@@ -71,7 +91,6 @@ class Markov:
     length: int = 64
     contrast: float = 1.5  # standard deviation of the log odds: 0 makes all tokens alike
     seed: int = 0
-    d_out = None
 
     @cached_property
     def transition(self):
@@ -86,6 +105,10 @@ class Markov:
         equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
         equations[-1] = 1  # one balance equation follows from the others; the shares sum to 1
         return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
+
+    def marks(self):
+        likeliest = (self.stationary * self.transition.amax(1)).sum().item()
+        return Marks(self.stationary.max().item(), likeliest, self.unigram_entropy, self.entropy_rate)
 
     @property
     def entropy_rate(self):
@@ -111,7 +134,7 @@ class Markov:
 
 
 @dataclass(frozen=True)
-class Infill:
+class Infill(Task):
     """Bytes of code with a share of them hidden behind the id 256; only the hidden ones are asked for, for mask "none".
 
     tokens   d  #  f  _  #  (        # is 256
@@ -122,6 +145,7 @@ class Infill:
     share: float = 0.15
     vocabulary = 257
     d_out = 256
+    holds_out = Code.holds_out
 
     def __post_init__(self):
         if not 0 < self.share <= 1:
@@ -131,12 +155,15 @@ class Infill:
     def length(self):
         return self.code.context
 
+    def marks(self):
+        return self.code.marks()
+
     def batch(self, generator, size):
         return self._hide(self.code.batch(generator, size)[0], generator)
 
-    def validation(self, windows, seed=0):
+    def validation(self, size, seed=0):
         """Windows of the validation text with holes, the same for every model."""
-        return self._hide(self.code.validation(windows, seed)[0], torch.Generator().manual_seed(seed))
+        return self._hide(self.code.validation(size, seed)[0], torch.Generator().manual_seed(seed))
 
     def _hide(self, text, generator):
         rank = torch.rand(text.shape, generator=generator).argsort(1)  # a random order: the same number in each window

@@ -1,27 +1,36 @@
-"""Tasks at any length: copying, adding, telling an order, finding a needle.
-
-Each task: vocabulary, shortest, longest, d_out where it is not the vocabulary (None: it is),
-of_length(generator, size, n), and batch(generator, size) of one length drawn from shortest..longest.
-Both return tokens (b, t) and targets (b, t); -100 marks positions without an answer.
-"""
+"""Tasks at any length: copying, adding, telling an order, finding a needle."""
 
 from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Marks, Task, certain, uniform
 
-class AnyLength:
-    """A batch is of one length, drawn anew each time."""
 
-    d_out = None
+class AnyLength(Task):
+    """A batch is of one length, drawn from shortest..longest anew each time.
+
+    of_length(generator, size, n) gives inputs and targets of length n, as long as a test asks for; text_length(n) is
+    how many tokens a model is given then.
+    """
 
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
             raise ValueError(f"1 <= shortest <= longest is needed, got {self.shortest}, {self.longest}")
 
+    @property
+    def length(self):
+        return self.text_length(self.longest)
+
+    def text_length(self, n):
+        """Tokens that a model is given: n things and the question."""
+        return n + 1
+
+    def drawn_length(self, generator):
+        return torch.randint(self.shortest, self.longest + 1, (), generator=generator).item()
+
     def batch(self, generator, size):
-        n = torch.randint(self.shortest, self.longest + 1, (), generator=generator).item()
-        return self.of_length(generator, size, n)
+        return self.of_length(generator, size, self.drawn_length(generator))
 
 
 def next_token(text, answer_from, end=None):
@@ -62,6 +71,11 @@ class Copy(AnyLength):
     def vocabulary(self):
         return self.symbols + 2
 
+    def marks(self):
+        """Every symbol is as frequent; the end comes once in a text."""
+        symbols = (self.shortest + self.longest) / 2
+        return certain([symbols / self.symbols] * self.symbols + [1])
+
     def text_length(self, n):
         """Tokens that a model is given for n symbols."""
         return 2 * n + 1
@@ -84,6 +98,10 @@ class Addition(AnyLength):
     plain               7 5 + 9 6 3 = 1 0 3 8 E        natural numbers: one has n digits, the other 1..n
     reversed            7 5 + 9 6 3 = 8 3 0 1 E        the answer starts with the ones, as carries run
     padded              0 7 5 + 9 6 3 = 1 0 3 8 E      zeros in front: digits of one place keep their distances
+    targets             . . . . . . . 1 0 3 8 E        padded, not reversed
+
+    A tenth of all pairs of numbers never occurs in a batch, whatever their order, by `held_out_pairs`; of_length and
+    validation draw from these alone.
     """
 
     shortest: int = 1
@@ -91,16 +109,37 @@ class Addition(AnyLength):
     reverse: bool = True
     padded: bool = True
     vocabulary = 13
+    holds_out = "a tenth of the pairs of numbers"
+
+    def marks(self):
+        """Of padded sums: all digits are as frequent but the first, the carry; the end comes once in a text."""
+        if not self.padded:
+            return Marks(ceiling=1.0, entropy=0.0)
+        lengths = range(self.shortest, self.longest + 1)
+        digits = sum(lengths) / len(lengths) / 10
+        carries = sum((1 - 10.0**-n) / 2 for n in lengths) / len(lengths)
+        return certain([digits + 1 - carries, digits + carries, *[digits] * 8, 1])
 
     def text_length(self, n):
         """Tokens that a model is given for numbers of n digits."""
         return 3 * n + 3
 
-    def of_length(self, generator, size, n):
+    def batch(self, generator, size):
+        return self.of_length(generator, size, self.drawn_length(generator), held_out=False)
+
+    def validation(self, size, seed=0):
+        generator = torch.Generator().manual_seed(10**6 + seed)
+        return self.of_length(generator, size, self.drawn_length(generator))
+
+    def of_length(self, generator, size, n, *, held_out=True):
+        """Sums of pairs that training leaves out, or, not `held_out`, of the others."""
         widths = [n, n]
         if not self.padded:
             widths[torch.randint(2, (), generator=generator)] = torch.randint(1, n + 1, (), generator=generator).item()
         numbers = [self._number(generator, size, width) for width in widths]  # (b, width), the ones first
+        while len(other := (held_out_pairs(*numbers) != held_out).nonzero()[:, 0]):
+            for number, width in zip(numbers, widths, strict=True):
+                number[other] = self._number(generator, len(other), width)
         total = add(*numbers)  # (b, n + 1)
         place = torch.arange(n + 2)
         digits = torch.full((size, 1), n + 1)
@@ -130,6 +169,23 @@ def add(a, b):
     return columns % 10
 
 
+def held_out_pairs(a, b):
+    """Whether a pair of numbers is left out of training, (b,): about one in ten.
+
+    Digits are given as to `add`. The same for a + b and b + a, and whatever zeros stand in front.
+    """
+    hashes = []
+    for number in (a, b):
+        value = torch.zeros(len(number), dtype=torch.long)
+        for digit in number.flip(1).unbind(1):
+            value = (value * 1_000_003 + digit) % (2**31 - 1)
+        hashes.append(value)
+    mixed = (torch.minimum(*hashes) * 48_271 + torch.maximum(*hashes) * 69_621 + 10) % (2**31 - 1)
+    for _ in range(3):  # or the rule would go by the sum
+        mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
+    return mixed % 10 == 0
+
+
 @dataclass(frozen=True)
 class Order(AnyLength):
     """Which of two marked tokens came first, asked at the end; the others are noise.
@@ -149,6 +205,9 @@ class Order(AnyLength):
     @property
     def d_out(self):
         return 2
+
+    def marks(self):
+        return uniform(2)
 
     def __post_init__(self):
         super().__post_init__()
@@ -183,6 +242,9 @@ class Needle(AnyLength):
     @property
     def d_out(self):
         return self.values
+
+    def marks(self):
+        return uniform(self.values)
 
     def of_length(self, generator, size, n):
         tokens = torch.randint(self.symbols, (size, n + 1), generator=generator)

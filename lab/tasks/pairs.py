@@ -1,12 +1,14 @@
-"""Associative recall in one layer: a pair of key and value is one token. As in sequences.py."""
+"""Associative recall in one layer: a pair of key and value is one token."""
 
 from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Task, uniform
+
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(Task):
     """Pairs of a key and a value, each one token, then all their keys in another order: the value of each.
 
     tokens   a7  c3  b7  c  a  b        keys differ within a sequence
@@ -32,6 +34,9 @@ class Pairs:
     @property
     def length(self):
         return 2 * self.pairs
+
+    def marks(self):
+        return uniform(self.values)
 
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]

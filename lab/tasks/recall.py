@@ -1,12 +1,14 @@
-"""Associative recall: a memory of pairs is written, then read by key. As in sequences.py."""
+"""Associative recall: a memory of pairs is written, then read by key."""
 
 from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Task, uniform
+
 
 @dataclass(frozen=True)
-class Recall:
+class Recall(Task):
     """Pairs of a key and its value, then keys alone: the value of each (associative recall, Arora 2023).
 
     tokens   a  7  c  3  b  7  b  c      keys 0..keys-1 differ within a sequence, values are keys..vocabulary-1
@@ -17,7 +19,6 @@ class Recall:
     keys: int = 16
     values: int = 16
     queries: int = 4
-    d_out = None
 
     def __post_init__(self):
         if not self.queries <= self.pairs <= self.keys:
@@ -30,6 +31,9 @@ class Recall:
     @property
     def length(self):
         return 2 * self.pairs + self.queries
+
+    def marks(self):
+        return uniform(self.values)
 
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]

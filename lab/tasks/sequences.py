@@ -1,16 +1,14 @@
-"""Synthetic sequences whose answer is known: looking up, repeating, ordering, counting.
-
-Each task: vocabulary, length, d_out where it is not the vocabulary (None: it is), batch(generator, size).
-batch returns tokens (b, t) and targets (b, t) or (b, t, outputs); -100 marks positions without an answer.
-"""
+"""Synthetic sequences whose answer is known: looking up, repeating, ordering, counting."""
 
 from dataclasses import dataclass
 
 import torch
 
+from lab.tasks.task import Task, certain, uniform
+
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Task):
     """At every position, the tokens at several fixed offsets back, each through an output of its own.
 
     offsets 1 and 3     tokens   c  a  f  b  e
@@ -31,6 +29,9 @@ class Lookup:
         """Width of a readout that scores every class of every output."""
         return self.outputs * self.vocabulary
 
+    def marks(self):
+        return uniform(self.vocabulary)
+
     def batch(self, generator, size):
         tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
         targets = torch.full((size, self.length, self.outputs), -100)
@@ -40,7 +41,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class ConjunctiveLookup:
+class ConjunctiveLookup(Task):
     """Among items (subject, predicate, value), the value of the one that matches a query in BOTH; the rest half-match.
 
     tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
@@ -63,6 +64,9 @@ class ConjunctiveLookup:
     def length(self):
         return self.pairs + 1
 
+    def marks(self):
+        return uniform(self.values)
+
     def batch(self, generator, size):
         pair = torch.rand(size, self.pairs, generator=generator).argsort(1)  # every pair once, shuffled
         value = torch.randint(self.values, (size, self.pairs), generator=generator)
@@ -75,7 +79,7 @@ class ConjunctiveLookup:
 
 
 @dataclass(frozen=True)
-class Repeats:
+class Repeats(Task):
     """Next token of a random block over and over, its period drawn for each sequence from low..high.
 
     tokens   c  a  f  c  a  f  c  a      period 3; targets start where the token given is itself a repetition
@@ -87,11 +91,14 @@ class Repeats:
     high: int = 24
     vocabulary: int = 32
     length: int = 64
-    d_out = None
 
     def __post_init__(self):
         if not 1 <= self.low <= self.high < self.length:
             raise ValueError(f"1 <= low <= high < length is needed, got {self.low}, {self.high}, {self.length}")
+
+    def marks(self):
+        """The ceiling is a bound: a reader must tell the period, and blocks repeat tokens by chance."""
+        return uniform(self.vocabulary)
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
@@ -113,7 +120,7 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Sort:
+class Sort(Task):
     """Digits, then the same digits in ascending order; next token, answers on the ordered part only.
 
     tokens   2  0  1  0  0  0  1         digits 2 0 1 0
@@ -122,7 +129,6 @@ class Sort:
 
     values: int = 3
     digits: int = 6
-    d_out = None
 
     @property
     def vocabulary(self):
@@ -131,6 +137,9 @@ class Sort:
     @property
     def length(self):
         return 2 * self.digits - 1
+
+    def marks(self):
+        return uniform(self.values)
 
     def batch(self, generator, size):
         digits = torch.randint(self.values, (size, self.digits), generator=generator)
@@ -141,7 +150,7 @@ class Sort:
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Task):
     """How often the symbol that is asked for at the end occurred among the items; every count 0..items is as frequent.
 
     tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
@@ -167,6 +176,9 @@ class Count:
     def length(self):
         return self.items + 1
 
+    def marks(self):
+        return uniform(self.items + 1)
+
     def batch(self, generator, size):
         marked = torch.randint(self.symbols, (size, 1), generator=generator)
         count = torch.randint(self.items + 1, (size, 1), generator=generator)
@@ -179,7 +191,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Maximum:
+class Maximum(Task):
     """The largest of the numbers, at the last of them; a ceiling drawn for each sequence makes small answers common.
 
     tokens   4  9  0  7
@@ -188,7 +200,11 @@ class Maximum:
 
     vocabulary: int = 32  # numbers 0..vocabulary-1
     length: int = 16
-    d_out = None
+
+    def marks(self):
+        ceilings = torch.arange(1, self.vocabulary + 1.0).double()
+        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(max=1) ** self.length  # all under it
+        return certain(below.mean(1).diff().tolist())
 
     def batch(self, generator, size):
         ceiling = torch.randint(1, self.vocabulary + 1, (size, 1), generator=generator)
@@ -199,7 +215,7 @@ class Maximum:
 
 
 @dataclass(frozen=True)
-class Reversal:
+class Reversal(Task):
     """For an encoder-decoder: the source backwards. batch returns (source, target_in), targets.
 
     source     c  a  f  b
@@ -209,11 +225,13 @@ class Reversal:
 
     symbols: int = 16
     length: int = 12
-    d_out = None
 
     @property
     def vocabulary(self):
         return self.symbols + 1
+
+    def marks(self):
+        return uniform(self.symbols)
 
     def batch(self, generator, size):
         source = torch.randint(self.symbols, (size, self.length), generator=generator)

@@ -1,19 +1,19 @@
 """Time series with a season, as tokens: a generated one, and weekly CO2 as the real check. Targets are real numbers."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from lab import trace
+from lab.tasks.task import Marks, Task
 
 WEEKS = 52
 
 
 @dataclass(frozen=True)
-class Seasonal:
+class Seasonal(Task):
     """The next value of a pattern that repeats with noise; each sequence has a pattern of its own.
 
     period 4    values   .3  -1   2   0  .4  -.9  1.8       tokens are the values in `levels` steps
@@ -29,6 +29,16 @@ class Seasonal:
     @property
     def vocabulary(self):
         return self.levels
+
+    def marks(self):
+        """Ceiling: the best estimate from k noisy periods, Bayes with the prior that patterns are drawn from.
+
+        What the steps of the tokens hide is left out.
+        """
+        seen = [(t + 1) // self.period for t in range(self.period - 1, self.length)]
+        noise = self.noise**2
+        error = sum(noise + noise / (noise + k) for k in seen) / len(seen)
+        return Marks(chance=0.0, ceiling=1 - error / (1 + noise))
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
@@ -48,8 +58,11 @@ class Seasonal:
 
 
 @dataclass(frozen=True)
-class WeeklyCO2:
+class WeeklyCO2(Task):
     """By how much CO2 changes in the next quarter, from its changes over a quarter up to each week (units: sd).
+
+    changes  .3  .5  .2  -.4      tokens are the changes in `levels` steps, week by week
+    targets   .   .  1.1  .9      the change `ahead` weeks later; NaN before the window holds a year
 
     The first part of the record is for training, the last for `validation`.
     """
@@ -59,12 +72,16 @@ class WeeklyCO2:
     levels: int = 32
     held_out: float = 0.25
     d_out = 1
+    holds_out = "the last years of the record"
 
     @property
     def vocabulary(self):
         return self.levels
 
-    @cached_property
+    def marks(self):
+        return Marks(chance=0.0)
+
+    @property
     def _parts(self):
         ppm = weekly_co2()
         change = ppm[self.ahead :] - ppm[: -self.ahead]
@@ -73,18 +90,22 @@ class WeeklyCO2:
         return change[:cut].float(), change[cut:].float()
 
     def batch(self, generator, size):
-        last = len(self._parts[0]) - self.length - self.ahead
-        return self._windows(self._parts[0], torch.randint(last + 1, (size,), generator=generator))
+        part = self._parts[0]
+        last = len(part) - self.length - self.ahead
+        return self._windows(part, torch.randint(last + 1, (size,), generator=generator))
 
-    def validation(self):
-        """Every fourth window of the held-out years: tokens, targets (windows, length)."""
+    def validation(self, size=None, seed=0):
+        """Every fourth window of the held-out years, or `size` of these drawn again and again."""
         part = self._parts[1]
-        return self._windows(part, torch.arange(0, len(part) - self.length - self.ahead + 1, 4))
+        starts = torch.arange(0, len(part) - self.length - self.ahead + 1, 4)
+        if size is not None:
+            starts = starts[torch.randint(len(starts), (size,), generator=torch.Generator().manual_seed(seed))]
+        return self._windows(part, starts)
 
     def _windows(self, part, starts):
         at = starts[:, None] + torch.arange(self.length)
         targets = part[at + self.ahead].clone()
-        targets[:, : WEEKS - self.ahead] = torch.nan  # before the window holds a year
+        targets[:, : WEEKS - self.ahead] = torch.nan
         return quantised(part[at], self.levels), targets
 
 

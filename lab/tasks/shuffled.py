@@ -1,14 +1,15 @@
-"""Real code whose order is taken away, a little or altogether. As in sequences.py."""
+"""Real code whose order is taken away, a little or altogether."""
 
 from dataclasses import dataclass, field
 
 import torch
 
 from lab.tasks.code import Code
+from lab.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(Task):
     """The byte that follows a window of code whose bytes were shuffled within spans; 256 at the end asks, mask "none".
 
     span 2    text     d e f _ f ( x        tokens   e d  f _  ( f  #      the spans tile the window
@@ -19,6 +20,7 @@ class Shuffled:
     span: int = 1  # 1 leaves the text as it is
     vocabulary = 257
     d_out = 256
+    holds_out = Code.holds_out
 
     def __post_init__(self):
         if self.span < 1 or self.code.context % self.span:
@@ -28,12 +30,15 @@ class Shuffled:
     def length(self):
         return self.code.context + 1
 
+    def marks(self):
+        return self.code.marks()
+
     def batch(self, generator, size):
         return self._asked(*self.code.batch(generator, size), generator)
 
-    def validation(self, windows, seed=0):
+    def validation(self, size, seed=0):
         """Windows of the validation text, the same for every model."""
-        return self._asked(*self.code.validation(windows, seed), torch.Generator().manual_seed(seed))
+        return self._asked(*self.code.validation(size, seed), torch.Generator().manual_seed(seed))
 
     def _asked(self, text, following, generator):
         spans = text.unflatten(1, (-1, self.span))

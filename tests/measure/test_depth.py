@@ -24,7 +24,6 @@ from lab.models.initialization import branch_weights, branches
 from lab.models.norms import Norm
 from lab.models.residuals import Residual
 from lab.recipes.timed_calls import saved_bytes
-from lab.tasks.chain import Chain
 from lab.training import TrainConfig, train
 
 VOCABULARY = 13
@@ -439,17 +438,6 @@ def test_early_exit_takes_the_first_sure_block_and_runs_no_more_than_needed():
 
 
 # Measures and training
-
-
-def test_the_entropies_of_a_chain_are_those_of_its_symbols():
-    task = Chain(length=2000)
-    tokens, targets = task.batch(torch.Generator().manual_seed(0), 32)
-    assert tokens.shape == targets.shape == (32, 2000) and torch.equal(tokens[:, 1:], targets[:, :-1])
-    share = torch.bincount(tokens.flatten(), minlength=16).double() / tokens.numel()
-    close(share, task.stationary, 0.01)
-    assert -(share * share.log()).sum().item() == pytest.approx(task.unigram_entropy, abs=0.02)
-    surprise = -task.transitions[tokens, targets].log().mean().item()
-    assert surprise == pytest.approx(task.entropy, abs=0.02) and task.entropy < task.unigram_entropy - 0.5
 
 
 def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe, mass_on
 from lab.models import ModelConfig, Transformer
-from lab.tasks.code import Code, annotate, last_uses
+from lab.tasks.code import Code
 
 
 def random_maps(b, h, n, seed=0):
@@ -174,16 +174,6 @@ def test_kept_logits_are_those_behind_the_weights():
     for raw, weights in zip(logits, probe.maps, strict=True):
         torch.testing.assert_close(raw.masked_fill(future, -torch.inf).softmax(-1).float(), weights, rtol=0, atol=1e-5)
         assert torch.linalg.matrix_rank(raw).max() <= 4
-
-
-def test_last_uses_point_from_a_name_to_the_same_name_before():
-    text = b"alpha = 1\nfor beta in alpha:\n    \xc3\xa9 = alpha  # alpha\n    'alpha', \xc3\xa9\n"
-    kind, _ = annotate(text)
-    found = last_uses(text, kind)
-    pairs = {(int(i), int(found[i])) for i in (found >= 0).nonzero()[0]}
-    first, second, third = (text.find(b"alpha", start) + 4 for start in (0, 10, 35))
-    accent = text.find(b"\xc3\xa9") + 1
-    assert pairs == {(second, first), (third, second), (text.rfind(b"\xc3\xa9") + 1, accent)}
 
 
 def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():

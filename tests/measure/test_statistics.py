@@ -146,6 +146,45 @@ def test_spread_ratio_covers_the_truth_for_normal_samples():
             statistics.spread_ratio(a, b)
 
 
+# Leukaemia with and without maintenance, weeks in remission (Miller 1997; R's survival::aml)
+MAINTAINED = [9, 13, 13, 18, 23, 28, 31, 34, 45, 48, 161], [1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0]
+OTHERS = [5, 5, 8, 8, 12, 16, 23, 27, 30, 33, 43, 45], [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_published_medians_and_log_rank():
+    there, without = statistics.median_time(*MAINTAINED), statistics.median_time(*OTHERS)
+    assert (there.effect, there.low, there.high, there.n) == (31, 13, inf, 11)
+    assert (without.effect, without.low, without.high, without.n) == (23, 5, 33, 12)
+    assert statistics.log_rank(*MAINTAINED, *OTHERS) == pytest.approx(0.0653, abs=5e-5)
+    assert statistics.log_rank(*OTHERS, *MAINTAINED) == pytest.approx(0.0653, abs=5e-5)
+
+
+def test_runs_that_ended_without_the_mark_say_at_least():
+    assert statistics.median_time([3, 4, 5, 5, 5], [1, 1, 0, 0, 0]).effect == inf
+    assert statistics.median_time([100], [False]) == statistics.Interval(inf, inf, inf, 1)
+    three = statistics.median_time([700, 300, 500], [True] * 3)
+    assert (three.effect, three.low, three.high) == (500, 300, inf)
+    assert statistics.log_rank([9, 9], [0, 0], [9, 5], [0, 0]) == 1
+    assert (
+        statistics.log_rank([1, 2, 2, 3], [1] * 4, [9] * 4, [0] * 4)
+        < 0.05
+        < statistics.log_rank([1, 2, 9, 9], [1, 1, 0, 0], [2, 3, 9, 9], [1, 1, 0, 0])
+    )
+    with pytest.raises(ValueError, match="2 times need as many"):
+        statistics.median_time([1, 2], [True])
+    with pytest.raises(ValueError, match="times must be"):
+        statistics.median_time([1, inf], [True, False])
+
+
+def test_the_interval_of_a_median_covers_the_truth_where_runs_are_cut_off():
+    rng, inside = np.random.default_rng(6), []
+    for _ in range(1000):
+        times, cap = rng.exponential(1 / np.log(2), 12), rng.uniform(0.5, 4, 12)  # the median is 1
+        found = statistics.median_time(np.minimum(times, cap), times <= cap)
+        inside.append(found.low <= 1 <= found.high)
+    assert 0.93 <= np.mean(inside) <= 0.99
+
+
 def runs(**changes):
     table = pd.DataFrame(
         {

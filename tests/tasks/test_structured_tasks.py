@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lab.models.sparse import Linked, Periodic, SameSpeaker, Tree
-from lab.tasks.definitions import SIGNS, Definitions, tokens_and_parents
+from lab.tasks.definitions import SIGNS, Definitions
 from lab.tasks.dialogue import Dialogue
 from lab.tasks.document import Document
+from lab.tasks.labels import tokens_and_parents
 from lab.tasks.pairs import Pairs
 from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, quantised, squared_error, weekly_co2
 
@@ -59,7 +60,7 @@ def test_a_dialogue_by_reading_it():
 
 
 def test_marks_of_code_by_reading_them():
-    task = Definitions(names=6, marks=4, windows=60)
+    task = Definitions(names=6, values=4, windows=60)
     gold = task.annotated(generator(), 300)
     first, brackets = len(SIGNS), len(SIGNS) + 6 * 5
     names_asked = brackets_asked = 0
@@ -96,13 +97,9 @@ def test_held_out_code_is_other_code():
     assert sum(tuple(row) in rows for row in held["source"].tolist()) < 20
 
 
-def test_parents_are_those_of_the_syntax_tree():
+def test_the_tree_above_a_token_leads_to_the_root():
     spelled, parent = tokens_and_parents("def f(a, é):\n    x = g(é)[0]\n    return x + a\n".encode())
-    heads = {spelled[t] + str(t): spelled[p] if p >= 0 else None for t, p in enumerate(parent)}
-    assert spelled[:4] == ["def", "f", "(", "a"]
-    assert heads["f1"] == heads["a3"] == heads["x9"] == heads["return19"] == "def" and heads["def0"] is None
-    assert heads["g11"] == "x" and heads["é13"] == "g" and heads["x20"] == "return" and heads["a22"] == "x"
-    up = Tree(torch.from_numpy(parent)[None]).dense(len(parent), len(parent))[0, 0]
+    up = Tree(torch.tensor([parent])).dense(len(parent), len(parent))[0, 0]
     assert {spelled[k] for k in up[13].nonzero().flatten()} == {"g", "x", "def"}
 
 

@@ -1,0 +1,101 @@
+"""Learned marks: what tables of short contexts make of the very text that a run read.
+
+A model that stays above the mark of a trigram table has learnt less than two tokens of context are worth.
+"""
+
+import numpy as np
+import pandas as pd
+
+
+class Tables:
+    """Tables of a token after 0, 1, ... `order` - 1 tokens, smoothed by Witten and Bell's rule.
+
+        p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
+
+    c counts, t(h) is how many different tokens followed h, h' is h without its first token; after the empty context
+    stands the uniform distribution. A context that was never read has the odds of h' (Witten & Bell 1991, method C;
+    Chen & Goodman 1998, §2.5).
+
+    `read` is what a run read, (windows, length) whole numbers 0..vocabulary-1, tokens and the last target; a whole text
+    is one window. The first token of a window is context only, as it was to the run. ValueError for other shapes or
+    tokens, for windows shorter than `order`, and where `order` tokens have 2^63 spellings or more.
+    """
+
+    def __init__(self, read, order=4, vocabulary=256):
+        if order < 1 or vocabulary**order >= 2**63:
+            raise ValueError(f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}")
+        self.order, self.vocabulary = order, vocabulary
+        self._pairs, self._contexts = [], []  # by length of context: (spellings, counts), (spellings, counts, kinds)
+        codes = self._codes(read)
+        if codes[0].shape[1] < order - 1 or not codes[0].size:
+            raise ValueError(f"windows of {codes[0].shape[1] + 1} tokens are too short for order {order}")
+        for n in range(order):
+            seen, count = np.unique(codes[n][:, max(0, n - 1) :], return_counts=True)
+            context, begins = np.unique(seen // vocabulary, return_index=True)
+            kinds = np.diff(begins, append=len(seen))
+            self._pairs.append((seen, count))
+            self._contexts.append((context, np.add.reduceat(count, begins), kinds))
+
+    def losses(self, windows):
+        """Nats of every token but the first of windows (b, t + 1), by order 1.. `order`: an array (order, b, t).
+
+        The first tokens of a window have the shorter contexts that it holds.
+        """
+        return -np.log(self._probabilities(self._codes(windows)))
+
+    def distribution(self, context):
+        """Odds of the next token after contexts (b, n), n >= 1, by order: an array (order, b, vocabulary)."""
+        context = self._checked(context)
+        last = np.arange(self.vocabulary)
+        codes = self._codes(np.column_stack([context.repeat(self.vocabulary, 0), np.tile(last, len(context))]))
+        ends = [code[:, -1:] for code in codes]
+        return self._probabilities(ends, whole=context.shape[1]).reshape(self.order, len(context), self.vocabulary)
+
+    def _probabilities(self, codes, whole=None):
+        p, by_order = np.full(codes[0].shape, 1 / self.vocabulary), []
+        for n, code in enumerate(codes):
+            (seen, count), (contexts, total, kinds) = self._pairs[n], self._contexts[n]
+            at, known = _found(contexts, code // self.vocabulary)
+            total, kinds = total[at] * known, kinds[at] * known
+            at, known = _found(seen, code)
+            longer = (count[at] * known + kinds * p) / np.maximum(total + kinds, 1)
+            short = np.arange(1, code.shape[1] + 1) < n if whole is None else whole < n
+            p = np.where((total == 0) | short, p, longer)
+            by_order.append(p)
+        return np.stack(by_order)
+
+    def _codes(self, windows):
+        """For n = 0.. order - 1: spelling of each token but the first with the n before it, as one number, (b, t)."""
+        windows, by_length = self._checked(windows), []
+        code = windows[:, 1:].copy()
+        for n in range(self.order):
+            if n:
+                code = code.copy()
+                code[:, n - 1 :] += windows[:, : max(0, windows.shape[1] - n)] * self.vocabulary**n
+            by_length.append(code)
+        return by_length
+
+    def _checked(self, windows):
+        windows = np.asarray(windows)
+        if windows.ndim != 2 or 0 in windows.shape or not np.issubdtype(windows.dtype, np.integer):
+            raise ValueError(f"windows must be whole numbers (windows, length), got {windows.dtype} {windows.shape}")
+        if windows.min() < 0 or windows.max() >= self.vocabulary:
+            raise ValueError(f"tokens {windows.min()}..{windows.max()} are not all among 0..{self.vocabulary - 1}")
+        return windows.astype(np.int64)
+
+
+def table_marks(read, asked, order=4, vocabulary=256):
+    """Mean nats a token of the windows `asked`, by order 1.. `order`, of tables of the windows `read`: a Series.
+
+    Both as in Tables: (windows, length + 1), tokens and the last target. Compare with a run that read the one and was
+    measured on the other.
+    """
+    losses = Tables(read, order, vocabulary).losses(asked)
+    return pd.Series(losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats")
+
+
+def _found(sorted_codes, codes):
+    """Places of codes among the sorted ones, and whether they are there."""
+    at = np.searchsorted(sorted_codes, codes)
+    at[at == len(sorted_codes)] = 0
+    return at, sorted_codes[at] == codes

@@ -1,0 +1,112 @@
+"""Gold labels of Python source: what every byte is, and what belongs together. By tokenize and ast.
+
+They are the same under every Python that reads the source. Before 3.12 tokenize takes an f-string as one string and
+from then on looks inside: here it is always one string. Needs nothing but the standard library.
+"""
+
+import ast
+import io
+import keyword
+import re
+import tokenize
+from bisect import bisect_left
+from itertools import accumulate
+
+KINDS = ("blank", "name", "keyword", "number", "string", "comment", "operator")
+PAIRS = {")": "(", "]": "[", "}": "{"}
+_NAMED = {
+    tokenize.NAME: "name", tokenize.NUMBER: "number", tokenize.STRING: "string", tokenize.COMMENT: "comment",
+    tokenize.OP: "operator",
+}  # fmt: skip
+_OPENS, _CLOSES = (getattr(tokenize, name, None) for name in ("FSTRING_START", "FSTRING_END"))  # from 3.12 on
+
+
+def annotate(text):
+    """Kind of every byte of Python source given as bytes (index in KINDS), and {closing bracket: the one it closes}.
+
+    Brackets are positions in bytes; those inside a string are text. SyntaxError where the source does not parse.
+    """
+    ast.parse(text)
+    kinds, openers, stack = bytearray(len(text)), {}, []
+    for kind, string, first, last in _tokens(text):
+        name = _NAMED.get(kind)
+        if name is None:
+            continue
+        if name == "name" and keyword.iskeyword(string):
+            name = "keyword"
+        kinds[first:last] = bytes([KINDS.index(name)]) * (last - first)
+        if name == "operator" and string in PAIRS.values():
+            stack.append(first)
+        elif name == "operator" and string in PAIRS:
+            openers[first] = stack.pop()
+    return bytes(kinds), openers
+
+
+def last_uses(text, kinds):
+    """{last byte of a name: that of the name's use before it}; kinds as annotate gives them."""
+    found, seen = {}, {}
+    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names never touch
+        spelled, last = text[slice(*name.span())], name.end() - 1
+        if spelled in seen:
+            found[last] = seen[spelled]
+        seen[spelled] = last
+    return found
+
+
+def tokens_and_parents(text):
+    """The tokens of Python source given as bytes, and for each the first token of the syntax node around it, or -1.
+
+    Numbers and strings are "#other", the end of a statement is "#newline"; comments are left out.
+    """
+    tree, spelled, places, at = ast.parse(text), [], [], []
+    for kind, string, first, _ in _tokens(text):
+        if kind == tokenize.NEWLINE:
+            spelled.append("#newline")
+        elif kind in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING):
+            places.append(len(spelled))
+            at.append(first)
+            spelled.append(string if kind in (tokenize.NAME, tokenize.OP) else "#other")
+    starts, parent = _line_starts(text), [-1] * len(spelled)
+    waiting = [(tree, -1)]
+    while waiting:  # a node before the nodes in it, which know better
+        node, head = waiting.pop()
+        if hasattr(node, "end_lineno"):
+            first = bisect_left(at, starts[node.lineno - 1] + node.col_offset)
+            stop = bisect_left(at, starts[node.end_lineno - 1] + node.end_col_offset)
+            if first < stop and (own := places[first]) != head:
+                for inside in places[first:stop]:
+                    parent[inside] = own
+                parent[own] = head
+                head = own
+        if not isinstance(node, ast.JoinedStr):
+            waiting += [(child, head) for child in reversed(list(ast.iter_child_nodes(node)))]
+    return spelled, parent
+
+
+def _tokens(text):
+    """(type, string, first byte, byte after the last) of each token; an f-string is one STRING."""
+    starts, lines = _line_starts(text), text.splitlines(keepends=True)
+    decoded = [line.decode() for line in lines]
+
+    def byte(row, column):  # tokenize counts characters
+        if row > len(lines):
+            return len(text)
+        return starts[row - 1] + len(decoded[row - 1][:column].encode())
+
+    depth = first = 0  # f-strings around the token, and where the outermost began
+    for token in tokenize.generate_tokens(io.StringIO("".join(decoded), newline="").readline):
+        if token.type == _OPENS:
+            if not depth:
+                first = byte(*token.start)
+            depth += 1
+        elif token.type == _CLOSES:
+            depth -= 1
+            if not depth:
+                yield tokenize.STRING, "", first, byte(*token.end)
+        elif not depth:
+            yield token.type, token.string, byte(*token.start), byte(*token.end)
+
+
+def _line_starts(text):
+    """Position of the first byte of each line."""
+    return [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]

@@ -1,0 +1,107 @@
+"""Windows of text against the text they are cut from, and their gold against what it points to."""
+
+import pytest
+import torch
+
+from lab.tasks.code import Code
+from lab.tasks.corpus import read_corpus, split
+from lab.tasks.labels import KINDS
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i in range(40):
+        text = f"# file {i}\nvalue_{i} = [{i}, ({i} + 1)]\n" * (i + 3)
+        (tmp_path / f"module_{i:02}.py").write_text(text, "utf-8")
+    return tmp_path
+
+
+def test_targets_are_the_tokens_one_byte_on(folder):
+    task = Code(context=16, path=str(folder))
+    train, validation = (b"\n".join(part.values()) for part in split(read_corpus(task.path)[0]))
+    for (tokens, targets), text in ((task.batch(generator(), 30), train), (task.validation(30), validation)):
+        assert tokens.shape == targets.shape == (30, 16)
+        assert torch.equal(tokens[:, 1:], targets[:, :-1])
+        for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
+            assert bytes([*row, target[-1]]) in text
+    assert torch.equal(task.validation(30)[0], task.validation(30)[0])
+    assert not torch.equal(task.validation(30)[0], task.validation(30, seed=1)[0])
+
+
+def test_every_window_can_be_drawn_the_last_one_too(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(20)) * 2)
+    task = Code(context=16, path=str(tmp_path / "a"), validation_share=0.5)
+    starts = {tuple(row.tolist()) for row in task.batch(generator(), 200)[0]}
+    assert starts == {tuple(range(i, i + 16)) for i in range(4)}
+
+
+@pytest.mark.parametrize("path", ["no/such/folder", "/no/such/file.txt"])
+def test_a_missing_text_is_named(path):
+    with pytest.raises(FileNotFoundError, match=path):
+        Code(path=path).batch(generator(), 1)
+
+
+def test_a_task_has_the_text_that_its_hash_names(folder):
+    old, waiting = (Code(context=16, path=str(folder)) for _ in range(2))
+    drawn, kept = old.batch(generator(), 8)[0], waiting.hash
+    (folder / "module_00.py").write_text("changed = 1\n" * 500)
+    new = Code(context=16, path=str(folder))
+    assert new.hash != old.hash == kept and not torch.equal(new.batch(generator(), 8)[0], drawn)
+    assert torch.equal(old.batch(generator(), 8)[0], drawn) and torch.equal(waiting.batch(generator(), 8)[0], drawn)
+    asked = Code(context=16, path=str(folder), validation_share=0.2)
+    assert asked.hash == new.hash
+    (folder / "module_00.py").unlink()
+    with pytest.raises(RuntimeError, match="changed while it was in use"):
+        asked.batch(generator(), 8)
+
+
+def test_too_short_a_text_is_named(tmp_path):
+    (tmp_path / "tiny.txt").write_text("too short")
+    with pytest.raises(ValueError, match="tiny.txt.*bytes, too few"):
+        Code(path=str(tmp_path / "tiny.txt")).batch(generator(), 1)
+
+
+def test_frequencies_and_entropy_are_those_of_the_text(tmp_path):
+    (tmp_path / "ab").write_bytes(b"ab" * 9 * 10 + b"aaab" * 5)
+    task = Code(context=4, path=str(tmp_path / "ab"))
+    assert task.log_frequency.exp().sum().item() == pytest.approx(1, abs=1e-6)
+    assert task.log_frequency[ord("a")].item() == pytest.approx(torch.tensor(91 / (180 + 256)).log().item(), abs=1e-6)
+    assert task.log_frequency[ord("z")].item() == pytest.approx(torch.tensor(1 / (180 + 256)).log().item(), abs=1e-6)
+    p = torch.tensor([0.75, 0.25])
+    assert task.unigram_entropy == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
+
+
+def test_annotated_windows_carry_the_labels_of_their_text(folder):
+    (folder / "module_00.py").write_text("def broken(:\n" * 20)
+    got = Code(context=24, path=str(folder)).annotated(60)
+    assert {"tokens", "targets", "kind", "opener"} <= set(got) and {part.shape for part in got.values()} == {(60, 24)}
+    assert torch.equal(got["tokens"][:, 1:], got["targets"][:, :-1])
+    pairs = 0
+    for row, opener in zip(got["tokens"].tolist(), got["opener"].tolist(), strict=True):
+        for t, o in enumerate(opener):
+            if o >= 0:
+                pairs += 1
+                assert o < t and chr(row[o]) + chr(row[t]) in ("()", "[]", "{}")
+                assert row[o:t].count(row[o]) - row[o:t].count(row[t]) == 1, "balanced in between"
+            elif chr(row[t]) in ")]}":  # its partner lies before the window
+                assert row[:t].count(ord({")": "(", "]": "["}[chr(row[t])])) <= row[:t].count(row[t])
+    assert pairs > 50
+    comment = got["kind"] == KINDS.index("comment")
+    assert comment.any() and comment[got["tokens"] == ord("#")].all()
+
+
+def test_the_text_that_stands_by_itself_can_be_annotated():
+    got = Code(context=64).annotated(200)
+    assert set(got["kind"].unique().tolist()) == set(range(len(KINDS)))
+    closing = sum((got["tokens"] == ord(c)).sum() for c in ")]}")
+    assert 0.3 < (got["opener"] >= 0).sum() / closing <= 1
+
+
+def test_a_text_without_python_cannot_be_annotated(tmp_path):
+    (tmp_path / "prose.txt").write_text("It is raining. " * 100)
+    with pytest.raises(ValueError, match="no Python file"):
+        Code(context=8, path=str(tmp_path / "prose.txt")).annotated(2)
