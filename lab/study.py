@@ -19,9 +19,10 @@ import psutil
 from IPython.display import Markdown, display
 
 from lab import figures
-from lab.engine import parameters, provenance, runs, trials
+from lab.engine import checks, fingerprint, parameters, provenance, runs, trials
+from lab.engine.device import available
 from lab.engine.record import Record
-from lab.ledger import claims
+from lab.ledger import claims, rests
 from lab.tasks.corpus import corpus_hash
 
 KEPT = 3  # earlier runs by hand
@@ -177,6 +178,9 @@ class Study:
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
+        findings = self._check()
+        origins = checks.origins(self.used)
+        display(Markdown(checks.told(origins, findings)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
@@ -192,6 +196,8 @@ class Study:
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
+            "record": origins | {"checks": [str(each) for each in findings]},
+            "kinds": {name: fingerprint.kind_hash(name) for name in sorted(self._kinds())},
             **self._commit,
             **provenance.machine(),
         }
@@ -206,6 +212,23 @@ class Study:
         words = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]].style
         words = words.set_caption(runs.own_words(self.own)) if self.own else words
         return words.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+
+    def _check(self):
+        """Findings of the spot checks; what rests on a trial that does not come out as recorded is marked so."""
+        if not self.options.check or not any(each.origin == "record" for each in self.used):
+            return []
+        cursor = Path(self.options.store) / ".checked" / self.notebook.stem
+        findings = checks.spot_check(self.used, self.options.check, cursor, device=available(self.options.device))
+        wrong = {each.trial for each in checks.alarms(findings)}
+        behind = rests.sweeps_behind(self.notebook) if wrong else {}
+        for name, verdict in self._verdicts.items():
+            if wrong & behind.get(name, set()) or "all" in wrong:
+                note = f"{verdict.verdict} by the record, which a run here does not confirm. {verdict.note}"
+                self._verdicts[name] = verdict.model_copy(update={"verdict": claims.NOT_REPRODUCED, "note": note})
+        return findings
+
+    def _kinds(self):
+        return {name for each in self.used for name in each.body["kinds"]}
 
     def _seal(self):
         """run.json of a finished run, whose checksums then hold for what was added to it as well."""

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lab.engine import parameters, provenance, runs
-from lab.ledger.claims import NOT_RUN, VERDICTS, Verdict, ledger
+from lab.ledger.claims import JUDGED, NOT_RUN, Verdict, ledger
 from lab.measure.statistics import Interval
 from lab.study import MEANS, Guesses, Study, study
 
@@ -31,7 +31,7 @@ def test_without_guesses_nothing_is_said():
 
 
 def test_every_judgement_can_be_guessed():
-    assert set(MEANS) == set(VERDICTS) - {NOT_RUN, "open", "pending", "not judged"}
+    assert set(MEANS) == set(JUDGED)
     (form,) = Guesses(CLAIMS).form().children
     assert [box.description for box in form.children[1:]] == [claim.id for claim in CLAIMS]
 

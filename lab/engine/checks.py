@@ -75,6 +75,42 @@ def alarms(findings):
     return [each for each in faults if each.part != "all numbers" or len(faults) > 1 or checked.count(each.trial) == 1]
 
 
+def origins(used):
+    """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
+    counts, recorded = {"run": 0, "store": 0, "record": 0}, {}
+    for each in used:
+        counts[each.origin] += 1
+        if each.origin == "record":
+            labels = each.body["labels"]
+            name = ", ".join(str(labels[part]) for part in ("date", "machine", "commit") if labels.get(part))
+            recorded[name] = recorded.get(name, 0) + 1
+    states = {}
+    for each in used:
+        state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "keys": []})
+        state["keys"] += [each.key] if each.origin != "record" else []
+    arithmetics = len({each.body["arithmetic"] for each in used})
+    return {"ran_here": counts["run"], "kept_here": counts["store"], "recorded": counts["record"],
+            "recorded_by": recorded, "arithmetics": arithmetics, "trials": states}  # fmt: skip
+
+
+def told(origins, findings):
+    """The same as a sentence, with what the spot checks found."""
+    parts = [f"{origins['recorded']} recorded"] if origins["recorded"] else []
+    parts += [f"{origins['kept_here']} kept from earlier runs on this machine"] if origins["kept_here"] else []
+    parts += [f"{origins['ran_here']} run now"] if origins["ran_here"] else []
+    said = "Trials: " + (", ".join(parts) or "none") + "."
+    said += "".join(f" {n} by a run of {name}." for name, n in origins["recorded_by"].items())
+    if findings:
+        compared = {
+            part: sum(f.part == part for f in findings) for part in ("all digits", "all numbers", "the beginning")
+        }
+        how = ", ".join(f"{n} by {part}" for part, n in compared.items() if n)
+        faults = alarms(findings)
+        said += f" Run again here: {len(findings)} ({how}); " + (
+            "all as recorded." if not faults else f"{len(faults)} NOT as recorded: " + "; ".join(map(str, faults)))  # fmt: skip
+    return said
+
+
 def check(each, seeds, limit, device):
     """The `Finding` on one recorded trial, run again for at most `limit` seconds."""
     here = run_trial(each.trial, each.body["parameters"], device=device, threads=each.threads, until=limit)

@@ -347,14 +347,18 @@ def kind_hash(name):
     return variant and code_of(variant).digest
 
 
-def source_code(text, package=""):
-    """The `Code` of Python source as a whole, such as a notebook's cells; magics are allowed."""
+def parsed_cells(text):
+    """The syntax tree of a notebook's source; magics are allowed."""
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except SyntaxError:
         from IPython.core.inputtransformer2 import TransformerManager
 
-        tree = ast.parse(TransformerManager().transform_cell(text))
-    found = Code()
-    found._add_trees("", "source", [tree], package, Module(tree, package).target)
+        return ast.parse(TransformerManager().transform_cell(text))
+
+
+def source_code(text):
+    """The `Code` of Python source as a whole, such as a notebook's cells."""
+    found, tree = Code(), parsed_cells(text)
+    found._add_trees("", "source", [tree], "", Module(tree, "").target)
     return found

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from lab.engine.runs import project_root
 
-NOT_RUN = "not run at these values"
-VERDICTS = ("supported", "refuted", "inconclusive", "proved", "disproved", NOT_RUN, "open", "pending", "not judged")
+NOT_RUN, NOT_REPRODUCED = "not run at these values", "not reproduced here"
+JUDGED = ("supported", "refuted", "inconclusive", "proved", "disproved")
+VERDICTS = (*JUDGED, NOT_RUN, NOT_REPRODUCED, "open", "pending", "not judged")
 EXACT = ("theorem", "arithmetic", "structure")
 
 

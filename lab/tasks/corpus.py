@@ -37,9 +37,9 @@ def read_corpus(path=""):
     of the sha256 of names and contents. What has been read is kept as long as sizes and times of the files stay.
     FileNotFoundError if there is nothing at `path`; a warning if the installed packages are other versions.
     """
-    files, found = _read(path, _files(path))
-    trace.reads(f"corpus {path}".strip(), found)
-    return files, found
+    found = _read(path, _files(path))
+    trace.reads(f"corpus {path}".strip(), found[1])
+    return found
 
 
 def corpus_hash(path=""):
