@@ -116,6 +116,7 @@ class Job:
         Raises what papermill raises, and RuntimeError where a notebook of the project does not finish its study.
         """
         import papermill
+        from nbclient.exceptions import DeadKernelError
 
         aside = self.results / ".running" / self.folder.parent.name
         done = aside / self.notebook.stem
@@ -138,14 +139,18 @@ class Job:
                     None,  # papermill would write the file anew twice a cell
                     values,
                     kernel_name="python3",
+                    language="python",
                     progress_bar=False,
                     start_timeout=180,
                     kernel_manager_class=manager,
                     on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
                     cwd=self.notebook.parent,
                 )
-            except RuntimeError as error:  # the kernel died
-                error.add_note("\n".join(manager.aside.read_text(errors="replace").splitlines()[-20:]))
+            except DeadKernelError:
+                raise
+            except RuntimeError as error:  # it died before it answered, and may have said why
+                if manager.aside.exists():
+                    error.add_note("\n".join(manager.aside.read_text(errors="replace").splitlines()[-20:]))
                 raise
             except KeyboardInterrupt:
                 logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end

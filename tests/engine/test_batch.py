@@ -196,7 +196,7 @@ def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undi
 
 
 def test_ctrl_c_in_a_terminal_ends_without_a_traceback(undisturbed, job):
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials")
+    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "learned_codes", ignore_errors=True)
     process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--fresh"])
     kernel = kernel_of(process)
     wait_for(lambda: len(kernel.children(recursive=True)) >= 2)  # its workers
