@@ -33,6 +33,37 @@ def test_an_arc_for_every_weight_above_the_threshold():
     plt.close("all")
 
 
+def test_the_bytes_of_a_character_are_one_text_in_their_middle():
+    text = "a\u00e9 \u4e2d\U0001f600\n"  # of 1, 2, 1, 3, 4 and 1 bytes
+    wanted = [(0, "a"), (1.5, "\u00e9"), (3, "\u00b7"), (5, "\u4e2d"), (8.5, "\U0001f600"), (11, "\u00b7")]
+    assert charts.characters(list(text.encode())) == wanted
+    cut = list("\u4e2d".encode())
+    assert charts.characters([*cut[1:], 97, *cut[:2], 98]) == list(enumerate("\u00b7\u00b7a\u00b7\u00b7b")), (
+        "a window's ends"
+    )
+    assert charts.characters([195, "word", 169, None, 400]) == [
+        (0, "\u00b7"),
+        (1, "word"),
+        (2, "\u00b7"),
+        (4, "\u00b7"),
+    ]
+
+
+def test_axes_and_arcs_name_a_character_once():
+    tokens = list("x=\u00e9".encode())
+    table = charts.long_map(tokens, np.eye(4))
+    figure, (left, right, plain) = plt.subplots(1, 3)
+    charts.draw_map(left, table)
+    charts.draw_arcs(right, table, 0.3)
+    for ticks in (left.xaxis, left.yaxis):
+        assert [text.get_text() for text in ticks.get_ticklabels()] == ["x", "=", "\u00e9"]
+        assert ticks.get_ticklocs().tolist() == [0, 1, 2.5]
+    assert [(t.get_position()[0], t.get_text()) for t in right.texts] == [(0, "x"), (1, "="), (2.5, "\u00e9")]
+    charts.draw_map(plain, charts.long_map([3, 1, 2, 0], np.eye(4)))
+    assert "\u00b7" not in [text.get_text() for text in plain.xaxis.get_ticklabels()], "numbers that are no letters"
+    plt.close(figure)
+
+
 def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path):
     transformers = pytest.importorskip("transformers")
     from lab.pretrained import load
