@@ -10,7 +10,7 @@ import summary
 import torch
 from transformers import GPT2Config, GPT2Model
 
-from lab.measure import attention, cost, statistics
+from lab.measure import attention, statistics, timing
 from lab.measure.memory import peak_memory
 
 
@@ -50,7 +50,7 @@ def measure(n, d_model, repeats):
     tiny = (64, n, d_model)
     torch.testing.assert_close(torch.tensor(probed(*tiny)), torch.tensor(from_maps(*tiny)), atol=1e-5, rtol=1e-4)
     calls = {name: (lambda arm=arm: arm(n, n, d_model)) for name, arm in ARMS.items()}
-    table = cost.interleaved(calls, repeats, warmup=0)
+    table = timing.interleaved(calls, repeats, warmup=0)
     sizes = [(n, n, d_model)]
     table["peak_bytes"] = [peak_memory(ARMS[name], sizes, warmup_args=tiny)[0] for name in table.name]
     return table

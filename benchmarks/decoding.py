@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from lab import figures
 from lab.engine.arithmetic import fast
-from lab.measure import cost, statistics
+from lab.measure import statistics, timing
 from lab.models import ModelConfig, Transformer
 
 N_LAYERS, PROMPT, VOCABULARY, D_HEAD = 4, 16, 256, 32
@@ -65,7 +65,7 @@ def measure(d_model, batch, new, repeats):
         if call().shape != (batch, PROMPT + new):
             raise RuntimeError(f"{name} did not generate {new} tokens")
     calls["its products alone"] = products(d_model, prompt, new)
-    table = cost.interleaved(calls, repeats, warmup=0)
+    table = timing.interleaved(calls, repeats, warmup=0)
     table["tokens_per_second"] = batch * new / table.pop("seconds")
     return table.assign(d_model=d_model, batch=batch)
 

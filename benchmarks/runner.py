@@ -13,7 +13,7 @@ import pandas as pd
 import summary
 
 from lab.engine import runs, trials
-from lab.measure import cost, statistics
+from lab.measure import statistics, timing
 
 NOTEBOOK = "06_sinusoidal_rotation"
 
@@ -58,7 +58,7 @@ def measure(repeats, runs, count):
     workers = {"one worker": partial(sweep, 1, count), "two workers": partial(sweep, 2, count)}
     parts = [(workers, repeats), ({"lab --help": partial(command, "lab.cli", "--help")}, repeats)]
     parts += [({"lab run": lab_run, "papermill": papermill}, runs)] * (runs > 0)
-    return pd.concat([cost.interleaved(calls, times, warmup=0) for calls, times in parts])
+    return pd.concat([timing.interleaved(calls, times, warmup=0) for calls, times in parts])
 
 
 def verdicts(table):

@@ -16,7 +16,7 @@ from x_transformers import Decoder, TransformerWrapper
 
 from lab import figures
 from lab.engine.arithmetic import fast
-from lab.measure import cost, statistics
+from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.training import cross_entropy
@@ -108,7 +108,7 @@ def measure(d_model, repeats, tokens, targets):
     calls["its kernels alone"] = faster(kernels(d_model))
     a, b = torch.randn(2, PEAK, PEAK)
     calls["matrix product"] = faster(lambda: torch.mm(a, b))
-    table = cost.interleaved(calls, repeats, warmup=2)
+    table = timing.interleaved(calls, repeats, warmup=2)
     peak = table.name == "matrix product"
     table["tokens_per_second"] = (BATCH * CONTEXT / table.seconds).mask(peak)
     table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(peak, 2 * PEAK**3 / table.seconds)

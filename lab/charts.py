@@ -4,11 +4,14 @@ A map is kept in long form, a row for each pair of query and key that matters: q
 key_token, and whatever names tell it from other maps.
 """
 
+from itertools import zip_longest
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 LEAST = 0.005  # lighter weights are left out of tables
+DOT = "\u00b7"
 
 
 def long_map(tokens, weights, **names):
@@ -26,34 +29,62 @@ def dense_map(table):
     return full
 
 
+def characters(tokens):
+    """(place, text) of what tokens say along an axis: words as they are, bytes (numbers) as characters of UTF-8.
+
+    The bytes of one character are one text, in their middle. What has no picture, and a part of a character, is a dot;
+    None says nothing.
+    """
+    i, found = 0, []
+    while i < len(tokens):
+        width, text = next(((w, t) for w in (1, 2, 3, 4) if (t := _spelt(tokens[i : i + w]))), (1, DOT))
+        if tokens[i] is not None:
+            found.append((i + (width - 1) / 2, text))
+        i += width
+    return found
+
+
+def _spelt(tokens):
+    """The one word or character that tokens spell, None where they do not."""
+    if isinstance(tokens[0], str):
+        return tokens[0] if len(tokens) == 1 else None
+    try:
+        text = bytes(tokens).decode()
+    except (TypeError, ValueError):  # a word or a gap among them, no byte, a part of a character
+        return None
+    return None if len(text) != 1 else text if text.isprintable() and not text.isspace() else DOT
+
+
+def _along(table, side):
+    """The tokens of a table from position 0 on, queries or keys; None where none is known."""
+    known = dict(zip(table[side], table[f"{side}_token"], strict=True))
+    return [known.get(place) for place in range(max(known) + 1)]
+
+
 def draw_map(axis, table):
+    """A map with its tokens along both sides, where there is room for them and they can be written."""
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="key", ylabel="query")
     axis.locator_params(integer=True)
+    for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
+        texts = characters(_along(table, side))
+        if len(texts) <= 32 and any(text != DOT for _, text in texts):
+            ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family="monospace")
     axis.grid(False)
-
-
-def letter(token):
-    """How a token is written: words as they are, numbers as the byte they stand for, a dot where it has no picture."""
-    if isinstance(token, str):
-        return token
-    return chr(token) if 32 < token < 127 else "\u00b7"
 
 
 def draw_arcs(axis, table, threshold):
     """Tokens along a line, an arc from each query to every key with more weight than the threshold."""
-    tokens = dict(zip(table["query"], table.query_token, strict=True)) | dict(
-        zip(table.key, table.key_token, strict=True)
-    )
+    keys, queries = (_along(table, side) for side in ("key", "query"))
+    last = max(len(keys), len(queries)) - 1
     for row in table[table.weight > threshold].itertuples():
         middle, half = (row.query + row.key) / 2, max((row.query - row.key) / 2, 0.3)
         angle = np.linspace(0, np.pi, 30)
         axis.plot(middle + half * np.cos(angle), np.sqrt(half) * np.sin(angle), color="C0", lw=1, alpha=row.weight)
-    for position, token in tokens.items():
-        word = letter(token)
+    for position, word in characters([k if k is not None else q for k, q in zip_longest(keys, queries)]):
         turn = 90 if len(word) > 2 else 0
         axis.text(position, -0.2, word, ha="center", va="top", fontsize=7, family="monospace", rotation=turn)
-    axis.set(xlim=(-1, max(tokens) + 1), ylim=(-1, np.sqrt(max(tokens) / 2) + 0.3), yticks=[], xticks=[])
+    axis.set(xlim=(-1, last + 1), ylim=(-1, np.sqrt(last / 2) + 0.3), yticks=[], xticks=[])
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
 

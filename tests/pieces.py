@@ -1,5 +1,8 @@
-"""Small parts in double precision for the tests of the errata."""
+"""Parts that tests of several files share: small ones in double precision, maps, random checkpoints."""
 
+import copy
+
+import pytest
 import torch
 
 from lab.models import ModelConfig
@@ -23,3 +26,40 @@ def heads(kind="full", **fields):
 
 def norm(kind="layernorm", width=16):
     return Norm.build(kind, config(d_model=width)).double()
+
+
+def random_maps(b, h, n, seed=0):
+    """Causal attention weights (b, h, n, n)."""
+    scores = 2 * torch.randn(b, h, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+
+
+def uniform_maps(b, h, n):
+    """Causal attention weights that look anywhere alike (b, h, n, n)."""
+    return (torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1)[:, None]).expand(b, h, n, n)
+
+
+def tensors(b, h, g, q, k, d, seed=0):
+    """Query (b, h, q, d), key and value (b, g, k, d), and the generator that drew them."""
+    rng = torch.Generator().manual_seed(seed)
+    shapes = [(b, h, q, d), (b, g, k, d), (b, g, k, d)]
+    return [2 * torch.randn(shape, generator=rng) for shape in shapes], rng
+
+
+def huggingface(kind):
+    """(model, its twin that computes attention by hand) of transformers, tiny and random, with two layers."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config = {
+        "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4),
+        "bert": lambda: transformers.BertConfig(**sizes),
+        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
+    }[kind]()
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from uniform attention
+            parameter.mul_(10) if parameter.ndim == 2 else None
+    eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    return model, eager

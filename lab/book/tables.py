@@ -10,8 +10,8 @@ from scipy.stats import t as student
 from lab.ledger import claims, errata
 
 VERDICT_ZH = {"supported": "支持", "refuted": "反驳", "inconclusive": "未定", "proved": "证实", "disproved": "证伪",
-              "not run at these values": "此参数下未运行", "not reproduced here": "此处未能重现", "open": "开放", "pending": "待判",
-              "not judged": "未判"}  # fmt: skip
+              "not run at these values": "此参数下未运行", "not reproduced here": "此处未能重现",
+              "open": "开放", "pending": "待判", "not judged": "未判"}  # fmt: skip
 ROWS_SHOWN = 120  # of a table; the CSV beside it has all
 
 

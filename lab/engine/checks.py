@@ -105,9 +105,8 @@ def told(origins, findings):
             part: sum(f.part == part for f in findings) for part in ("all digits", "all numbers", "the beginning")
         }
         how = ", ".join(f"{n} by {part}" for part, n in compared.items() if n)
-        faults = alarms(findings)
-        said += f" Run again here: {len(findings)} ({how}); " + (
-            "all as recorded." if not faults else f"{len(faults)} NOT as recorded: " + "; ".join(map(str, faults)))  # fmt: skip
+        faults = "; ".join(map(str, alarms(findings)))
+        said += f" Run again here: {len(findings)} ({how}); {f'NOT as recorded: {faults}' if faults else 'all as recorded.'}"
     return said
 
 

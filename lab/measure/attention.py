@@ -10,75 +10,101 @@ of Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divid
 """
 
 import math
+import warnings
 from contextlib import contextmanager
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from scipy import integrate, stats
-from torch.overrides import TorchFunctionMode
+
+from lab.measure.probe import Calls, running_module
 
 
 @contextmanager
-def attention_probe(measures, *, keep_maps=False, block_bytes=16 * 2**20):
+def attention_probe(measures, *, real=None, model=None, keep_maps=False, block_bytes=16 * 2**20):
     """Measure every attention call inside: `with attention_probe([entropy]) as probe: model(x)`, `probe.table()`.
 
     measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 at least, rebuilt for
     as many queries at a time as fill block_bytes. keep_maps=True also keeps them in `probe.maps`, one (b, h, q, k)
     tensor for each call. What the model computes is unchanged.
 
+    real: booleans (b, k), False at padding, where sequences of several lengths stand in one batch. Each is measured as
+    if it had run alone: padded queries are left out, positions count the real tokens, and the mean is over all real
+    queries. Targets of `mass_on` remain indices into the padded batch. Without `real`, a mask that hides a key from all
+    queries of a sequence is taken for padding, and a UserWarning says so.
+
+    model: within which calling modules are named; the outermost one that is called, where none is given.
+
     Query positions are the last of the key positions 0..k-1, as with a cache; they start at 0 where queries outnumber
     keys. Rows that are masked entirely are 0 in the weights and left out of the mean.
 
-    Raises RuntimeError at the end where attention was not observed: no call, or one inside nn.MultiheadAttention (and
-    so nn.TransformerEncoder), which hides it.
+    Raises ValueError where `real` does not fit a call. RuntimeError at the end where attention was not observed: there
+    was no call, or nn.MultiheadAttention was asked for its weights, which it computes in its own way.
     """
-    probe = _Probe(measures, keep_maps, block_bytes)
-    with probe:
+    probe = _Probe(measures, real, keep_maps, block_bytes)
+    with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
         yield probe
-    if probe.hidden or not probe.calls:
+    if probe.padded:
+        warnings.warn("a mask hides padding, whose queries are in the means: give the probe real=", stacklevel=3)
+    if calls.hidden or not calls.count:
         raise RuntimeError(
-            f"attention was never observed: {probe.calls} calls of F.scaled_dot_product_attention, {probe.hidden} of "
-            "nn.MultiheadAttention, which hides its own; fused layers and hand-written attention cannot be seen either"
+            f"attention was never observed: {calls.count} calls of F.scaled_dot_product_attention, {calls.hidden} of "
+            'nn.MultiheadAttention past it. Load models of transformers with attn_implementation="sdpa", call '
+            "nn.MultiheadAttention with need_weights=False; attention written out by hand cannot be seen"
         )
 
 
-class _Probe(TorchFunctionMode):
-    def __init__(self, measures, keep_maps, block_bytes):
-        super().__init__()
+@contextmanager
+def kept_logits():
+    """Within, a list fills with the unmasked logits (b, h, q, k), in float64, of every attention call."""
+    logits = []
+
+    def keep(call):
+        key = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], 1).double()
+        logits.append((call.query.double() @ key.mT * (call.scale or call.query.shape[-1] ** -0.5)).detach())
+
+    with Calls(keep):
+        yield logits
+
+
+class _Probe:
+    def __init__(self, measures, real, keep_maps, block_bytes):
         self.measures = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
         if len(self.measures) < len(measures):
             raise ValueError(f"two measures share a name: {[m.__name__ for m in measures]}; use a mapping")
-        self.keep_maps, self.block_bytes = keep_maps, block_bytes
-        self.calls, self.hidden, self.maps, self.rows = 0, 0, [], []
+        if real is not None and (real.dtype != torch.bool or real.ndim != 2):
+            raise ValueError(f"real is booleans (b, k), True at tokens, not {real.dtype} {tuple(real.shape)}")
+        self.real, self.keep_maps, self.block_bytes = real, keep_maps, block_bytes
+        self.calls, self.maps, self.rows, self.padded = 0, [], [], False
 
     def table(self):
-        """One row per call, head and measure; value is the mean over batch and queries, empty where all are NaN."""
-        return pd.DataFrame(self.rows, columns=["call", "head", "measure", "value"])
+        """One row per call, head and measure, with the module that called; value is the mean over batch and queries,
+        empty where all are NaN."""
+        return pd.DataFrame(self.rows, columns=["call", "module", "head", "measure", "value"])
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is F.scaled_dot_product_attention:
-            self.observe(*args, **(kwargs or {}))
-        self.hidden += func is F.multi_head_attention_forward
-        return result
-
-    def observe(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            if hasattr(attn_mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
-                attn_mask = attn_mask._materialize(query.device)
-            for name, measure in self.measures.items():
-                if getattr(measure, "queries", math.inf) < query.shape[-2]:
-                    raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")
-            totals, blocks = [], _blocks(query, key, attn_mask, is_causal, scale, self.block_bytes)
-            for start, weights, empty, q_positions, k_positions in blocks:
+    @torch.no_grad()
+    def observe(self, call, module):
+        self.calls += 1
+        query, key, mask = call.query, call.key, call.attn_mask
+        if hasattr(mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
+            mask = mask._materialize(query.device)
+        for name, measure in self.measures.items():
+            if getattr(measure, "queries", math.inf) < query.shape[-2]:
+                raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")
+        self.padded = self.padded or (self.real is None and _shows_padding(mask, query, key))
+        totals = []
+        with torch.autocast(query.device.type, enabled=False):
+            for start, weights, empty, q_positions, k_positions in _blocks(
+                query, key, mask, call.is_causal, call.scale, self.block_bytes
+            ):
                 b, h, t, width = weights.shape
                 if self.keep_maps and start == 0:
                     self.maps.append(weights.new_zeros(b, h, query.shape[-2], key.shape[-2]))
                 if self.keep_maps:
                     self.maps[-1][:, :, start : start + t, :width] = weights
+                real = self.real_keys(call, b)
                 for name, measure in self.measures.items():
-                    values = measure(weights, q_positions, k_positions)
+                    values = _values(measure, weights, q_positions, k_positions, real)
                     if values.shape != (b, h, t):
                         raise ValueError(f"{name} returned {tuple(values.shape)}, not {(b, h, t)}")
                     counted = ~(values.isnan() | empty)
@@ -86,8 +112,42 @@ class _Probe(TorchFunctionMode):
         if totals:
             totals = torch.stack(totals).cpu().double().unflatten(0, (-1, len(self.measures))).sum(0)  # (measure, 2, h)
             for name, (total, count) in zip(self.measures, totals, strict=True):
-                self.rows.extend((self.calls, head, name, x) for head, x in enumerate((total / count).tolist()))
-        self.calls += 1
+                self.rows.extend((call.index, module, head, name, x) for head, x in enumerate((total / count).tolist()))
+
+    def real_keys(self, call, b):
+        """`real` where the call runs, or None. ValueError unless it says of all b sequences which keys are real."""
+        if self.real is None:
+            return None
+        q_len, k_len = call.query.shape[-2], call.key.shape[-2]
+        if self.real.shape != (b, k_len) or q_len > k_len:
+            raise ValueError(
+                f"real is {tuple(self.real.shape)}; call {call.index} has {b} sequences, {q_len} queries, {k_len} keys"
+            )
+        return self.real.to(call.query.device)
+
+
+def _shows_padding(mask, query, key):
+    """Whether a mask with a row for each sequence hides a key from all queries of one: in self-attention, or unlike
+    another sequence's (a window or an unfilled cache hides the same keys of all)."""
+    if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
+        return False
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    hidden = ~visible.any(2).any(1)  # (b, k)
+    return bool(hidden.any()) and (query.shape[-2] == key.shape[-2] or bool((hidden != hidden[:1]).any()))
+
+
+def _values(measure, weights, q_positions, k_positions, real):
+    """The measure of a block (b, h, t); with `real`, of each sequence without its padding, NaN at padded queries."""
+    if real is None:
+        return measure(weights, q_positions, k_positions)
+    if hasattr(measure, "queries"):  # its targets are indices into the batch
+        return measure(weights, q_positions, k_positions).masked_fill(~real[:, None, q_positions], torch.nan)
+    values = weights.new_full(weights.shape[:3], torch.nan)
+    for i, (keys, position) in enumerate(zip(real, real.cumsum(1) - 1, strict=True)):
+        q, k = keys[q_positions], keys[k_positions]
+        alone = weights[i : i + 1][:, :, q][..., k]
+        values[i, :, q] = measure(alone, position[q_positions[q]], position[k_positions[k]])[0]
+    return values
 
 
 def _blocks(query, key, mask, is_causal, scale, block_bytes):

@@ -1,16 +1,8 @@
-"""What a Transformer block costs: closed formulas, and the times they are held against.
+"""What a Transformer block costs, by closed formulas.
 
 n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward width, B batch, L layers.
 The formulas are plain arithmetic: numbers go in, or sympy symbols (where `causal` is False).
 """
-
-import random
-import time
-
-import pandas as pd
-import torch
-
-from lab import trace
 
 
 def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
@@ -87,55 +79,3 @@ def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
 def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
     """How many times faster g key-value heads decode than h, where only moved bytes cost time: an upper bound."""
     return decode_bytes(n, d, h, h, w, f, B=B, gated=gated) / decode_bytes(n, d, h, g, w, f, B=B, gated=gated)
-
-
-def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
-    """Wall-clock of every function in rounds of shuffled order: columns name, repeat, seconds, one row per call.
-
-    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians.
-    """
-    trace.clock("interleaved")
-    if not callables or repeats < 1:
-        raise ValueError("give at least one function and one repeat")
-    for function in callables.values():
-        for _ in range(warmup):
-            function()
-    order, names, rows = random.Random(seed), list(callables), []
-    for repeat in range(repeats):
-        for name in order.sample(names, len(names)):
-            rows.append((name, repeat, _seconds(callables[name])))
-    return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
-
-
-def machine_peaks(device="cpu") -> dict:
-    """The roofline of this machine, measured within a second: float32 matrix product and copy, best of ten.
-
-    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
-    """
-    trace.clock("machine_peaks")
-    size = 1024 if device == "cpu" else 8192
-    a, b = torch.ones(2, size, size, device=device)
-    source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
-    target = torch.empty_like(source)
-    calls = {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}
-    best = interleaved(calls, repeats=10).groupby("name")["seconds"].min()
-    return {
-        "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
-        "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _seconds(function):
-    _synchronize()
-    start = time.perf_counter()
-    function()
-    _synchronize()
-    return time.perf_counter() - start
-
-
-def _synchronize():
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
-        torch.mps.synchronize()

@@ -1,18 +1,90 @@
-"""What single heads do: silence them, compare their patterns, score them for a speciality (chapter §1.2).
+"""What single heads do: scored by their maps, silenced, blind to a key, set beside the others of their layer.
 
-Maps are attention weights (b, h, q, k), as the attention probe keeps them. Heads are named (call, head): the call of
-F.scaled_dot_product_attention within one forward, which is the layer in a decoder, and the query head.
+Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. A head is named by its
+layer, which is the call of attention within one forward, and its number among the query heads. Chapter §1.1.4, §1.2.
 """
 
-import math
 from contextlib import contextmanager
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
-from lab.measure.attention import attention_probe
+from lab.measure.maps import (
+    best_fixed_offset,
+    content_share,
+    distance_profile,
+    divergence,
+    effective_rank,
+    frequency_correlation,
+    hits,
+    mass,
+    offset_profile,
+    relative_distance,
+    relative_entropy,
+    uniform_mass,
+)
+from lab.measure.probe import Calls
+
+
+def head_table(maps, measures):
+    """One row per layer and head: layer, head, and a column for each of `measures`, {name: function from maps to (h,)}.
+
+    Rows are in order of layer, then head.
+    """
+    tables = []
+    for layer, weights in enumerate(maps):
+        columns = {name: measure(weights).tolist() for name, measure in measures.items()}
+        tables.append(pd.DataFrame({"layer": layer, "head": range(weights.shape[1])} | columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def head_scores(maps, queries, targets):
+    """Where heads look, in long form: layer, head, measure, value, and what uniform causal weights score, `uniform`.
+
+    queries (b, q): where distance and entropy are taken, over uniform ones; targets: {measure: pattern (b or 1, q, k)},
+    the mass on it. Previous token and content use all queries.
+    """
+    at = torch.arange(maps[0].shape[2], device=queries.device)
+    near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
+    patterns = {"within 3": near, "first token": (at == 0) & queries[..., None]}
+    patterns |= {"previous token": (at[:, None] - at == 1)[None]} | targets
+    uniform = {"distance": 1.0, "entropy": 1.0, "content": 0.0}
+    uniform |= {name: uniform_mass(pattern) for name, pattern in patterns.items()}
+    measures = {
+        "distance": lambda m: relative_distance(m, queries),
+        "entropy": lambda m: relative_entropy(m, queries),
+        "content": content_share,
+    } | {name: (lambda m, pattern=pattern: mass(m, pattern)) for name, pattern in patterns.items()}
+    table = head_table(maps, measures).melt(["layer", "head"], list(measures), "measure")
+    return table.sort_values("layer", kind="stable", ignore_index=True).assign(uniform=lambda t: t.measure.map(uniform))
+
+
+def specialities(maps, *, opener, log_frequency, shuffled):
+    """How far each head is a specialist, a row for each: of one distance, of brackets, of rare tokens, of nothing.
+
+    divergence: mean Jensen-Shannon divergence to the other heads of its layer, bits, NaN where there is none;
+    broadness: entropy over that of uniform rows; offset, offset_mass: the distance from 1 to t/2 that gets most weight,
+    and that weight; bracket_hits: share of closing brackets whose heaviest key is their opener (b, t), -1 for none;
+    bracket_baseline: the best fixed offset's; rarity, rarity_null: correlation of attention received with the tokens'
+    log frequency (b, t), and with those of a shuffled table.
+    """
+    everywhere = torch.ones(opener.shape, dtype=torch.bool, device=opener.device)
+    baseline = best_fixed_offset(opener)
+
+    def offsets(m):  # mass and offset; far ones have few queries
+        return offset_profile(m)[:, 1 : m.shape[2] // 2].max(-1)
+
+    measures = {
+        "divergence": lambda m: divergence(m).sum(1) / (m.shape[1] - 1),
+        "broadness": lambda m: relative_entropy(m, everywhere),
+        "offset": lambda m: offsets(m).indices + 1,
+        "offset_mass": lambda m: offsets(m).values,
+        "bracket_hits": lambda m: hits(m, opener),
+        "bracket_baseline": lambda m: torch.full((m.shape[1],), baseline),
+        "rarity": lambda m: frequency_correlation(m, log_frequency),
+        "rarity_null": lambda m: frequency_correlation(m, shuffled),
+    }
+    return head_table(maps, measures)
 
 
 @contextmanager
@@ -21,140 +93,130 @@ def silenced(heads, calls):
 
     Works in training too. LookupError at the end for heads that never occurred.
     """
-    mode = _Silence(heads, calls)
-    with mode:
-        yield
-    if missing := set(heads) - mode.met:
-        raise LookupError(f"never met heads {sorted(missing)} in {mode.calls} attention calls")
+    met = set()
 
-
-class _Silence(TorchFunctionMode):
-    def __init__(self, heads, calls):
-        super().__init__()
-        self.heads, self.per_forward, self.calls, self.met = set(heads), calls, 0, set()
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is not F.scaled_dot_product_attention:
-            return result
-        call, self.calls = self.calls % self.per_forward, self.calls + 1
-        off = [head for c, head in self.heads if c == call and head < result.shape[1]]
+    def silence(call):
+        number, h = call.index % calls, call.query.shape[1]
+        off = [head for layer, head in heads if layer == number and head < h]
         if not off:
-            return result
-        self.met |= {(call, head) for head in off}
-        keep = result.new_ones(result.shape[1])
+            return None
+        met.update((number, head) for head in off)
+        result = call()
+        keep = result.new_ones(h)
         keep[off] = 0
         return result * keep[:, None, None]
 
-
-def pattern_divergence(maps):
-    """Jensen-Shannon divergence between every two heads' patterns, mean over batch and queries, bits: (h, h)."""
-    h = maps.shape[1]
-    own = _entropy(maps)  # (b, h, q)
-    divergence = torch.zeros(h, h)
-    for i in range(h):
-        mixed = _entropy((maps[:, i : i + 1] + maps[:, i + 1 :]) / 2)
-        divergence[i, i + 1 :] = (mixed - (own[:, i : i + 1] + own[:, i + 1 :]) / 2).mean((0, 2)) / math.log(2)
-    return divergence + divergence.T
-
-
-def mean_divergence(maps):
-    """Mean of pattern_divergence over pairs of different heads, bits; NaN for a single head."""
-    h = maps.shape[1]
-    return pattern_divergence(maps).sum().item() / (h * (h - 1)) if h > 1 else math.nan
-
-
-def offset_profile(maps):
-    """Mean weight of each head on the key `offset` positions back, over queries that have one: (h, offsets)."""
-    return torch.stack([maps.diagonal(-offset, -2, -1).mean((0, 2)) for offset in range(maps.shape[2])], -1)
-
-
-def broadness(maps):
-    """Entropy of each row over that of a uniform one over the keys at hand, mean for each head, 0..1: (h,)."""
-    rows = torch.arange(1, maps.shape[2], device=maps.device)
-    return (_entropy(maps)[:, :, 1:] / (rows + 1).log()).mean((0, 2))
-
-
-def hits(maps, targets):
-    """Share of queries with a target (b, q), -1 for none, whose heaviest key is the target: (h,)."""
-    wanted = targets >= 0  # (b, q)
-    right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
-    return (right & wanted[:, None]).sum((0, 2)) / wanted.sum()
-
-
-def best_fixed_offset(targets):
-    """Share of targets that lie at the commonest distance: what a head that counts positions would hit."""
-    b, q = (targets >= 0).nonzero(as_tuple=True)
-    return torch.bincount(q - targets[b, q]).max().item() / len(q)
-
-
-def frequency_correlation(maps, log_frequency):
-    """Correlation of the attention that a key receives with its token's log frequency (b, k), for each head: (h,).
-
-    Attention received is over the keys' uniform share at each query; the mean at each position is removed first.
-    """
-    n = maps.shape[-1]
-    uniform = 1 / torch.arange(1, n + 1, device=maps.device)
-    received = (maps / uniform[:, None]).sum(2) / torch.arange(n, 0, -1, device=maps.device)  # (b, h, k)
-    received = (
-        (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)
-    )  # (h, b k); the last key has one query
-    frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
-    return F.cosine_similarity(received, frequency[None], dim=-1)
+    with Calls(silence) as seen:
+        yield
+    if missing := set(heads) - met:
+        raise LookupError(f"never met heads {sorted(missing)} in {seen.count} attention calls")
 
 
 @torch.no_grad()
-def head_table(model, tokens, *, opener, log_frequency):
-    """What each head of a decoder does on tokens (b, t): one row for each layer and head.
-
-    divergence: mean Jensen-Shannon divergence to the other heads of its layer, bits; broadness: entropy over that of a
-    uniform row; offset, offset_mass: the distance from 1 to t/2 that gets most weight, and that weight; bracket_hits:
-    share of closing brackets whose heaviest key is their opener (b, t), -1 for none; bracket_baseline: the best fixed
-    offset's; rarity, rarity_null: correlation of attention received with log frequency (256,) of the tokens, and with
-    shuffled ones.
-    """
-    with attention_probe([], keep_maps=True) as probe:
-        model(tokens)
-    shuffled = log_frequency[torch.randperm(len(log_frequency), generator=torch.Generator().manual_seed(0))]
-    tables = []
-    for layer, maps in enumerate(probe.maps):
-        h = maps.shape[1]
-        mass, offset = offset_profile(maps)[:, 1 : maps.shape[2] // 2].max(-1)  # far ones have few queries
-        columns = {
-            "layer": torch.full((h,), layer),
-            "head": torch.arange(h),
-            "divergence": pattern_divergence(maps).sum(1) / (h - 1) if h > 1 else torch.full((1,), math.nan),
-            "broadness": broadness(maps),
-            "offset": offset + 1,
-            "offset_mass": mass,
-            "bracket_hits": hits(maps, opener),
-            "bracket_baseline": torch.full((h,), best_fixed_offset(opener)),
-            "rarity": frequency_correlation(maps, log_frequency[tokens]),
-            "rarity_null": frequency_correlation(maps, shuffled[tokens]),
-        }
-        tables.append(pd.DataFrame({name: column.tolist() for name, column in columns.items()}))
-    return pd.concat(tables, ignore_index=True)
+def silencing_costs(losses, layers, heads):
+    """What every loss of losses(), {name: number}, gains with each head silenced alone: layer, head, measure, value."""
+    whole, rows = losses(), []
+    for layer, head in [(layer, head) for layer in range(layers) for head in range(heads)]:
+        with silenced([(layer, head)], layers):
+            rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
+    return pd.DataFrame(rows, columns=["layer", "head", "measure", "value"])
 
 
-def removal_costs(loss, table, calls):
-    """`table` (layer, head, ...) with the cost of removing heads, in the unit of loss() (a function of nothing).
+@torch.no_grad()
+def pruning_costs(loss, layers, heads):
+    """What loss(), a number, gains without heads, a row for each: layer, head and
 
-    removal_cost: with this head alone silenced; importance_rank: 0 for the least costly; pruned_cost: with this one and
+    removal_cost: with this one alone silenced; importance_rank: 0 for the least costly; pruned_cost: with this one and
     all less costly ones silenced together.
     """
-    heads = list(zip(table["layer"], table["head"], strict=True))
-    whole = loss()
-
-    def cost(off):
-        with silenced(off, calls):
-            return loss() - whole
-
-    table = table.assign(removal_cost=[cost([head]) for head in heads])
+    table = silencing_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
+    table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
-    order = [heads[i] for i in table.removal_cost.to_numpy().argsort(kind="stable")]
-    table["pruned_cost"] = [cost(order[: rank + 1]) for rank in table.importance_rank]
-    return table
+    order = table.sort_values("importance_rank")[["layer", "head"]].itertuples(index=False, name=None)
+    order, whole, costs = list(order), loss(), []
+    for rank in table.importance_rank:
+        with silenced(order[: rank + 1], layers):
+            costs.append(loss() - whole)
+    return table.assign(pruned_cost=costs)
 
 
-def _entropy(p):
-    return -torch.xlogy(p, p).sum(-1)  # nats
+@contextmanager
+def hidden_keys(layer, calls):
+    """Within, the last query of row i of the batch is blind to key i, in call `layer` of the `calls` of a forward.
+
+    One sequence, copied as often as it has keys, so shows what each key adds to the last prediction. Causal only.
+    """
+
+    def hide(call):
+        if call.index % calls != layer:
+            return None
+        b, q, k = len(call.query), call.query.shape[2], call.key.shape[2]
+        rows, mask = torch.arange(b, device=call.query.device), call.attn_mask
+        seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
+        if mask is not None:
+            seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)
+        seen[rows, :, -1, rows] = False
+        bias = 0 if mask is None or mask.dtype == torch.bool else mask
+        hidden = torch.zeros_like(seen, dtype=call.query.dtype).masked_fill(~seen, -torch.inf)
+        return call(attn_mask=hidden + bias, is_causal=False)
+
+    with Calls(hide):
+        yield
+
+
+@torch.no_grad()
+def key_effects(predict, tokens, maps):
+    """What the last prediction loses with each key: sequence, layer, key, weight (mean over heads), effect.
+
+    effect: divergence KL(whole || key hidden), nats. predict(tokens (b, t)) gives logits (b, t, classes); give it in
+    float64, since most effects lie below the rounding of float32 and would be ranked by it. Causal models whose layers
+    call attention once each; `maps` are theirs on the tokens (b, t).
+    """
+    parts = []
+    for i, sequence in enumerate(tokens):
+        whole = predict(sequence[None])[0, -1].log_softmax(-1)
+        for layer, m in enumerate(maps):
+            with hidden_keys(layer, len(maps)):
+                without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
+            effect, weight = (whole.exp() * (whole - without)).sum(-1), m[i, :, -1].mean(0)
+            columns = {"key": range(len(weight)), "weight": weight.tolist(), "effect": effect.tolist()}
+            parts.append(pd.DataFrame({"sequence": i, "layer": layer} | columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def distances(maps, queries, bins):
+    """Weight by distance, mean over heads and `queries` (b, q), and that of uniform weights: layer, at, value, uniform.
+
+    bins: edges in tokens; a row for each but the last, which closes the last bin.
+    """
+    flat = torch.ones_like(maps[0][:, :1]).tril()
+    flat = distance_profile(flat / flat.sum(-1, keepdim=True), queries, bins)[0].tolist()
+    rows = []
+    for layer, m in enumerate(maps):
+        found = distance_profile(m, queries, bins).mean(0).tolist()
+        rows += list(zip([layer] * len(found), bins, found, flat, strict=False))
+    return pd.DataFrame(rows, columns=["layer", "at", "value", "uniform"])
+
+
+def head_divergences(maps):
+    """How alike the heads of a layer are, in bits of divergence, on the same input and on another one: layer, measure,
+    value.
+
+    The second is the null: what heads share there is position, not content. Layers of one head have NaN.
+    """
+    rows = []
+    for layer, m in enumerate(maps):
+        pairs = ~torch.eye(m.shape[1], dtype=torch.bool, device=m.device)
+        for measure, others in (("same input", m), ("another input", m.roll(1, 0))):
+            rows.append((layer, measure, divergence(m, others)[pairs].mean().item()))
+    return pd.DataFrame(rows, columns=["layer", "measure", "value"])
+
+
+def ranks(matrices, name):
+    """Largest numerical rank and mean effective rank of (b, h, q, k) matrices, one entry a layer."""
+    rows = []
+    for layer, m in enumerate(matrices):
+        numerical = torch.linalg.matrix_rank(m.double())
+        rows.append((layer, f"rank of {name}", numerical.max().item()))
+        rows.append((layer, f"effective rank of {name}", effective_rank(m).mean().item()))
+    return pd.DataFrame(rows, columns=["layer", "measure", "value"])

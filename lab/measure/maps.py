@@ -1,18 +1,39 @@
-"""Where heads look, against looking anywhere: targets, uniform baselines, similarity, rank, hidden keys.
+"""What maps of attention show: where heads look against looking anywhere, how alike they are, their rank.
 
-Targets are boolean patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too.
-Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them.
+Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them. Targets are boolean
+patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too. Queries are booleans
+(b, q). What comes back is a number a head, (h,), unless it says otherwise.
 """
 
 import base64
 import math
-from contextlib import contextmanager
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
+
+
+@torch.no_grad()
+def weights_of(mixers, run):
+    """Maps of every module of `mixers` while run() goes on, whatever it makes of its scores.
+
+    A mixer takes q (b, h, t, d), k and v (b, g, t, d) and keywords, and returns weighted means of the values: of unit
+    vectors these are the weights. Unlike a probe this sees attention outside F.scaled_dot_product_attention too.
+    """
+    maps = []
+
+    def keep(mixer, qkv, keywords, _):
+        q, k, _ = qkv
+        unit = torch.eye(k.shape[2], dtype=q.dtype, device=k.device).expand(*k.shape[:3], -1)
+        maps.append(mixer.forward(q, k, unit.contiguous(), **keywords))
+
+    hooks = [mixer.register_forward_hook(keep, with_kwargs=True) for mixer in mixers]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return maps
 
 
 def copies(n, period, offset):
@@ -24,6 +45,12 @@ def copies(n, period, offset):
     q, k = torch.arange(n)[:, None], torch.arange(n)
     behind = q - k + offset
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
+
+
+def copying(period, repeats):
+    """Targets of copying heads on a block repeated: after the earlier copies, on them, and as Olsson 2022 prints it."""
+    offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
+    return {name: copies(period * repeats, period, offset) for name, offset in offsets.items()}
 
 
 def pointing(index):
@@ -54,7 +81,7 @@ def relative_distance(maps, queries):
 
 def relative_entropy(maps, queries):
     """Entropy of the weights at `queries` (b, q) over that of uniform causal weights there, 0..1: (h,)."""
-    got = -torch.xlogy(maps, maps).sum(-1)
+    got = _entropy(maps)
     uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log().expand(queries.shape)[queries].sum()
     return (got * queries[:, None]).sum((0, 2)) / uniform
 
@@ -67,29 +94,9 @@ def distance_profile(maps, queries, bins):
     return torch.stack([(p * queries[:, None]).sum((0, 2)) for p in parts], -1) / queries.sum()
 
 
-def head_scores(maps, queries, targets):
-    """One row per layer, head and measure: value, and what uniform causal weights would score.
-
-    maps: a list of (b, h, q, k), one a layer; queries (b, q): where distance and entropy are taken; targets: {measure:
-    pattern}, the mass on it. Distance and entropy are over uniform ones; previous token and content use all queries.
-    """
-    n, tables = maps[0].shape[2], []
-    at = torch.arange(n, device=queries.device)
-    near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
-    patterns = {"within 3": near, "first token": (at == 0) & queries[..., None]}
-    patterns |= {"previous token": (at[:, None] - at == 1)[None]} | targets
-    for layer, weights in enumerate(maps):
-        scores = {
-            "distance": (relative_distance(weights, queries), 1.0),
-            "entropy": (relative_entropy(weights, queries), 1.0),
-            "content": (content_share(weights), 0.0),
-        } | {name: (mass(weights, pattern), uniform_mass(pattern)) for name, pattern in patterns.items()}
-        tables += [
-            (layer, head, measure, value, uniform)
-            for measure, (values, uniform) in scores.items()
-            for head, value in enumerate(values.tolist())
-        ]
-    return pd.DataFrame(tables, columns=["layer", "head", "measure", "value", "uniform"])
+def offset_profile(maps):
+    """Mean weight of each head on the key `offset` positions back, over queries that have one: (h, offsets)."""
+    return torch.stack([maps.diagonal(-offset, -2, -1).mean((0, 2)) for offset in range(maps.shape[2])], -1)
 
 
 def content_share(maps):
@@ -111,15 +118,44 @@ def overlap_f1(maps, targets):
     return (f1 * counted).sum((0, 2)) / counted.sum()
 
 
-def between(maps, others):
+def hits(maps, targets):
+    """Share of queries with a target (b, q), -1 for none, whose heaviest key is the target: (h,)."""
+    wanted = targets >= 0  # (b, q)
+    right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
+    return (right & wanted[:, None]).sum((0, 2)) / wanted.sum()
+
+
+def best_fixed_offset(targets):
+    """Share of targets that lie at the commonest distance: what a head that counts positions would hit."""
+    b, q = (targets >= 0).nonzero(as_tuple=True)
+    return torch.bincount(q - targets[b, q]).max().item() / len(q)
+
+
+def frequency_correlation(maps, log_frequency):
+    """Correlation of the attention that a key receives with its token's log frequency (b, k), for each head: (h,).
+
+    Attention received is over the keys' uniform share at each query; the mean at each position is removed first.
+    """
+    n = maps.shape[-1]
+    uniform = 1 / torch.arange(1, n + 1, device=maps.device)
+    received = (maps / uniform[:, None]).sum(2) / torch.arange(n, 0, -1, device=maps.device)  # (b, h, k)
+    received = (
+        (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)
+    )  # (h, b k); the last key has one query
+    frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
+    return F.cosine_similarity(received, frequency[None], dim=-1)
+
+
+def divergence(maps, others=None):
     """Jensen-Shannon divergence of every head of `maps` to every head of `others`, mean over queries, bits: (h, g).
 
-    `others = maps.roll(1, 0)` pairs each input with another one: what heads share on those is position, not content.
+    `others` are the same maps where none are given. With `maps.roll(1, 0)` each input is paired with another one: what
+    heads share then is position, not content.
     """
-    entropy = lambda p: -torch.xlogy(p, p).sum(-1)  # noqa: E731
-    own, other, rows = entropy(maps), entropy(others), []
+    others = maps if others is None else others
+    own, other, rows = _entropy(maps), _entropy(others), []
     for i in range(maps.shape[1]):
-        mixed = entropy((maps[:, i : i + 1] + others) / 2)
+        mixed = _entropy((maps[:, i : i + 1] + others) / 2)
         rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
     return torch.stack(rows)
 
@@ -127,7 +163,7 @@ def between(maps, others):
 def effective_rank(matrices):
     """exp of the entropy of the singular values' shares (Roy & Vetterli 2007): (...) from (..., rows, columns)."""
     share = F.normalize(torch.linalg.svdvals(matrices.double()), p=1, dim=-1)
-    return (-torch.xlogy(share, share).sum(-1)).exp()
+    return _entropy(share).exp()
 
 
 def packed(weights):
@@ -141,71 +177,5 @@ def unpacked(word):
     return flat.reshape(math.isqrt(len(flat)), -1)
 
 
-@contextmanager
-def kept_logits():
-    """Within, a list fills with the unmasked logits (b, h, q, k) of every call of F.scaled_dot_product_attention."""
-    logits = []
-
-    def keep(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        logits.append((query.double() @ key.double().mT * (scale or query.shape[-1] ** -0.5)).detach())
-
-    with _Calls(keep):
-        yield logits
-
-
-@contextmanager
-def hidden_keys(call, calls):
-    """Within, the last query of row i of the batch is blind to key i, in call `call` of the `calls` of a forward.
-
-    One sequence, copied as often as it has keys, so shows what each key adds to the last prediction. Causal only.
-    """
-    count = 0
-
-    def edit(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **others):
-        nonlocal count
-        count += 1
-        if (count - 1) % calls != call:
-            return None
-        b, q, k = len(query), query.shape[2], key.shape[2]
-        seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=query.device).tril(k - q)
-        if attn_mask is not None:
-            seen = seen & (attn_mask if attn_mask.dtype == torch.bool else attn_mask > -torch.inf)
-        rows = torch.arange(b, device=query.device)
-        seen[rows, :, -1, rows] = False
-        bias = 0 if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask
-        mask = torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, -torch.inf) + bias
-        return F.scaled_dot_product_attention(query, key, value, mask, **others)
-
-    with _Calls(edit):
-        yield
-
-
-@torch.no_grad()
-def key_effects(predict, tokens, calls):
-    """What the last prediction loses with each key: divergence KL(whole || key hidden) in nats, (calls, t).
-
-    predict(tokens (b, t)) gives logits (b, t, classes); tokens is one sequence (t,).
-    """
-    whole = predict(tokens[None])[0, -1].log_softmax(-1)
-    effects = []
-    for call in range(calls):
-        with hidden_keys(call, calls):
-            without = predict(tokens.expand(len(tokens), -1))[:, -1].log_softmax(-1)
-        effects.append((whole.exp() * (whole - without)).sum(-1))
-    return torch.stack(effects)
-
-
-class _Calls(TorchFunctionMode):
-    """Shows each attention call to `look`; what that returns, unless None, stands for the call's own result."""
-
-    def __init__(self, look):
-        super().__init__()
-        self.look = look
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is F.scaled_dot_product_attention:
-            changed = self.look(*args, **(kwargs or {}))
-            if changed is not None:
-                return changed
-        return func(*args, **(kwargs or {}))
+def _entropy(p):
+    return -torch.xlogy(p, p).sum(-1)  # nats

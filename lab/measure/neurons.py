@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from scipy import optimize
 from scipy.cluster.vq import kmeans2
+from scipy.special import xlogy
 from scipy.stats import rankdata
 
 from lab.measure.probe import edit
@@ -112,6 +113,37 @@ def detectors(activations, labels, *, shifts=100, level=0.05, seed=0) -> pd.Data
     rows = zip(names, chosen[: len(names)], held_out[0], truth.mean(0), strict=True)
     table = pd.DataFrame(rows, columns=["concept", "unit", "auc", "share"])
     return table.assign(null=float(null))
+
+
+def mutual_information(values, labels, *, bins=8, shuffles=100, seed=0) -> pd.DataFrame:
+    """What each column of values tells of the labels, in bits: columns unit, plugin, chance, information, p.
+
+    values (n, u) or (n,): activations, or the attention that keys receive from each head. labels (n,): classes. Values
+    are cut at their ranks into `bins` of equal size, equal ones into one bin, so any rising function of them tells as
+    much. plugin: sum p(l, v) log2 [p(l, v) / p(l) p(v)] over shares of the tokens, which few tokens make too high;
+    chance: its mean over labels rotated against the tokens by random amounts, which keeps the runs of real text (for
+    independent tokens about (classes - 1)(bins - 1) / (2 n ln 2), Miller 1955); information: plugin - chance; p: the
+    share of rotations, and the labels as they stand, that tell as much. ValueError unless each row has a label.
+    """
+    values, labels = np.asarray(values, dtype=np.float64), np.asarray(labels)
+    values = values[:, None] if values.ndim == 1 else values
+    n, u = values.shape
+    if labels.shape != (n,):
+        raise ValueError(f"{n} rows of values need as many labels, not {labels.shape}")
+    binned = ((rankdata(values, axis=0) - 0.5) * bins / n).astype(int) + bins * np.arange(u)  # (n, u)
+    classes, labels = np.unique(labels, return_inverse=True)
+    turns = np.random.default_rng(seed).integers(n // 10, n - n // 10, size=shuffles)
+
+    def plugin(labels):
+        counts = np.bincount((binned + bins * u * labels[:, None]).ravel(), minlength=len(classes) * u * bins)
+        joint = counts.reshape(len(classes), u, bins) / n
+        apart = joint.sum(0) * joint.sum(2, keepdims=True)
+        return xlogy(joint, joint / np.where(apart, apart, 1)).sum((0, 2)) / math.log(2)
+
+    found, null = plugin(labels), np.stack([plugin(np.roll(labels, turn)) for turn in turns])  # (u,), (shuffles, u)
+    chance, p = null.mean(0), (1 + (null >= found).sum(0)) / (1 + shuffles)
+    columns = {"unit": range(u), "plugin": found, "chance": chance, "information": found - chance, "p": p}
+    return pd.DataFrame(columns)
 
 
 def adjusted_rand(a, b):

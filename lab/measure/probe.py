@@ -1,12 +1,19 @@
-"""Watch any torch module from outside: `tap` keeps numbers and changes nothing, `edit` changes activations; `leak` says
-what reaches the past from the future.
+"""Watch any torch model from outside: `tap` keeps numbers of modules and changes nothing, `edit` changes activations,
+`Calls` stands at every call of attention; `leak` says what reaches the past from the future.
 """
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
+from types import FunctionType
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 COLUMNS = ["site", "measure", "call", "index", "value"]
 
@@ -126,6 +133,87 @@ def _rows(site, measure, call, tensor):
     if value.ndim == 0:
         return [(site, name, call, pd.NA, value.item())]
     return [(site, name, call, index, entry) for index, entry in enumerate(value.tolist())]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of F.scaled_dot_product_attention, counted from 0; call(scale=1) runs it so changed."""
+
+    index: int
+    query: Tensor  # (b, h, q, d), (h, q, d) or (q, d)
+    key: Tensor  # (b, g, k, d)
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    def __call__(self, **changes):
+        return F.scaled_dot_product_attention(**{k: v for k, v in (vars(self) | changes).items() if k != "index"})
+
+
+class Calls(TorchFunctionMode):
+    """Inside, `answer` is shown each Call; what it returns, unless None, stands for the call's own result.
+
+    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's function: those that
+    are asked for their weights.
+    """
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer, self.count, self.hidden = answer, 0, 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.scaled_dot_product_attention:
+            return self.attend(*args, **(kwargs or {}))
+        if func is F.multi_head_attention_forward:
+            before = self.count
+            result = self.open_multi_head(*args, **(kwargs or {}))
+            self.hidden += self.count == before
+            return result
+        return func(*args, **(kwargs or {}))
+
+    def attend(self, *args, **kwargs):
+        call = Call(self.count, *args, **kwargs)
+        self.count += 1
+        result = self.answer(call)
+        return call() if result is None else result
+
+    @cached_property
+    def open_multi_head(self):
+        """F.multi_head_attention_forward, which no mode sees into, with its call of attention led to `attend`."""
+        closed = F.multi_head_attention_forward
+        names = vars(F) | {"scaled_dot_product_attention": self.attend, "has_torch_function": lambda tensors: False}
+        return FunctionType(closed.__code__, names, argdefs=closed.__defaults__)
+
+
+@contextmanager
+def running_module(model=None):
+    """Yields a function: the dotted name of the innermost module of `model` that is running; "" where none is.
+
+    Without a model it is named within the outermost module that is running.
+    """
+    stack, named = [], {}
+
+    def enter(module, inputs):
+        stack.append(module)
+
+    def leave(module, inputs, output):
+        stack.pop()
+
+    def name():
+        root = model if model is not None or not stack else stack[0]
+        if root is not None and root not in named:
+            named[root] = {module: name for name, module in root.named_modules()}
+        return next((named[root][module] for module in reversed(stack) if module in named[root]), "")
+
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield name
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def leak(from_embeddings, embeddings):

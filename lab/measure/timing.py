@@ -1,14 +1,15 @@
-"""Seconds a call of things that differ a thousandfold in size, fairly: short calls in loops, all in shuffled rounds."""
+"""Every clock: calls in rounds of shuffled order, short ones in loops, and how fast this machine is at its best."""
 
+import random
 import sys
 from ctypes import CDLL
 from math import ceil
 from time import perf_counter, process_time
 
+import pandas as pd
 import torch
 
 from lab import trace
-from lab.measure.cost import interleaved
 
 
 def keep_memory():
@@ -16,6 +17,24 @@ def keep_memory():
     if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
         glibc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
         glibc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest allowed
+
+
+def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
+    """Wall-clock of every function in rounds of shuffled order: columns name, repeat, seconds, one row per call.
+
+    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians.
+    """
+    trace.clock("interleaved")
+    if not callables or repeats < 1:
+        raise ValueError("give at least one function and one repeat")
+    for function in callables.values():
+        for _ in range(warmup):
+            function()
+    order, names, rows = random.Random(seed), list(callables), []
+    for repeat in range(repeats):
+        for name in order.sample(names, len(names)):
+            rows.append((name, repeat, _seconds(callables[name])))
+    return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
 
 
 def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
@@ -52,3 +71,37 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
     table["seconds_a_call"] = [s / n for s, n in zip(spent, times, strict=True)] if alone else table.wall_seconds_a_call
     table[list(parts)] = table.pop("name").tolist()
     return table
+
+
+def machine_peaks(device="cpu") -> dict:
+    """The roofline of this machine, measured within a second: float32 matrix product and copy, best of ten.
+
+    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
+    """
+    trace.clock("machine_peaks")
+    size = 1024 if device == "cpu" else 8192
+    a, b = torch.ones(2, size, size, device=device)
+    source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
+    target = torch.empty_like(source)
+    calls = {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}
+    best = interleaved(calls, repeats=10).groupby("name")["seconds"].min()
+    return {
+        "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
+        "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _seconds(function):
+    _synchronize()
+    start = perf_counter()
+    function()
+    _synchronize()
+    return perf_counter() - start
+
+
+def _synchronize():
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()

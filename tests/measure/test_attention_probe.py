@@ -1,6 +1,5 @@
 """The probe rebuilds the weights that F.scaled_dot_product_attention really used."""
 
-import copy
 import math
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pieces import huggingface, tensors
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 
@@ -17,12 +17,6 @@ from lab.measure.attention import attention_probe
 MEASURES = [at.entropy, at.distance, at.sink_mass, at.max_weight, at.row_sum, at.local_mass(1), at.offset_mass(2)]
 
 
-def tensors(b, h, g, q, k, d, seed=0):
-    rng = torch.Generator().manual_seed(seed)
-    shapes = [(b, h, q, d), (b, g, k, d), (b, g, k, d)]
-    return [2 * torch.randn(shape, generator=rng) for shape in shapes], rng
-
-
 def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
     with attention_probe(list(measures), keep_maps=True, block_bytes=block_bytes) as probe:
         out = F.scaled_dot_product_attention(*args, **kwargs)
@@ -30,6 +24,7 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
     return probe.maps[0], out, probe
 
 
+@pytest.mark.filterwarnings("ignore:a mask hides padding")
 @settings(max_examples=120, deadline=None)
 @given(
     bgr=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)),
@@ -148,36 +143,37 @@ def test_nothing_is_recorded_for_autograd_and_errors_are_named():
         F.scaled_dot_product_attention(query, key, value)
 
 
-def test_attention_that_bypasses_the_call_is_an_error():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(1, 3, 8)
-    for run in (lambda: encoder(x), lambda: 0, lambda: (encoder(x), F.scaled_dot_product_attention(x, x, x))):
-        with torch.no_grad(), pytest.raises(RuntimeError, match="attention was never observed"):
+def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    both = lambda: (attention(x, x, x), attention(x, x, x, need_weights=False))  # noqa: E731
+    for run in (lambda: 0, lambda: attention(x, x, x), both):
+        with pytest.raises(RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'):
             with attention_probe([at.entropy]):
                 run()
-    with (
-        pytest.raises(KeyError),
-        attention_probe([at.entropy]),
-    ):  # not replaced by ours
+    with pytest.raises(KeyError), attention_probe([at.entropy]):  # not replaced by ours
         raise KeyError
 
 
-def huggingface(kind):
-    transformers = pytest.importorskip("transformers")
-    sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-    config = {
-        "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4),
-        "bert": lambda: transformers.BertConfig(**sizes),
-        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
-    }[kind]()
-    torch.manual_seed(0)
-    model = transformers.AutoModel.from_config(config).eval()
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_inside_torchs_encoder_is_seen(training):
+    """Weights rebuilt from q, k, v as nn.MultiheadAttention splits them are those that it returns when asked."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training), torch.randn(2, 5, 8)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad(), attention_probe([at.row_sum], real=~padding, keep_maps=True) as probe:
+        out = encoder(x, src_key_padding_mask=padding)
     with torch.no_grad():
-        for parameter in model.parameters():  # far from uniform attention
-            parameter.mul_(10) if parameter.ndim == 2 else None
-    eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
-    eager.load_state_dict(model.state_dict())
-    return model, eager
+        torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
+        _, wanted = encoder.layers[0].self_attn(x, x, x, key_padding_mask=padding, average_attn_weights=False)
+    torch.testing.assert_close(probe.maps[0], wanted)
+    assert probe.table().module.unique().tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
+
+
+def test_probes_inside_one_another_all_see_the_call():
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    with attention_probe([at.entropy]) as outer, attention_probe([at.row_sum]) as inner:
+        attention(x, x, x, need_weights=False)
+    assert outer.table().measure.unique() == ["entropy"] and inner.table().value.tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
@@ -187,7 +183,8 @@ def test_huggingface_models_are_measured_unmodified(kind):
     padding = torch.ones_like(tokens)
     padding[0, -4:] = 0
     for options in ({}, {"attention_mask": padding}):
-        with torch.no_grad(), attention_probe([at.row_sum], keep_maps=True, block_bytes=500) as probe:
+        real = padding.bool() if options else None
+        with torch.no_grad(), attention_probe([at.row_sum], real=real, keep_maps=True, block_bytes=500) as probe:
             model(tokens, **options)
         with torch.no_grad():
             wanted = eager(tokens, **options, output_attentions=True).attentions
@@ -196,3 +193,33 @@ def test_huggingface_models_are_measured_unmodified(kind):
             torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
             assert want.max() > 0.5  # the comparison is of patterns, not of flat rows
         assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)
+
+
+NAMES = {"gpt2": "h.{}.attn", "bert": "encoder.layer.{}.attention.self", "llama": "layers.{}.self_attn"}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_calls_are_named_by_the_module_that_made_them(kind):
+    model, _ = huggingface(kind)
+    wanted = [NAMES[kind].format(i) for i in range(2)]
+    around = nn.ModuleDict({"model": model})
+    for root, before in ((None, ""), (model, ""), (around, "model.")):
+        with torch.no_grad(), attention_probe([at.entropy], model=root) as probe:
+            model(torch.zeros(1, 4, dtype=torch.long))
+        assert probe.table().groupby("call").module.unique().map(list).tolist() == [[before + name] for name in wanted]
+    with torch.no_grad(), attention_probe([at.entropy], model=nn.Linear(1, 1)) as probe:
+        model(torch.zeros(1, 4, dtype=torch.long))
+    assert probe.table().module.unique() == [""], "no module of that model was running"
+    assert not nn.modules.module._global_forward_hooks and not nn.modules.module._global_forward_pre_hooks
+
+
+def test_a_call_that_fails_leaves_no_module_running():
+    broken, fine = nn.Linear(3, 3), nn.MultiheadAttention(4, 1)
+    x = torch.randn(2, 4)
+    with attention_probe([at.entropy]) as probe:
+        with pytest.raises(RuntimeError):
+            nn.Sequential(broken)(x)
+        nn.Sequential(broken.__class__(4, 4))(x)
+        F.scaled_dot_product_attention(x, x, x)
+        fine(x, x, x, need_weights=False)
+    assert probe.table().module.tolist() == ["", ""]

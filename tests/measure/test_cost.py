@@ -1,4 +1,4 @@
-"""Cost formulas against counted operations and parameters; clocks and memory against what they must show."""
+"""Cost formulas against counted operations and parameters."""
 
 import pytest
 import sympy
@@ -121,22 +121,3 @@ def test_decoding_bytes():
     assert cost.predicted_decode_ratio(**size, g=1) == pytest.approx(5.33, abs=0.01)
     assert cost.predicted_decode_ratio(**size, g=8) == 1
     assert cost.decode_bytes(**size, g=1, L=3, element_bytes=2) == 1.5 * cost.decode_bytes(**size, g=1)
-
-
-def test_interleaved_rounds_hold_every_name_once_in_changing_order():
-    called = []
-    functions = {name: (lambda name=name: called.append(name)) for name in "abc"}
-    table = cost.interleaved(functions, repeats=20, warmup=1)
-    assert called[:3] == list("abc") and called[3:] == table["name"].tolist()
-    rounds = table.groupby("repeat")["name"].agg("".join)
-    assert len(rounds) == 20 and {"".join(sorted(order)) for order in rounds} == {"abc"} and rounds.nunique() > 2
-    assert (table["seconds"] >= 0).all()
-    assert cost.interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
-    with pytest.raises(ValueError):
-        cost.interleaved({}, repeats=3)
-
-
-def test_machine_peaks_are_plausible():
-    peaks = cost.machine_peaks()
-    assert peaks["matmul_gflop_per_s"] > 1 and peaks["copy_gbyte_per_s"] > 0.1
-    assert peaks["threads"] == torch.get_num_threads()

@@ -7,21 +7,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from pieces import random_maps, uniform_maps
 
 from lab.measure import maps as patterns
-from lab.measure.attention import attention_probe, mass_on
+from lab.measure.attention import attention_probe, kept_logits, mass_on
 from lab.models import ModelConfig, Transformer
+from lab.tasks.blocks import Blocks
 from lab.tasks.code import Code
-
-
-def random_maps(b, h, n, seed=0):
-    """Causal attention weights (b, h, n, n)."""
-    scores = 2 * torch.randn(b, h, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
-
-
-def uniform_maps(b, h, n):
-    return (torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1)[:, None]).expand(b, h, n, n)
 
 
 @given(period=st.integers(1, 6), repeats=st.integers(2, 4), offset=st.sampled_from([-1, 0, 1]))
@@ -60,14 +52,6 @@ def test_mass_is_what_the_probe_measures():
     assert patterns.mass(maps, torch.zeros(1, n, n, dtype=torch.bool)).isnan().all(), "nothing to measure is no 0"
 
 
-def test_uniform_attention_scores_one_or_its_baseline_everywhere():
-    maps = [uniform_maps(3, 2, 9)] * 2
-    queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
-    targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
-    table = patterns.head_scores(maps, queries, targets)
-    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
-
-
 def test_distance_and_profile_see_how_far_a_head_looks():
     eye, queries = torch.eye(8)[None, None], torch.ones(1, 8, dtype=torch.bool)
     back = torch.zeros(1, 1, 8, 8)
@@ -104,8 +88,8 @@ def test_overlap_is_one_where_the_attended_keys_are_the_targets():
 def test_divergence_between_heads_is_zero_for_equal_and_one_bit_for_disjoint_patterns():
     maps = torch.eye(4).expand(2, 2, -1, -1).clone()
     maps[:, 1] = maps[:, 1].roll(1, -1)
-    assert patterns.between(maps, maps).tolist() == [[0, 1], [1, 0]]
-    assert patterns.between(random_maps(2, 3, 5), random_maps(2, 3, 5)).diagonal().abs().max() < 1e-9
+    assert patterns.divergence(maps, maps).tolist() == [[0, 1], [1, 0]]
+    assert patterns.divergence(random_maps(2, 3, 5), random_maps(2, 3, 5)).diagonal().abs().max() < 1e-9
 
 
 def test_effective_rank_lies_between_one_and_the_rank():
@@ -125,50 +109,9 @@ def model_and_tokens(**changes):
     return model, torch.randint(0, 11, (10,), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("position", ["rotary", "alibi"])
-def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
-    model, tokens = model_and_tokens(position=position)
-    real = F.scaled_dot_product_attention
-    with torch.no_grad(), patterns.hidden_keys(1, 2):
-        model(tokens.expand(10, -1))
-        q = torch.zeros(10, 1, 10, 1)
-        real(q, q, q)  # call 0 of the next forward: untouched
-        values = torch.eye(10).expand(10, 1, -1, -1)
-        seen = real(q, q, values, is_causal=True)  # call 1: the weights themselves
-    wanted = (1 - torch.eye(10)) / 9
-    torch.testing.assert_close(seen[:, 0, -1], wanted)
-    torch.testing.assert_close(seen[:, 0, :-1], uniform_maps(10, 1, 10)[:, 0, :-1].float())
-
-
-@pytest.mark.parametrize("position", ["rotary", "alibi"])
-def test_key_effects_are_those_of_masking_by_hand(position):
-    model, tokens = model_and_tokens(position=position)
-    effects = patterns.key_effects(model, tokens, 2)
-    assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
-    whole = model(tokens[None])[0, -1].log_softmax(-1)
-    key, edited = 4, []
-    real = F.scaled_dot_product_attention
-
-    def blind(query, key_, value, attn_mask=None, is_causal=False, **others):
-        edited.append(1)
-        if len(edited) == 2:
-            n = query.shape[2]
-            mask = torch.zeros(n, n).masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
-            bias = 0 if attn_mask is None else attn_mask
-            mask = (mask + bias).clone()
-            mask[..., -1, key] = -torch.inf
-            return real(query, key_, value, mask, **others)
-        return real(query, key_, value, attn_mask, is_causal=is_causal, **others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "scaled_dot_product_attention", blind)
-        without = model(tokens[None])[0, -1].log_softmax(-1)
-    assert effects[1, key].item() == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
-
-
 def test_kept_logits_are_those_behind_the_weights():
     model, tokens = model_and_tokens(kv_heads=2, n_heads=4)
-    with torch.no_grad(), patterns.kept_logits() as logits, attention_probe([], keep_maps=True) as probe:
+    with torch.no_grad(), kept_logits() as logits, attention_probe([], keep_maps=True) as probe:
         model(tokens[None])
     future = torch.ones(10, 10, dtype=torch.bool).triu(1)
     for raw, weights in zip(logits, probe.maps, strict=True):
@@ -185,3 +128,43 @@ def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
     b, q = (drawn["last_use"] >= 0).nonzero(as_tuple=True)
     assert tokens[b, q].equal(tokens[b, drawn["last_use"][b, q]]), "the same name ends in the same byte"
     assert math.isfinite(patterns.uniform_mass(patterns.pointing(drawn["last_use"])))
+
+
+def model_of(score="softmax", **options):
+    config = ModelConfig(vocabulary=16, context=12, d_model=16, n_layers=2, n_heads=4, score=score, **options)
+    return Transformer(config, seed=0).eval()
+
+
+def tokens_of(b=3, t=12):
+    return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
+
+
+def seen(model, tokens):
+    return patterns.weights_of([block.attention.score for block in model.blocks], lambda: model(tokens))
+
+
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_weights_of_a_softmax_are_what_a_probe_keeps(kv_heads):
+    model, tokens = model_of(kv_heads=kv_heads), tokens_of()
+    with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
+        model(tokens)
+    for mine, theirs in zip(seen(model, tokens), probe.maps, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+    assert not any(block.attention.score._forward_hooks for block in model.blocks), "no hook stays behind"
+
+
+def test_weights_that_no_probe_sees_are_seen_too():
+    found = seen(model_of("sparsemax"), tokens_of())
+    assert len(found) == 2
+    for m in found:
+        assert torch.allclose(m.sum(-1), torch.ones(3, 4, 12), atol=1e-5)
+        assert (m.triu(1) == 0).all() and (m[..., 5:, :5] == 0).any(), "a sparse row has exact zeros in its past"
+
+
+def test_copying_targets_answer_the_task():
+    tokens, targets = Blocks(vocabulary=10, period=4, repeats=3).batch(torch.Generator().manual_seed(0), 2)
+    keys = patterns.copying(4, 3)
+    for q in range(4, 12):
+        after = keys["induction"][0, q].nonzero().flatten()
+        assert len(after) and (tokens[:, after] == targets[:, q, None]).all()
+        assert (tokens[:, keys["duplicate"][0, q]] == tokens[:, q, None]).all()

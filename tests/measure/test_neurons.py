@@ -215,3 +215,61 @@ def test_a_small_model_learns_a_small_table_by_heart():
     assert recalled(model, task).double().mean() < 0.6
     train(model, task.batch, TrainConfig(steps=150, batch=32, learning_rate=5e-3, warmup=10))
     assert recalled(model, task).all()
+
+
+# Mutual information
+
+
+def told(values, labels, **options):
+    return neurons.mutual_information(values, labels, **options).iloc[0]
+
+
+def test_information_of_known_sources_is_their_closed_form():
+    rng, n = np.random.default_rng(0), 20_000
+    label = rng.integers(0, 4, n)
+    assert told(label, label).plugin == pytest.approx(2, abs=1e-3), "the whole entropy of four classes"
+    bit = rng.integers(0, 2, n)
+    for wrong in (0.05, 0.2):  # a channel that flips bits: 1 - H(wrong)
+        flipped = bit ^ (rng.random(n) < wrong)
+        entropy = -wrong * np.log2(wrong) - (1 - wrong) * np.log2(1 - wrong)
+        found = told(flipped, bit)
+        assert found.information == pytest.approx(1 - entropy, abs=0.02) and found.p < 0.02
+    signal = np.where(bit, 1.0, -1.0) + rng.standard_normal(n)
+    density = lambda x, m: stats.norm.pdf(x, m)  # noqa: E731
+    x = np.linspace(-8, 8, 4001)
+    both = (density(x, 1) + density(x, -1)) / 2
+    exact = np.trapezoid(density(x, 1) * np.log2(density(x, 1) / both), x)
+    few, many = (told(signal, bit, bins=bins).information for bins in (2, 32))
+    assert few < many < exact + 0.01 and many == pytest.approx(exact, abs=0.015), "bins lose information"
+
+
+def test_information_of_nothing_is_nothing_where_the_plug_in_finds_some():
+    rng, n = np.random.default_rng(1), 400
+    values, labels = rng.standard_normal((n, 60)), rng.integers(0, 5, n)
+    table = neurons.mutual_information(values, labels, bins=8)
+    assert table.plugin.min() > 0.02 and table.information.mean() == pytest.approx(0, abs=0.004)
+    assert table.chance.mean() == pytest.approx(4 * 7 / (2 * n * np.log(2)), rel=0.1)
+    assert 0.3 < table.p.mean() < 0.7 and (table.p < 0.05).mean() < 0.15
+
+
+def test_information_sees_no_scale_and_keeps_equal_values_together():
+    rng, n = np.random.default_rng(2), 3000
+    label = rng.integers(0, 2, n)
+    values = rng.standard_normal(n) + label
+    plain, bent = told(values, label), told(np.exp(3 * values), label)
+    assert plain.tolist() == bent.tolist()
+    silent = np.where(rng.random(n) < 0.97, 0.0, rng.random(n))  # of a ReLU: mostly 0
+    fires = (silent > 0).astype(int)
+    entropy = -sum(p * np.log2(p) for p in (fires.mean(), 1 - fires.mean()))
+    assert told(silent, fires).plugin == told(-silent, fires).plugin == pytest.approx(entropy)
+    with pytest.raises(ValueError, match="3000 rows of values need as many labels"):
+        neurons.mutual_information(values, label[:-1])
+
+
+def test_runs_of_real_text_make_no_information():
+    """Two slow random walks agree by chance, and so do their rotations: shuffled labels would call it certain."""
+    rng, small = np.random.default_rng(3), 0
+    for seed in range(40):
+        value, walk = np.cumsum(rng.standard_normal((2, 600)), axis=1)
+        small += told(value, (walk > np.median(walk)).astype(int), shuffles=60, seed=seed).p < 0.05
+    assert small <= 8

@@ -7,7 +7,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import attention_macs, feedforward_macs
-from lab.measure.timing import seconds_a_call
 from lab.models import ModelConfig, Transformer
 from lab.models.explicit import attention_call
 from lab.recipes import timed_calls
@@ -51,13 +50,3 @@ def test_a_step_gives_the_gradients_of_a_model_with_that_residual(residual):
     for a, p in zip(got, model.parameters(), strict=True):
         torch.testing.assert_close(a, p.grad)
         assert a.abs().max() > 0
-
-
-def test_short_calls_fill_their_time_and_keep_their_names():
-    x, done = torch.ones(200, 200), []
-    calls = {("product", 2): lambda: x @ x, ("counted", 1): lambda: done.append(1)}
-    table = seconds_a_call(calls, ["kind", "size"], repeats=3, fill=1e-4)
-    assert table.groupby(["kind", "size"]).repeat.count().to_dict() == {("product", 2): 3, ("counted", 1): 3}
-    assert len(done) > 100 and (table.wall_seconds_a_call > 0).all()
-    typical = table.groupby("kind").wall_seconds_a_call.median()
-    assert typical["product"] > typical["counted"]

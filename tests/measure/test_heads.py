@@ -1,0 +1,182 @@
+"""Tables about heads say what was put into them: known maps, known costs."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pieces import random_maps, uniform_maps
+
+from lab.measure import heads
+from lab.measure.attention import attention_probe, kept_logits
+from lab.models import ModelConfig, Transformer
+
+
+def model_of(**options):
+    config = ModelConfig(vocabulary=16, context=12, d_model=16, n_layers=2, n_heads=4, **options)
+    return Transformer(config, seed=0).eval()
+
+
+def tokens_of(b=3, t=12):
+    return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def maps_of(model, tokens):
+    with attention_probe([], keep_maps=True) as probe:
+        model(tokens)
+    return probe.maps
+
+
+def test_uniform_attention_scores_one_or_its_baseline_everywhere():
+    maps = [uniform_maps(3, 2, 9)] * 2
+    queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
+    targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
+    table = heads.head_scores(maps, queries, targets)
+    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi"])
+def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
+    model, tokens = model_of(position=position), tokens_of(1, 10)[0]
+    real = F.scaled_dot_product_attention
+    with torch.no_grad(), heads.hidden_keys(1, 2):
+        model(tokens.expand(10, -1))
+        q = torch.zeros(10, 1, 10, 1)
+        real(q, q, q)  # call 0 of the next forward: untouched
+        values = torch.eye(10).expand(10, 1, -1, -1)
+        seen = real(q, q, values, is_causal=True)  # call 1: the weights themselves
+    wanted = (1 - torch.eye(10)) / 9
+    torch.testing.assert_close(seen[:, 0, -1], wanted)
+    torch.testing.assert_close(seen[:, 0, :-1], uniform_maps(10, 1, 10)[:, 0, :-1].float())
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi"])
+def test_key_effects_are_those_of_masking_by_hand(position):
+    model, tokens = model_of(position=position), tokens_of(1, 10)[0]
+    table = heads.key_effects(model, tokens[None], maps_of(model, tokens[None]))
+    effects = table.pivot(index="layer", columns="key", values="effect").to_numpy()
+    assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
+    whole = model(tokens[None])[0, -1].log_softmax(-1)
+    key, edited = 4, []
+    real = F.scaled_dot_product_attention
+
+    def blind(query, key_, value, attn_mask=None, is_causal=False, **others):
+        edited.append(1)
+        if len(edited) == 2:
+            n = query.shape[2]
+            mask = torch.zeros(n, n).masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+            bias = 0 if attn_mask is None else attn_mask
+            mask = (mask + bias).clone()
+            mask[..., -1, key] = -torch.inf
+            return real(query, key_, value, mask, **others)
+        return real(query, key_, value, attn_mask, is_causal=is_causal, **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", blind)
+        without = model(tokens[None])[0, -1].log_softmax(-1)
+    assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
+
+
+def test_distances_of_uniform_weights_are_the_uniform_ones():
+    n, bins = 16, [0, 1, 2, 4, 8, 16]
+    flat = torch.ones(2, 3, n, n).tril() / torch.arange(1, n + 1)[:, None]
+    previous = F.pad(torch.eye(n)[:-1], (0, 0, 1, 0)).expand(2, 3, n, n).clone()
+    previous[..., 0, 0] = 1
+    queries = (torch.arange(n) > 0).expand(2, n)
+    table = heads.distances([flat, previous], queries, bins).set_index(["layer", "at"])
+    assert table.value[0].tolist() == pytest.approx(table.uniform[0].tolist())
+    assert table.uniform[0].sum() == pytest.approx(1)
+    assert table.value[1].tolist() == pytest.approx([0, 1, 0, 0, 0])
+
+
+def test_silencing_costs_are_those_of_a_head_cut_off():
+    model, tokens = model_of(), tokens_of()
+
+    def losses():
+        logits = model(tokens)
+        return {"first": logits[0].square().mean().item(), "second": logits[1].square().mean().item()}
+
+    with torch.no_grad():
+        whole = losses()
+        table = heads.silencing_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
+        assert len(table) == 16
+        model.blocks[1].attention.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
+        cut = losses()
+    for name in whole:
+        assert table[1, 2, name] == pytest.approx(cut[name] - whole[name], abs=1e-6)
+    assert table.abs().min() > 0
+
+
+def test_pruning_costs_are_those_of_the_cheapest_heads_together():
+    model, tokens = model_of(), tokens_of()
+
+    def loss():
+        return model(tokens).square().mean().item()
+
+    table = heads.pruning_costs(loss, 2, 4)
+    alone = heads.silencing_costs(lambda: {"loss": loss()}, 2, 4)
+    assert table.removal_cost.tolist() == alone.value.tolist()
+    ranked = table.sort_values("importance_rank")
+    assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
+    assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
+    cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
+    with torch.no_grad(), heads.silenced(cheapest, 2):
+        together = loss()
+    with torch.no_grad():
+        assert ranked.pruned_cost.iloc[2] == together - loss()
+
+
+def test_silencing_a_head_that_is_not_there_is_an_error():
+    model, tokens = model_of(), tokens_of()
+    with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
+        with torch.no_grad(), heads.silenced([(0, 4), (1, 0)], 2):
+            model(tokens)
+
+
+def test_specialities_tell_a_head_of_each_kind():
+    n = 12
+    opener = torch.full((4, n), -1)
+    at = torch.randint(0, 6, (4,), generator=torch.Generator().manual_seed(0))
+    opener[:, n - 1] = at
+    previous = torch.eye(n).roll(1, 0)
+    previous[0] = torch.eye(n)[0]
+    bracket = uniform_maps(4, 1, n)[:, 0].float().clone()
+    bracket[range(4), n - 1] = torch.eye(n)[at]
+    frequency = torch.randn(4, n, generator=torch.Generator().manual_seed(1))
+    rare = (torch.ones(n, n).tril().log() - 2 * frequency[:, None]).softmax(-1)
+    maps = torch.stack([previous.expand(4, n, n), uniform_maps(4, 1, n)[:, 0].float(), bracket, rare], 1)
+    shuffled = frequency[:, torch.randperm(n, generator=torch.Generator().manual_seed(2))]
+    table = heads.specialities([maps, maps[:, :1]], opener=opener, log_frequency=frequency, shuffled=shuffled)
+    assert table.layer.tolist() == [0] * 4 + [1] and table["head"].tolist() == [0, 1, 2, 3, 0]
+    assert (table.offset[0], table.offset_mass[0]) == (1, 1) and table.broadness[0] == 0
+    assert table.broadness[1] == pytest.approx(1) and table.bracket_hits[2] == 1
+    assert table.rarity.idxmin() == 3 and table.rarity[3] < -0.5 < table.rarity_null[3]
+    assert table.divergence[:4].gt(0).all() and math.isnan(table.divergence[4])
+
+
+def test_key_effects_pair_weight_and_loss_of_every_key():
+    model, tokens = model_of().double(), tokens_of(b=2)
+    table = heads.key_effects(model, tokens, maps_of(model, tokens))
+    assert len(table) == 2 * 2 * 12 and (table.effect >= -1e-12).all()
+    sums = table.groupby(["sequence", "layer"]).weight.sum()
+    assert sums.tolist() == pytest.approx([1] * 4)
+    alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
+    assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())
+
+
+def test_heads_that_count_positions_are_as_alike_on_another_input():
+    fixed = random_maps(1, 3, 8).expand(4, -1, -1, -1)
+    table = heads.head_divergences([fixed, random_maps(4, 3, 8)]).set_index(["layer", "measure"]).value
+    assert table[0, "same input"] == pytest.approx(table[0, "another input"]) and table[0, "same input"] > 0.05
+    twins = heads.head_divergences([random_maps(4, 1, 8).expand(-1, 3, -1, -1)]).set_index("measure").value
+    assert abs(twins["same input"]) < 1e-9 and twins["another input"] > 0.05
+
+
+def test_logits_have_the_width_of_a_head_as_rank_and_weights_that_of_the_sequence():
+    model, tokens = model_of(position="rotary"), tokens_of()
+    with torch.no_grad(), kept_logits() as logits:
+        model(tokens)
+    assert heads.ranks(logits, "logits").value[::2].tolist() == [4, 4]
+    found = heads.ranks(maps_of(model.double(), tokens), "weights").set_index(["layer", "measure"]).value
+    assert found[0, "rank of weights"] == 12 and 1 <= found[0, "effective rank of weights"] <= 12

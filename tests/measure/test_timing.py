@@ -1,0 +1,35 @@
+"""Clocks: every call is timed as often as asked, in changing order, under its own name."""
+
+import pytest
+import torch
+
+from lab.measure.timing import interleaved, machine_peaks, seconds_a_call
+
+
+def test_interleaved_rounds_hold_every_name_once_in_changing_order():
+    called = []
+    functions = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    table = interleaved(functions, repeats=20, warmup=1)
+    assert called[:3] == list("abc") and called[3:] == table["name"].tolist()
+    rounds = table.groupby("repeat")["name"].agg("".join)
+    assert len(rounds) == 20 and {"".join(sorted(order)) for order in rounds} == {"abc"} and rounds.nunique() > 2
+    assert (table["seconds"] >= 0).all()
+    assert interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
+    with pytest.raises(ValueError):
+        interleaved({}, repeats=3)
+
+
+def test_machine_peaks_are_plausible():
+    peaks = machine_peaks()
+    assert peaks["matmul_gflop_per_s"] > 1 and peaks["copy_gbyte_per_s"] > 0.1
+    assert peaks["threads"] == torch.get_num_threads()
+
+
+def test_short_calls_fill_their_time_and_keep_their_names():
+    x, done = torch.ones(200, 200), []
+    calls = {("product", 2): lambda: x @ x, ("counted", 1): lambda: done.append(1)}
+    table = seconds_a_call(calls, ["kind", "size"], repeats=3, fill=1e-4)
+    assert table.groupby(["kind", "size"]).repeat.count().to_dict() == {("product", 2): 3, ("counted", 1): 3}
+    assert len(done) > 100 and (table.wall_seconds_a_call > 0).all()
+    typical = table.groupby("kind").wall_seconds_a_call.median()
+    assert typical["product"] > typical["counted"]
