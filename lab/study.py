@@ -37,7 +37,7 @@ class Study:
         self.exercise = exercise
         self.notebook = parameters.notebook_of(exercise)
         declared = parameters.read_declared(self.notebook)
-        values = {name: namespace[name] for name in declared if name in namespace}
+        values = {name: namespace[name] for name in [*declared, *parameters.injected(namespace)] if name in namespace}
         self.parameters = parameters.validate(self.notebook, values, source="notebook")
         namespace.update(self.parameters)
         self.profile = self.parameters["profile"]

@@ -147,7 +147,7 @@ def plan(names, profile, folder, overrides=None, source="command line", file=Non
             raise parameters.Refused("results: choose the folder with --results")
         if given:
             values = parameters.validate(notebook, values | given, source=str(file or source))
-        jobs.append(Job(notebook, values["profile"], values, folder))
+        jobs.append(Job(notebook, values.get("profile", profile), values, folder))
     return jobs
 
 
