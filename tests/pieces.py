@@ -1,5 +1,6 @@
-"""Small parts in double precision for the tests of the errata."""
+"""What tests share: small parts in double precision for those of the errata, and notebooks of their own."""
 
+import nbformat
 import torch
 
 from lab.models import ModelConfig
@@ -23,3 +24,13 @@ def heads(kind="full", **fields):
 
 def norm(kind="layernorm", width=16):
     return Norm.build(kind, config(d_model=width)).double()
+
+
+def notebook_with(folder, name="mine.ipynb", **tagged):
+    """A notebook with a cell for each tag, and one without."""
+    book = nbformat.v4.new_notebook()
+    for tag, source in tagged.items():
+        book.cells.append(nbformat.v4.new_code_cell(source.strip("\n"), metadata={"tags": [tag]}))
+    book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
+    nbformat.write(book, folder / name)
+    return folder / name

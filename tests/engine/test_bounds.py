@@ -127,7 +127,10 @@ def test_choices_may_be_words():
 
 def test_a_file_or_folder_is_there(tmp_path):
     (tmp_path / "text.txt").write_text("a")
-    right, wrong = [str(tmp_path), str(tmp_path / "text.txt"), "~"], [str(tmp_path / "none"), "\0", "x" * 5000, "\ud800"]
+    right, wrong = (
+        [str(tmp_path), str(tmp_path / "text.txt"), "~"],
+        [str(tmp_path / "none"), "\0", "x" * 5000, "\ud800"],
+    )
     assert taken(parameter_of("", "str", "a file or folder, may be empty: nothing"), "", *right, *wrong) == ["", *right]
     assert taken(parameter_of(str(tmp_path), "str", "a file or folder"), "", *right, *wrong) == right
 
@@ -156,8 +159,10 @@ def test_what_looks_like_a_bound_and_cannot_be_read_is_an_error_that_says_so(cla
     assert clause in str(error.value) and FORMS_IN_WORDS in str(error.value)
 
 
-@pytest.mark.parametrize("default, clause", [("a", ">= 1"), ("a", "multiple of 2"), (True, "one of 1, 2"), (1.5, "multiple of 2"),
-                                             (None, "1 to 3"), ({}, "one of a, b")])  # fmt: skip
+@pytest.mark.parametrize("default, clause", [
+    ("a", ">= 1"), ("a", "multiple of 2"), (True, "one of 1, 2"), (1.5, "multiple of 2"), (None, "1 to 3"),
+    ({}, "one of a, b"),
+])  # fmt: skip
 def test_a_bound_of_another_type_is_an_error(default, clause):
     with pytest.raises(ValueError, match="looks like a bound of .* and is none"):
         parameter_of(default, "", clause)
