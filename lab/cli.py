@@ -253,8 +253,9 @@ def claims(
         if profile not in parameters.PROFILES:
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
         by_id = ledger.ledger()
-        if exercise and exercise not in {c.exercise for c in by_id.values()}:
-            raise parameters.Refused(f"--exercise {exercise!r}: 1.1 to 1.21, or beyond")
+        exercises = dict.fromkeys(c.exercise for c in by_id.values())
+        if exercise and exercise not in exercises:
+            raise parameters.Refused(f"--exercise {exercise!r}: one of {', '.join(exercises)}")
     except ValueError as error:
         refuse(error)
     table = summary.collect(project_root() / "results" / profile)
@@ -309,7 +310,6 @@ def doctor():
     import platform
     from importlib import metadata
 
-    import psutil
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     from lab.engine import parameters
@@ -328,7 +328,7 @@ def doctor():
     except NoSuchKernel:
         problems.append("there is no python3 kernel: pip install ipykernel")
     typer.echo(f"cores      {os.cpu_count()}")
-    typer.echo(f"memory     {psutil.virtual_memory().available / 2**30:.1f} GiB available")
+    typer.echo(f"memory     {parameters.available_memory() / 2**30:.1f} GiB available")
     root = project_root()
     typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
     if not os.access(root / "results", os.W_OK):

@@ -256,7 +256,8 @@ def parameters_in(namespace, notebook):
             if not name.startswith("_") and name != "In" and isinstance(value, (int, float, str, list))
         }
         return found, found
-    declared = set(parameters.read_declared(notebook)) - {"results"}  # where to is no part of what
+    declared = set(parameters.read_declared(notebook)) | set(parameters.injected(namespace))
+    declared -= {"results"}  # where to is no part of what
     values = {name: namespace[name] for name in declared if name in namespace}
     values = parameters.validate(notebook, values, source="notebook")
     values.pop("results", None)

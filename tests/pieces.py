@@ -1,7 +1,8 @@
-"""Parts that tests of several files share: small ones in double precision, maps, random checkpoints."""
+"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks."""
 
 import copy
 
+import nbformat
 import pytest
 import torch
 
@@ -63,3 +64,13 @@ def huggingface(kind):
     eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
     return model, eager
+
+
+def notebook_with(folder, name="mine.ipynb", **tagged):
+    """A notebook with a cell for each tag, and one without."""
+    book = nbformat.v4.new_notebook()
+    for tag, source in tagged.items():
+        book.cells.append(nbformat.v4.new_code_cell(source.strip("\n"), metadata={"tags": [tag]}))
+    book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
+    nbformat.write(book, folder / name)
+    return folder / name

@@ -40,6 +40,4 @@ def imported(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_imports_point_one_way(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if path.name == "limits.py":
-        pytest.xfail("limits ask a seam")
     assert set(imported(path)) <= ALLOWED[part] | {part}

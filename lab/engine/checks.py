@@ -106,7 +106,9 @@ def told(origins, findings):
         }
         how = ", ".join(f"{n} by {part}" for part, n in compared.items() if n)
         faults = "; ".join(map(str, alarms(findings)))
-        said += f" Run again here: {len(findings)} ({how}); {f'NOT as recorded: {faults}' if faults else 'all as recorded.'}"
+        said += f" Run again here: {len(findings)} ({how}), " + (
+            f"NOT as recorded: {faults}" if faults else "as recorded."
+        )
     return said
 
 

@@ -1,93 +1,152 @@
-"""Parameters of notebooks: declared in a cell tagged `parameters`, checked before any kernel starts."""
+"""Parameters of notebooks: declared in a cell tagged `parameters`, related in one tagged `checks`, held to both.
+
+The declaring lines say what each value may be (see `bounds`); checks are plain Python, an assert with a sentence. Both
+are evaluated before a kernel starts, and wherever a study begins.
+"""
 
 import ast
+import bisect
+import copy
 import difflib
-import inspect
+import io
 import json
+import os
+import re
+import tokenize
 from pathlib import Path
-from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
-from lab.engine.limits import PROFILES, TYPES
-from lab.engine.rules import RULES
+from lab.engine.bounds import convert, parameter_of
 from lab.engine.runs import project_root
+
+PROFILES = ("smoke", "quick", "full")
 
 
 class Refused(ValueError):
     """Input that cannot be run; the message names where, the field, the value and what is allowed."""
 
+    def _render_traceback_(self):
+        """What a notebook shows: the sentence, and nothing of how it came about."""
+        return [str(self)]
+
+
+# Notebooks
+
 
 def notebooks():
-    """Paths of all notebooks, in order of exercise."""
+    """Paths of all notebooks of the project, in order of exercise."""
     return sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def notebook_of(name):
     """The notebook of an exercise named 1.4, 4, 04 or 04_head_count, or at a path. Refused lists the valid ones."""
-    if str(name).endswith(".ipynb") and Path(name).is_file():
-        return Path(name).resolve()
     for path in notebooks():
         number = int(path.stem[:2])
         if str(name) in (f"1.{number}", str(number), path.stem[:2], path.stem):
             return path
-    valid = ", ".join(f"1.{int(p.stem[:2])} ({p.stem})" for p in notebooks())
-    raise Refused(f"there is no exercise {name!r}; there are {valid}")
+    if str(name).endswith(".ipynb") and os.path.isfile(name):
+        return Path(name).resolve()
+    valid = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
+    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; there are {valid}")
 
 
 def exercise_of(notebook):
+    """The exercise that a notebook of the project is about, such as 1.4; the name of any other notebook."""
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
 def title_of(notebook):
-    """The first heading of a notebook."""
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    return "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
+    """The first heading of a notebook, or its name."""
+    headings = (source for kind, _, source in cells_of(notebook) if kind == "markdown" and source.startswith("#"))
+    return next((source.splitlines()[0].lstrip("# ") for source in headings), notebook.stem)
+
+
+def cells_of(notebook):
+    """(kind, tags, source) of every cell. Refused where the file is no notebook."""
+    try:
+        cells = json.loads(notebook.read_text("utf-8"))["cells"]
+        return [(c["cell_type"], c["metadata"].get("tags", ()), "".join(c["source"])) for c in cells]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Refused(f"{notebook}: no notebook that can be read: {error!r}") from None
+
+
+# What a notebook declares
+
+
+def read_parameters(notebook):
+    """{name: Parameter} of the cell tagged `parameters`, empty where there is none. Refused: it cannot be read."""
+    sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
+    if len(sources) > 1:
+        raise Refused(f"{notebook.name}: one cell may be tagged `parameters`, found {len(sources)}")
+    source, found = "".join(sources), {}
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise Refused(f"{notebook.name}: the parameters cell cannot be read: {error}") from None
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    for node in statements:
+        try:
+            (target,) = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            name, default = target.id, convert(ast.literal_eval(node.value), None)
+        except (ValueError, TypeError, AttributeError):
+            line = ast.unparse(node).splitlines()[0]
+            raise Refused(f"{notebook.name}: {line!r} among the parameters: NAME = VALUE is wanted, a value as JSON "
+                          "can hold it") from None  # fmt: skip
+        annotation = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+        comment = ";".join(comments.get(row, "") for row in range(node.lineno, node.end_lineno + 1))
+        try:
+            found[name] = parameter_of(default, annotation, comment)
+        except ValueError as error:
+            raise Refused(f"{notebook.name}: {name}: {error}") from None
+    return found
 
 
 def read_declared(notebook):
-    """{name: default} of the notebook's cell tagged `parameters`; all of them literals."""
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    tagged = ["".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", ())]
-    if not tagged and notebook not in notebooks():
-        return {}
-    if len(tagged) != 1:
-        raise Refused(f"{notebook.name}: one cell must be tagged `parameters`, found {len(tagged)}")
-    declared = {}
-    for node in ast.parse(tagged[0]).body:
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        declared[target.id] = ast.literal_eval(node.value)
-    return declared
+    """{name: default} of the notebook's parameters."""
+    return {name: parameter.default for name, parameter in read_parameters(notebook).items()}
+
+
+def injected(namespace):
+    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins with # Parameters."""
+    cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
+    return [name for name in re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE) if name in namespace]
+
+
+# What is given
 
 
 def validate(notebook, values, source):
     """The defaults overridden by `values`, converted. Refused names source, field, value and what is allowed."""
-    declared = read_declared(notebook)
+    declared = read_parameters(notebook)
     for name in values:
         if name not in declared:
             near = difflib.get_close_matches(str(name), declared, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise Refused(f"{source}: {notebook.stem} has no parameter {name!r}{hint} It has {', '.join(declared)}")
+            has = ", ".join(declared) or "none"
+            raise Refused(f"{source}: {notebook.stem} has no parameter {name!r}{hint} It has {has}")
     checked = {}
-    for name, value in (declared | values).items():
+    for name, parameter in declared.items():
         try:
-            checked[name] = TypeAdapter(TYPES.get(name, Any)).validate_python(value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-            message = first["msg"].removeprefix("Value error, ")
-            raise Refused(f"{source}: {name}{inner} = {first['input']!r}: {message}") from None
-    for check in RULES:
-        wanted = inspect.signature(check).parameters
-        if all(p in checked or d.default is not d.empty for p, d in wanted.items()) and any(
-            p in checked for p in wanted
-        ):
-            try:
-                check(**{p: checked[p] for p in wanted if p in checked})
-            except ValueError as error:
-                raise Refused(f"{source}: {error}") from None
+            checked[name] = parameter.checked(name, values.get(name, parameter.default))
+        except ValueError as error:
+            raise Refused(f"{source if name in values else notebook.name}: {error}") from None
+    for _, tags, cell in cells_of(notebook):
+        if "checks" in tags:
+            check(cell, checked, source)
     return checked
+
+
+def check(cell, values, source):
+    """Run a cell tagged `checks` with the values as names. Refused: what does not hold, or why it cannot be run."""
+    try:
+        exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
+    except (AssertionError, ValueError) as error:
+        failed = str(error) or cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip() + " does not hold"
+        raise Refused(f"{source}: {failed}") from None
+    except Exception as error:
+        raise Refused(f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}") from None
 
 
 class EachOnce(yaml.SafeLoader):
@@ -127,10 +186,72 @@ def read_file(path):
 
 
 def of_profile(notebook, profile):
-    """The parameters of a notebook in a profile's file; Refused where it is unknown or has none."""
+    """The parameters of a notebook in a profile: by its file, or else the notebook's own. Refused: no such profile."""
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
-    if notebook not in notebooks():
-        return read_declared(notebook)
     path = project_root() / "experiments" / profile / f"{notebook.stem}.yaml"
-    return validate(notebook, read_file(path), source=path.relative_to(project_root()).as_posix())
+    if notebook in notebooks() and path.exists():
+        return validate(notebook, read_file(path), source=path.relative_to(project_root()).as_posix())
+    named = {"profile": profile} if read_declared(notebook).get("profile") in PROFILES else {}
+    return validate(notebook, named, source=notebook.name)
+
+
+# What checks cells ask: memory, with bytes that several notebooks need for the same
+
+
+def within_memory(need, **sizes):
+    """Refused where need(**sizes), bytes, is over 4/5 of what is free; tells what fits of each size alone.
+
+    Of a list the largest counts; `need` grows with every size.
+    """
+    sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
+    available = available_memory()
+
+    def fits(**changed):
+        return 5 * need(**sizes | changed) <= 4 * available
+
+    if fits():
+        return
+    fitting = {}
+    for name, size in sizes.items():
+        most = bisect.bisect_left(range(size), True, key=lambda n, name=name: not fits(**{name: n + 1}))
+        if most:
+            fitting[name] = most
+    largest = " or ".join(f"{name} that fits is {most}" for name, most in fitting.items())
+    raise Refused(
+        f"{', '.join(f'{name} = {size}' for name, size in sizes.items())} needs about {need(**sizes) / 2**30:.1f} GiB, "
+        f"{available / 2**30:.1f} GiB are available; "
+        + (f"the largest {largest}" if fitting else "no single size makes it fit")
+    )
+
+
+def available_memory():
+    """Bytes of memory that can be had without swapping, as far as the system tells."""
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def training_bytes(d_model, n_layers=2, context=64, batch=8):
+    """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
+    return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
+
+
+def window_bytes(windows, context, d_model):
+    """Logits over bytes and one hidden layer for all measured windows at once, 4 bytes a number."""
+    return 4 * windows * context * (256 + 4 * d_model)
+
+
+def score_bytes(lengths, score_heads=8):
+    """Explicit attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
+    return 24 * score_heads * lengths**2
+
+
+def block_bytes(widths, context, n_layers=2):
+    """The widest block, and a training step at width 128 with explicit attention of four heads, 4 bytes a number."""
+    return 4 * max(widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context))
+
+
+def copy_bytes(longest, texts, d_model, n_layers=2):
+    """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4 bytes, and the maps."""
+    return 80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2

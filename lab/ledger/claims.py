@@ -58,7 +58,7 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    exercise: str = Field(pattern=r"^(1\.([1-9]|1[0-9]|2[01])|beyond)$")
+    exercise: str = Field(pattern=r"^(1\.[1-9][0-9]*|beyond)$")
     kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"]
     priority: Literal["A", "B", "C"]
     sources: list[str] = Field(min_length=1)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from lab.engine.runs import project_root
 
 TEST = r"tests/ledger/test_errata\w*\.py::test_\w+"
-NOTEBOOK = r"(0[1-9]|1[0-9]|2[01])_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
+NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
 LITERATURE = r"literature: \D+ \d{4}"
 CHINESE = re.compile("[\u4e00-\u9fff]")
 

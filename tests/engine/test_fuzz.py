@@ -12,7 +12,7 @@ from jupyter_client.manager import AsyncKernelManager
 from typer.testing import CliRunner
 
 from lab.cli import app
-from lab.engine import parameters, rules, workers
+from lab.engine import parameters, workers
 from lab.engine.runs import project_root
 
 NOTEBOOKS = {notebook.stem: parameters.read_declared(notebook) for notebook in parameters.notebooks()}
@@ -41,7 +41,7 @@ def plans(monkeypatch):
     monkeypatch.setattr(AsyncKernelManager, "start_kernel", no_kernel)
     monkeypatch.setattr("lab.cli.run_all", lambda todo, *_: reached.append(todo))
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr(rules, "available_memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
     return reached
 
 
@@ -130,7 +130,10 @@ def test_a_file_of_anything_is_taken_or_refused_by_its_name(stem, text, plans, p
 # Whole command lines
 
 exercises = st.one_of(
-    st.sampled_from(["1.4", "06", "1.99", "../06", "06_sinusoidal_rotation.ipynb", ""]), st.text(max_size=6)
+    st.sampled_from(
+        ["1.4", "06", "1.99", "../06", "06_sinusoidal_rotation.ipynb", "", str(parameters.notebook_of("1.6"))]
+    ),
+    st.text(max_size=6),
 )
 options = st.one_of(
     st.tuples(st.just("--profile"), st.sampled_from([*parameters.PROFILES, "../quick", "", "Quick", "\0"])),

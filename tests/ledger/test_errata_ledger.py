@@ -5,17 +5,13 @@ import ast
 import pytest
 import yaml
 
+from lab.engine.parameters import notebooks
 from lab.engine.runs import project_root
 from lab.ledger.errata import errata
 
 ERRATA = errata()
 ROOT = project_root()
-NOTEBOOKS = """
-    01_attention_complexity 02_attention_patterns 03_causal_mask 04_head_count 05_attention_variants
-    06_sinusoidal_rotation 07_position_encodings 08_rope_alibi 09_activations 10_ffn_sparsity 11_layer_norm_placement
-    12_initialization 13_sparse_patterns 14_architecture_tradeoffs 15_scores_and_scale 16_shapes_and_stacking
-    17_what_it_can_learn 18_regularisation 19_shapes_and_paths 20_budgets 21_one_change
-""".split()
+NOTEBOOKS = {notebook.stem for notebook in notebooks()}
 EVIDENCE = sorted({evidence for entry in ERRATA.values() for evidence in entry.evidence})
 
 
@@ -96,7 +92,7 @@ def test_what_breaks_the_schema_is_named(tmp_path, field):
 
 
 @pytest.mark.parametrize(
-    "cited", ["tests/ledger/test_other.py::test_x", "22_more", "literature: somebody", "the notebook"]
+    "cited", ["tests/ledger/test_other.py::test_x", "4_head_count", "literature: somebody", "the notebook"]
 )
 def test_evidence_has_one_of_three_forms(tmp_path, cited):
     with pytest.raises(ValueError, match="evidence"):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from lab.engine import rules
 from lab.tasks.code import Code
 from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
 from lab.tasks.shuffled import Shuffled
@@ -59,13 +58,3 @@ def test_a_shuffle_stays_within_its_spans_and_asks_the_true_next_byte(code):
         assert torch.equal(before, after)
     with pytest.raises(ValueError, match="does not divide"):
         Shuffled(code, 3)
-
-
-def test_sizes_that_would_spoil_the_experiment_are_refused():
-    rules.spans_tile_the_window([1, 8, 16], 16)
-    with pytest.raises(ValueError, match="spans: 3 does not divide context 16"):
-        rules.spans_tile_the_window([1, 3], 16)
-    rules.a_bend_shows_at_four_sizes([8, 16, 32, 64], 27)
-    for widths in ([8, 16, 32], [8, 16, 32, 128], [64, 32, 16, 8]):
-        with pytest.raises(ValueError, match="four or more"):
-            rules.a_bend_shows_at_four_sizes(widths, 27)
