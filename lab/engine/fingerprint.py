@@ -139,6 +139,8 @@ def source_file(name):
     """The Python file of a module, found without importing it; None for what has none."""
     path = loaded = spec = None
     for n, _ in enumerate(parts := name.split("."), 1):
+        if n > 1 and path is None:
+            return None  # inside a module
         if (loaded := sys.modules.get(part := ".".join(parts[:n]))) is None:
             spec = PathFinder.find_spec(part, path)
         else:
