@@ -1,11 +1,12 @@
 """What a value may be, as the line that declares it says: its type, its default and the bounds in its comment.
 
     steps: int = 300  # optimiser steps; multiple of 10
-    heads: list = [1, 2, 4]  # head counts compared; <= 64; at least 2 entries
+    heads: list = [1, 2, 4]  # head counts compared; at most 64; at least 2 entries
 
 An int is 1 or more, a float above 0 and finite, a list has one entry or more, all different, each as its default's
 entries; without a type the default's counts, and what a default breaks is not implied. A part of the comment after a
-semicolon may say otherwise, in one of the `FORMS`; what follows a colon in it is prose.
+semicolon may say otherwise, in one of the `FORMS`; what follows a colon in it is prose. Notebooks of the project say
+`at least 2` where `>= 2` means the same: papermill takes no line with a second equals sign for a parameter.
 """
 
 import json
@@ -14,12 +15,12 @@ import re
 from dataclasses import dataclass
 
 WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false", None: "a plain value"}
-IMPLIED = {int: (">= 1", "<= 1000000000"), float: ("> 0",)}  # no size here can be above a thousand million
+IMPLIED = {int: ("at least 1", "at most 1000000000"), float: ("> 0",)}  # no size here can be above a thousand million
 N = r"(-?\d+(?:_\d+)*(?:\.\d+)?(?:e[+-]?\d+)?)"
 FORMS = {  # how a bound is written: the kinds that it is for, and {what it bounds: a test of one value}
-    f">= ?{N}": ((int, float), lambda n: {"least": lambda value: value >= n}),
+    f"(?:>= ?|at least ){N}": ((int, float), lambda n: {"least": lambda value: value >= n}),
     f"> ?{N}": ((int, float), lambda n: {"least": lambda value: value > n}),
-    f"<= ?{N}": ((int, float), lambda n: {"most": lambda value: value <= n}),
+    f"(?:<= ?|at most ){N}": ((int, float), lambda n: {"most": lambda value: value <= n}),
     f"< ?{N}": ((int, float), lambda n: {"most": lambda value: value < n}),
     f"{N} to {N}": ((int, float), lambda a, b: {"least": lambda value: value >= a, "most": lambda value: value <= b}),
     r"multiple of ([1-9]\d*)": ((int,), lambda n: {"multiple": lambda value: value % n == 0}),
@@ -27,7 +28,8 @@ FORMS = {  # how a bound is written: the kinds that it is for, and {what it boun
     "a file or folder(, may be empty)?": ((str,), lambda empty: {"path": lambda value: is_there(value, empty)}),
 }
 FORMS_IN_WORDS = (
-    ">= 0, > 0, <= 8, < 1, 1 to 8, multiple of 8, one of a, b, at least 2 entries, a file or folder, may be empty"
+    "at least 0 or >= 0, at most 8 or <= 8, > 0, < 1, 1 to 8, multiple of 8, one of a, b, at least 2 entries, "
+    "a file or folder, may be empty"
 )
 LOOKS_LIKE_A_BOUND = re.compile(
     r"(?:[<>=≤≥]+[ \d]|-?\d\S* ?(?:to|-|–|\.\.) ?-?\d|between \d|(?:a )?multiples? of|one of|at (?:least|most)\b"

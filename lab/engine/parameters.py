@@ -143,8 +143,9 @@ def check(cell, values, source):
     try:
         exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
     except (AssertionError, ValueError) as error:
-        failed = str(error) or cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip() + " does not hold"
-        raise Refused(f"{source}: {failed}") from None
+        line = cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip()
+        named = ", ".join(f"{name} = {value!r}" for name, value in values.items() if re.search(rf"\b{name}\b", line))
+        raise Refused(f"{source}: {str(error) or f'{line} does not hold with {named}'}") from None
     except Exception as error:
         raise Refused(f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}") from None
 

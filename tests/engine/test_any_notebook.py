@@ -89,7 +89,7 @@ BROKEN = {  # a parameters cell; what the refusal names
     "not Python": ("steps = ", "the parameters cell cannot be read: invalid syntax"),
     "a magic": ("%matplotlib inline\nn = 1", "the parameters cell cannot be read"),
     "a bound": ("n = 1  # steps; >= one", "n: '>= one' looks like a bound"),
-    "a default": ("n = 1  # steps; >= 2", "n = 1: a whole number, >= 2, <= 1000000000 is wanted"),
+    "a default": ("n = 1  # steps; >= 2", "n = 1: a whole number, >= 2, at most 1000000000 is wanted"),
     "a type": ("n: int = 1.5", "n: the default 1.5 is not a whole number"),
 }
 

@@ -56,7 +56,7 @@ def test_a_list_has_entries_all_different_and_each_as_the_default_s(annotation, 
     right = [[1], [64, 1], [3, 2, 1]]
     wrong = [[], [1, 1], [0], [1, 65], [1, 2.0], [True, 2], ["1"], [[1]], [None], 4, "4", None, {}, {"a": 4}]
     assert taken(parameter, *right, *wrong) == right
-    with pytest.raises(ValueError, match=r"^x\[1\] = 65: a whole number, >= 1, <= 64 is wanted$"):
+    with pytest.raises(ValueError, match=r"^x\[1\] = 65: a whole number, at least 1, <= 64 is wanted$"):
         parameter.checked("x", [1, 65])
     with pytest.raises(ValueError, match=r"^x = \[1, 1\]: a list of at least 1 entry, all different, is wanted$"):
         parameter.checked("x", [1, 1])
@@ -97,6 +97,7 @@ def test_bounds_mean_what_they_say(a, b, value):
     for annotation in ("int", "float"):
         assert said(f"{a} to {b}", annotation) is (a <= value <= b)
         assert said(f">= {a}; <= {b}", annotation) is (a <= value <= b)
+        assert said(f"at most {b}; at least {a}", annotation) is (a <= value <= b)
         assert said(f"> {a}; < {b}", annotation) is (a < value < b)
         assert said(f"one of {a}, {b}", annotation) is (value in (a, b))
     assert said(f">={a}") is (a <= value)
@@ -145,8 +146,8 @@ def test_a_list_may_want_more_entries():
 
 UNREADABLE = [
     "> = 3", "=> 3", ">= three", "≥ 3", "== 3", "1 - 5", "1..5", "1 to5to 6", "between 1 and 5", "multiples of 4",
-    "a multiple of 4", "multiple of four", "multiple of 0", "multiple of 0.5", "one of", "one of 3", "at least 3",
-    "at most 3", "at least two entries", "at least 2 entries", "a file", "a folder, may be empty", "may be empty",
+    "a multiple of 4", "multiple of four", "multiple of 0", "multiple of 0.5", "one of", "one of 3", "at least three",
+    "at least two entries", "at least 2 entries", "a file", "a folder, may be empty", "may be empty",
     "steps, >= 0", "any number <= 4", ">= 1__0", "a file or folder",
 ]  # fmt: skip
 

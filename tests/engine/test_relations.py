@@ -88,7 +88,7 @@ RELATIONS = {  # what is changed in a notebook; what the refusal says
     "1.20 widths": ("1.20", {"budget_widths": [4, 8]}, "budget_widths = .* a list of at least 3 entries"),
     "1.20 ratios": ("1.20", {"ratios": [1, 2]}, "ratios = .* a list of at least 3 entries"),
     "1.20 ratio widths": ("1.20", {"ratio_widths": [8]}, "ratio_widths = .* a list of at least 2 entries"),
-    "1.20 steps": ("1.20", {"steps": 7}, "steps = 7: a whole number, >= 8"),
+    "1.20 steps": ("1.20", {"steps": 7}, "steps = 7: a whole number, at least 8"),
     "1.20 width": ("1.20", {"d_model": 20}, "d_model = 20: a whole number, .*multiple of 8"),
     "1.20 training": ("1.20", {"d_model": 10**6}, "d_model = 1000000, context = 64 needs"),
     "1.20 windows": ("1.20", {"windows": 10**9}, "windows = 1000000000"),
@@ -146,7 +146,7 @@ def test_where_no_single_size_helps_memory_says_so(eight_gib):
 CHECKED = {  # a checks cell on a = 3, b = [2, 1]; what the refusal says, or nothing
     "holds": ("assert a == 3\nassert all(a > x for x in b)", None),
     "a sentence": ("assert a < 3, f'a: {a} is too large'", "^here: a: 3 is too large$"),
-    "no sentence": ("x = 1\nfor x in b:\n    assert x > 1", "^here: assert x > 1 does not hold$"),
+    "no sentence": ("x = 1\nfor x in b:\n    assert x > a - 2", "^here: assert x > a - 2 does not hold with a = 3$"),
     "a refusal": ("raise ValueError('not so')", "^here: not so$"),
     "in a function": ("def f(x):\n    assert x < 3, 'f says so'\n\nf(a)", "^here: f says so$"),
     "an error": ("a / 0", "^here: the cell tagged `checks` fails: ZeroDivisionError: division by zero$"),
