@@ -174,7 +174,7 @@ def explain(job, error):
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}"
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
-    if type(error).__name__ == "DeadKernelError":
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):  # while it ran, or before it answered
         said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
     else:
         said = f"{type(error).__name__}: {error}"
