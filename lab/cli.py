@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +66,7 @@ def run(
     recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
+    from lab import terminal
     from lab.engine import batch, runs
     from lab.ledger import summary
 
@@ -82,7 +82,7 @@ def run(
         if cluster:
             announce(cluster, device)
         with batch.only_one(folder):
-            failed = run_all(todo, runs.Options(**options))
+            failed = terminal.run_all(todo, runs.Options(**options))
             for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
                 if summary.outdated(place):
                     summary.summarise(place)
@@ -124,100 +124,6 @@ def announce(cluster, device):
             f"{place['device']}; dashboard {client.dashboard_link}",
             err=True,
         )
-
-
-def run_all(todo, options):
-    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed."""
-    from rich.console import Console
-
-    from lab.engine import runs
-
-    console = Console(stderr=True, highlight=False)
-    failed, began = [], time.time()
-    for place, job in enumerate(todo, 1):
-        name = f"[{place}/{len(todo)}] {job.notebook.stem}"
-        reason = "run again as asked" if options.fresh else job.to_do()
-        if reason is None:
-            console.print(f"{name}: done already")
-            continue
-        console.print(f"{name}: {reason}", markup=False)
-        start = time.time()
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            progress_line(console, name, Path(folder) / "sweep.json") as watch,
-        ):
-            try:
-                job.run(options.model_copy(update={"progress": Path(folder) / "sweep.json"}), watch)
-            except Exception as error:  # a failed notebook does not stop the others
-                failed.append((job, error))
-        took = time.time() - start
-        if failed and failed[-1][0] is job:
-            console.print(f"{name}: FAILED after {took:.0f} s")
-            console.print(explain(job, failed[-1][1]), markup=False)
-        else:
-            console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}", markup=False, soft_wrap=True)
-    if failed:
-        names = ", ".join(job.notebook.stem for job, _ in failed)
-        console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
-    return failed
-
-
-SAID_IN_WORDS = ("TrialsFailed", "ConnectionError", "OSError", "PermissionError")  # a traceback would add nothing
-
-
-def explain(job, error):
-    """What went wrong in which cell; a dead kernel is named as such."""
-    from papermill.exceptions import PapermillExecutionError
-
-    if isinstance(error, PapermillExecutionError):
-        if error.ename in SAID_IN_WORDS:
-            return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}"
-        said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
-        return f"cell {error.cell_index + 1}: {error.ename}: {said}"
-    if type(error).__name__ == "DeadKernelError":
-        said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
-    else:
-        said = f"{type(error).__name__}: {error}"
-    return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
-
-
-class progress_line:
-    """A live line on a terminal, a plain line for every cell elsewhere: cell, trials done, elapsed, remaining."""
-
-    def __init__(self, console, name, file):
-        self.console, self.name, self.file = console, name, file
-        self.began, self.cell, self.cells = time.time(), 0, 0
-        self.sweep_began = {}
-
-    def __enter__(self):
-        from rich.live import Live
-
-        self.live = Live(get_renderable=self.text, console=self.console, refresh_per_second=2, transient=True)
-        if self.console.is_terminal:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_):
-        if self.console.is_terminal:
-            self.live.stop()
-
-    def __call__(self, cell, cells):
-        self.cell, self.cells = cell, cells
-
-    def text(self):
-        elapsed = time.time() - self.began
-        line = f"{self.name}: cell {self.cell}/{self.cells}, {elapsed:.0f} s"
-        try:
-            sweep = json.loads(self.file.read_text())
-        except (OSError, ValueError):
-            return line
-        first, done_first = self.sweep_began.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
-        line += f", {sweep['sweep']} {sweep['done']}/{sweep['total']} trials"
-        line += f" on {sweep['workers']} workers" if sweep["workers"] > 1 else ""
-        if sweep["done"] > done_first:
-            rate = (time.time() - first) / (sweep["done"] - done_first)
-            line += f", about {rate * (sweep['total'] - sweep['done']):.0f} s left"
-        return line
 
 
 @app.command("list")

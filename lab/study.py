@@ -4,9 +4,7 @@ import base64
 import json
 import math
 import os
-import shutil
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +13,6 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import psutil
 from IPython.display import Markdown, display
 
 from lab import figures
@@ -52,7 +49,7 @@ class Study:
         self.own = self.options.own if self.options.notebook else changed
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
-        self.folder = self.final if self.options.notebook else new_folder(home / ".running", self.final.name)
+        self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
         self._keep = 0 if place else KEPT
         self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == self.exercise}
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
@@ -204,7 +201,7 @@ class Study:
         self._seal()
         if self.folder != self.final:
             runs.put(self.folder, self.final, self._keep)
-            clear(self.folder.parent, self.final.name)
+            runs.clear(self.folder.parent, self.final.name)
             self.folder = self.final
         display(Markdown(f"Results: `{self.place}`"))
         if not verdicts:
@@ -262,22 +259,6 @@ def parameters_in(namespace, notebook):
     values = parameters.validate(notebook, values, source="notebook")
     values.pop("results", None)
     return values, parameters.of_profile(notebook, values.get("profile", "quick"))
-
-
-def new_folder(parent, name):
-    """A folder of this process in `parent`."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{name}-{os.getpid()}-"))
-    folder.chmod(0o755)
-    return folder
-
-
-def clear(parent, name):
-    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those that have ended."""
-    for folder in parent.glob(f"{name}-*-*"):
-        process = folder.name.removeprefix(name).split("-")[1]
-        if process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process))):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def show(picture, live=None):

@@ -1,24 +1,21 @@
 """The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace."""
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import nbformat
-import pandas as pd
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
 from lab import cli
 from lab.cli import app
-from lab.engine import batch, parameters, runs
+from lab.engine import batch, parameters
 from lab.engine.runs import project_root
 from lab.ledger import summary
-from lab.ledger.claims import VERDICTS, Verdict, ledger
+from lab.ledger.claims import VERDICTS, ledger
 
 NAMES = [notebook.stem for notebook in parameters.notebooks()]
 FIRST = NAMES[0]
@@ -151,103 +148,14 @@ def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lab.cli.run_all", interrupted)
+    monkeypatch.setattr("lab.terminal.run_all", interrupted)
     result = lab("run", "--results", place)
     assert result.exit_code == 130 and "the same command goes on" in result.output
     with FileLock(project_root() / place / ".lock", timeout=0):
         pass
 
 
-def test_parameters_from_the_command_line_win_over_the_file_and_the_file_over_the_profile(tmp_path):
-    def values(**options):
-        return planned(tmp_path, profile="smoke", **options).parameters
-
-    seeds = values()["seeds"]
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"seeds: {seeds + 1}\n")
-    assert values(file=file)["seeds"] == seeds + 1
-    assert values(file=file, overrides={"seeds": seeds + 2}) == values() | {"seeds": seeds + 2}
-    everything = batch.plan([], "quick", project_root() / "results")
-    assert [job.notebook.stem for job in everything] == NAMES
-    assert len(batch.plan([FIRST, FIRST[:2]], "quick", project_root() / "results")) == 1, "named twice, run once"
-
-
-# Runs of one's own parameters
-
-
-SEEDS = parameters.of_profile(parameters.notebooks()[0], "quick")["seeds"]
-
-
-def planned(folder, *names, profile="quick", **options):
-    (job,) = batch.plan(names or [FIRST], profile, folder, **options)
-    return job
-
-
-def finish(job):
-    """What the run of a job leaves, as far as the next plan asks."""
-    job.folder.mkdir(parents=True)
-    runs.write_run(job.folder, {"profile": job.profile, "own_parameters": job.own, "parameters": job.parameters})
-
-
-@pytest.mark.parametrize("given, profile, name", [
-    ({}, "quick", None),
-    ({"seeds": SEEDS}, "quick", None),
-    ({"seeds": SEEDS + 1}, "quick", f"seeds-{SEEDS + 1}"),
-    ({"seeds": SEEDS + 1}, "smoke", f"smoke-seeds-{SEEDS + 1}"),
-    ({"seeds": SEEDS + 1, "heads": [1, 2]}, "quick", f"heads-1-2-seeds-{SEEDS + 1}"),
-], ids=str)  # fmt: skip
-def test_a_run_of_ones_own_parameters_has_a_folder_of_its_own(given, profile, name, tmp_path):
-    job = planned(tmp_path, profile=profile, overrides=given)
-    assert job.name == name
-    if name is None:
-        assert job.folder == tmp_path / profile / FIRST and job.own == {}
-    else:
-        assert job.folder == tmp_path / "runs" / f"{FIRST}-{name}" and job.own == given
-    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / f"{FIRST}-mine"
-
-
-def test_names_are_short_and_differ(tmp_path):
-    values = [{"lengths": list(range(64, 64 + n))} for n in (4, 20, 21)]
-    names = [planned(tmp_path, overrides=given).name for given in values]
-    assert names[0] == "lengths-64-65-66-67" and len(set(names)) == 3 and max(map(len, names)) <= 40
-    said = [batch.name_of({"corpus": text}, "quick") for text in ("a/b", "a b", "a-b")]
-    assert len(set(said)) == 3 and not any("/" in name or " " in name for name in said)
-
-
-def test_the_same_name_for_other_parameters_is_refused(tmp_path):
-    mine = planned(tmp_path, overrides={"seeds": SEEDS + 1}, name="mine")
-    finish(mine)
-    assert planned(tmp_path, overrides={"seeds": SEEDS + 1}, name="mine") == mine
-    for other in ({"overrides": {"seeds": SEEDS + 2}}, {"overrides": {"seeds": SEEDS + 1}, "profile": "smoke"}, {}):
-        with pytest.raises(parameters.Refused, match=f"holds a run of quick with own parameters: seeds {SEEDS + 1}"):
-            planned(tmp_path, name="mine", **other)
-    for wrong in ("../mine", ".mine", "a b", ""):
-        with pytest.raises(parameters.Refused, match="--name"):
-            planned(tmp_path, name=wrong)
-
-
-def test_notebooks_of_ones_own_do_not_replace_each_other(tmp_path):
-    books = [tmp_path / part / "mine.ipynb" for part in ("a", "b")]
-    for path in books:
-        path.parent.mkdir()
-        nbformat.write(nbformat.v4.new_notebook(), path)
-    first = planned(tmp_path, str(books[0]))
-    assert first.folder == tmp_path / "runs" / "mine" and first.foreign and first.to_do()
-    with pytest.raises(parameters.Refused, match="two notebooks"):
-        batch.plan(list(map(str, books)), "quick", tmp_path)
-    first.folder.mkdir(parents=True)
-    there = {"profile": "", "own_parameters": {}, "parameters": {}, "notebook": str(books[0])}
-    runs.write_run(first.folder, there)
-    assert planned(tmp_path, str(books[0])) == first
-    with pytest.raises(parameters.Refused, match="the run of another notebook"):
-        planned(tmp_path, str(books[1]))
-
-
-def test_a_path_on_the_command_line_is_seen_from_where_it_was_given(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("some text")
-    monkeypatch.chdir(tmp_path)
-    own = planned(tmp_path, "1.2", overrides={"corpus": "text.txt", "text": "text"}).own
-    assert own == {"corpus": str(tmp_path / "text.txt"), "text": "text"}
+# The other commands
 
 
 @pytest.mark.parametrize("text, value", [("0", 0), ("90", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200)])
@@ -259,59 +167,6 @@ def test_what_is_no_time_is_refused(place, jobs):
     for option in ("--check", "--budget"):
         result = lab("run", "--results", place, option, "soon")
         assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
-
-
-# Two runs side by side
-
-
-@pytest.fixture
-def pair(tmp_path, monkeypatch):
-    """Two runs below the results of a project: other seeds, one verdict turned, one effect moved, one the same."""
-    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
-    claims = list(ledger().values())[:3]
-    for name, seeds, verdicts, effects in (
-        ("quick/04_x", 5, "srs", (1, 2, 3)),
-        ("runs/04_x-mine", 9, "ssr", (1, 2.5, 3)),
-    ):
-        words = {"s": "supported", "r": "refuted"}
-        rows = [Verdict(id=c.id, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, unit="nats")
-                for c, v, e in zip(claims, verdicts, effects, strict=True)]  # fmt: skip
-        (tmp_path / "results" / name).mkdir(parents=True)
-        pd.DataFrame([row.model_dump() for row in rows]).to_csv(tmp_path / "results" / name / "verdicts.csv")
-        runs.write_run(tmp_path / "results" / name, {"parameters": {"profile": "quick", "seeds": seeds}})
-    return tmp_path / "results", [claim.id for claim in claims]
-
-
-def test_two_runs_side_by_side_what_differs_first(pair):
-    results, (same, turned, also_turned) = pair
-    for names in (("quick/04_x", "04_x-mine"), (results / "quick" / "04_x", "runs/04_x-mine")):
-        done = lab("diff", *names)
-        assert done.exit_code == 0, done.output
-        lines = done.output.splitlines()
-        assert lines[0].endswith("results/quick/04_x") and lines[1].endswith("results/runs/04_x-mine")
-        (seeds,) = (line for line in lines if line.split()[:1] == ["seeds"])
-        assert seeds.split() == ["seeds", "5", "9"]
-        (row,) = (line for line in lines if line.split()[:1] == [turned])
-        assert "refuted  2 [1.5, 2.5] nats" in row and "supported  2.5 [2, 3] nats" in row
-        at = {title: lines.index(title) for title in lines if title and title[0] != " "}
-        order = ["parameters that differ", "verdicts that differ", "the same verdict and effect", "the same parameters"]
-        assert [title for title in sorted(at, key=at.get) if title in order] == order
-        assert at["the same verdict and effect"] < next(i for i, x in enumerate(lines) if x.split()[:1] == [same])
-
-
-def test_a_run_that_is_not_there_is_answered_by_those_that_are(pair):
-    results, _ = pair
-    done = lab("diff", "quick/04_x", "nonsuch")
-    assert done.exit_code == 2 and "nonsuch" in done.output and "runs/04_x-mine" in done.output
-    (results / "runs" / "04_x-mine" / "run.json").write_text("{")
-    done = lab("diff", "quick/04_x", "04_x-mine")
-    assert done.exit_code == 2 and "damaged" in done.output
-    shutil.copytree(results / "quick" / "04_x", results / "full" / "04_x")
-    done = lab("diff", "04_x", "04_x-mine")
-    assert done.exit_code == 2 and "say which" in done.output and "results/full/04_x" in done.output
-
-
-# The other commands
 
 
 def test_list_names_every_exercise():

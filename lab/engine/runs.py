@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -85,6 +86,22 @@ def put(aside, final, keep=0):
             os.replace(newer, older)
     os.replace(aside, final)
     shutil.rmtree(last)
+
+
+def new_folder(parent, name):
+    """A folder of this process in `parent`."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{name}-{os.getpid()}-"))
+    folder.chmod(0o755)
+    return folder
+
+
+def clear(parent, name):
+    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those that have ended."""
+    for folder in parent.glob(f"{name}-*-*"):
+        process = folder.name.removeprefix(name).split("-")[1]
+        if process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
