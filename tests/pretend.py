@@ -5,12 +5,13 @@ PyTorch's place for backends of others (PrivateUse1) is filled with one kernel i
 is copied. Operations are then torch's own on the CPU, and equal them digit by digit where torch takes the same route.
 
 Refused, as CUDA does: tensors of two devices in one operation, but for 0-dimensional CPU ones in pointwise operations
-and CPU indices; CPU generators for numbers drawn here; `.numpy()`. What it cannot show: the rounding and the order of
-sums of a real device, and generators of its own, which torch has no way to make from Python.
+and CPU indices; CPU generators for numbers drawn here; `.numpy()`. As Apple's MPS does: float64. What it cannot show:
+the rounding and the order of sums of a real device, and generators of its own, which torch cannot make from Python.
 """
 
+import copy
 import ctypes
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -44,6 +45,8 @@ def device():
     libraries[0].impl("as_strided", lambda x, *rest: shape.redispatch(on_cpu, x, *rest), "PrivateUse1")
     libraries[0].impl("_copy_from", _copy, "PrivateUse1")
     libraries[0].impl("_fused_sdp_choice", lambda *_, **__: 0, "PrivateUse1")  # the attention that is written out
+    for name in ("convolution", "convolution_backward"):  # of which torch has no form that any device can have
+        libraries[0].impl(f"{name}_overrideable", partial(_convolution, name), "PrivateUse1")
     libraries[1].fallback(_kernel, "PrivateUse1")
     _kernel.libraries = libraries  # whose end would be theirs
     return torch.device(NAME, 0)
@@ -59,6 +62,11 @@ def moved(module):
         torch.__future__.set_swap_module_params_on_conversion(before)
 
 
+def twins(module):
+    """A module here, and its copy on the pretended device."""
+    return module, moved(copy.deepcopy(module))
+
+
 def _kernel(operation, *args, **kwargs):
     """Any operation: on the CPU, with every tensor from elsewhere under its CPU name."""
     leaves, form = tree_flatten((args, kwargs))
@@ -66,6 +74,9 @@ def _kernel(operation, *args, **kwargs):
     asked, given = kwargs.get("device"), kwargs
     here = [_under(CPU, x) if _elsewhere(x) else x for x in leaves]
     args, kwargs = tree_unflatten(here, form)
+    wanted = operation._schema.arguments
+    numbers = [w.type.kind() == "TensorType" and isinstance(x, int | float) for x, w in zip(args, wanted, strict=False)]
+    args = [torch.tensor(x) if number else x for x, number in zip(args, numbers, strict=True)]  # as torch had them
     if asked is not None:
         kwargs["device"] = torch.device("cpu")
     small = {name: x for name, x in kwargs.items() if isinstance(x, torch.Tensor) and x.numel() == 0}
@@ -78,6 +89,13 @@ def _kernel(operation, *args, **kwargs):
     same = {id(mine): x for mine, x in zip(here, leaves, strict=True) if _elsewhere(x)}  # what is changed in place
     same |= {id(kwargs[name]): given[name] for name in small}
     return tree_map(lambda x: same.get(id(x), _under(ELSEWHERE, x)) if isinstance(x, torch.Tensor) else x, out)
+
+
+def _convolution(name, *args):
+    """`convolution_backward` wants to know of a bias; its other form does not."""
+    if name == "convolution_backward":
+        args = (*args[:3], [args[2].shape[0]], *args[3:])
+    return _kernel(getattr(torch.ops.aten, name).default, *args)
 
 
 def _grow(target, x):
@@ -116,6 +134,8 @@ def _elsewhere(x):
 
 def _under(device_type, x):
     """The same memory as a tensor of another device."""
+    if device_type == ELSEWHERE and x.dtype == torch.float64:
+        raise TypeError(f"{NAME} has no float64")
     capsule = torch._C._to_dlpack(x)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

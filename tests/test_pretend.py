@@ -24,15 +24,20 @@ def test_a_tensor_says_where_it_is_and_comes_back_as_it_was():
     for back in (there.cpu(), there.to("cpu"), there.to(here.device)):
         assert back.device.type == "cpu" and torch.equal(back, here)
     assert there.tolist() == here.tolist() and there[1, 2].item() == here[1, 2].item() and float(there[0, 0])
-    assert bool((there == there).all()) and there.to(torch.float64).to(device()).dtype == torch.float64
-    like = (torch.full_like(there, 2), there.new_ones(2))
-    made_there = [make(2, device=device()) for make in (torch.zeros, torch.arange, torch.randn, torch.eye)]
-    for made in (*like, *made_there, torch.tensor([1.0, 2], device=device())):
-        assert made.device == device()
+    assert bool((there == there).all()) and there.to(torch.bfloat16).dtype == torch.bfloat16
+    place = {"device": device()}
+    made = [torch.zeros(2, **place), torch.tensor([1.0, 2], **place), torch.arange(3, **place), torch.eye(2, **place)]
+    made += [torch.randn(2, **place), torch.full_like(there, 2), there.new_ones(2)]
+    for x in made:
+        assert x.device == device()
     assert there.new_ones(2, device="cpu").device.type == "cpu"
     copied = torch.empty(3, 4)
     copied.copy_(there)
     assert torch.equal(copied, here)
+    made = lambda: torch.zeros(2, dtype=torch.float64, device=device())  # noqa: E731
+    for wide in (there.double, made, lambda: here.double().to(device())):
+        with pytest.raises(TypeError, match="has no float64"):
+            wide()
     with pytest.raises(TypeError, match="convert pretend:0 device type tensor to numpy"):
         np.asarray(there)
 

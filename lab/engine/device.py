@@ -1,4 +1,16 @@
-"""Where a trial computes."""
+"""Where a trial computes, and what repeats there.
+
+Weights and batches are drawn on the CPU from their seeds and then moved, so a run starts from the same numbers on every
+device. From there on
+
+* cpu: equal arithmetic (torch build, kind of processor, threads) and equal seeds give every digit again;
+* cuda: sums by atomic additions (the backward of fused attention, scatter, index_add) come in another order each time,
+  so runs agree to rounding, which training magnifies; torch.use_deterministic_algorithms(True) with
+  CUBLAS_WORKSPACE_CONFIG=:4096:8 makes torch repeat the digits on one kind of card, or raise where it cannot;
+* mps: torch promises nothing, and there is no float64.
+
+No two devices agree in the last digits; what is drawn during a run, as by dropout, is another stream on each.
+"""
 
 import platform
 from contextvars import ContextVar

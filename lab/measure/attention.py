@@ -56,12 +56,13 @@ def attention_probe(measures, *, real=None, model=None, keep_maps=False, block_b
 
 @contextmanager
 def kept_logits():
-    """Within, a list fills with the unmasked logits (b, h, q, k), in float64, of every attention call."""
+    """Within, a list fills with the unmasked logits (b, h, q, k) of every attention call: float64, on the CPU."""
     logits = []
 
     def keep(call):
-        key = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], 1).double()
-        logits.append((call.query.double() @ key.mT * (call.scale or call.query.shape[-1] ** -0.5)).detach())
+        query, key = (x.detach().cpu().double() for x in (call.query, call.key))  # not every device has float64
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        logits.append(query @ key.mT * (call.scale or query.shape[-1] ** -0.5))
 
     with Calls(keep):
         yield logits

@@ -216,7 +216,7 @@ def ranks(matrices, name):
     """Largest numerical rank and mean effective rank of (b, h, q, k) matrices, one entry a layer."""
     rows = []
     for layer, m in enumerate(matrices):
-        numerical = torch.linalg.matrix_rank(m.double())
+        numerical = torch.linalg.matrix_rank(m.cpu().double())
         rows.append((layer, f"rank of {name}", numerical.max().item()))
         rows.append((layer, f"effective rank of {name}", effective_rank(m).mean().item()))
     return pd.DataFrame(rows, columns=["layer", "measure", "value"])

@@ -92,7 +92,7 @@ def held_out_r2(features, values, *, ridge=1e-3):
 
     Features are standardised, so `ridge` is the penalty per row in units of their variance.
     """
-    features, values = torch.as_tensor(features).double().cpu(), torch.as_tensor(values).double().cpu()
+    features, values = (torch.as_tensor(x).cpu().double() for x in (features, values))
     half = len(features) // 2
     mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
     x = torch.cat([(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1)

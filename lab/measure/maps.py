@@ -162,7 +162,7 @@ def divergence(maps, others=None):
 
 def effective_rank(matrices):
     """exp of the entropy of the singular values' shares (Roy & Vetterli 2007): (...) from (..., rows, columns)."""
-    share = F.normalize(torch.linalg.svdvals(matrices.double()), p=1, dim=-1)
+    share = F.normalize(torch.linalg.svdvals(matrices.cpu().double()), p=1, dim=-1)
     return _entropy(share).exp()
 
 

@@ -32,12 +32,12 @@ def outputs(model, sites, *inputs):
 
 def nonzero_share(activations):
     """Share of entries that are not exactly zero."""
-    return (activations != 0).double().mean()
+    return (activations != 0).cpu().double().mean()
 
 
 def firing_rates(activations):
     """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these tokens."""
-    return (activations > 0).double().flatten(0, -2).mean(0)
+    return (activations > 0).cpu().double().flatten(0, -2).mean(0)
 
 
 def gini(values):
@@ -204,6 +204,7 @@ def probe_accuracy(features, labels, *, ridge=1e-2):
 
     Ridge regression on one-hot labels, fitted on the first half of the rows, in closed form.
     """
+    features, labels = features.cpu(), labels.cpu()
     features = torch.cat([features.double(), torch.ones(len(features), 1)], 1)
     half = len(features) // 2
     x, y = features[:half], F.one_hot(labels[:half], int(labels.max()) + 1).double()

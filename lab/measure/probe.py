@@ -232,7 +232,7 @@ def leak(from_embeddings, embeddings):
     copies = start.repeat(shape[2], 1, 1).requires_grad_()  # (c, n, m): copy i answers for class i
     with torch.enable_grad():
         own = from_embeddings(copies).diagonal(dim1=0, dim2=2)  # (n, c)
-        rows = [torch.autograd.grad(own[t].sum(), copies, retain_graph=True)[0] for t in range(shape[1])]
+        rows = [torch.autograd.grad(own[t].sum(), copies, retain_graph=True)[0].cpu() for t in range(shape[1])]
     return torch.stack([torch.linalg.vector_norm(row, dim=(0, 2), dtype=torch.float64) for row in rows])
 
 
