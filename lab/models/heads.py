@@ -14,8 +14,11 @@ from lab.models.seams import Seam
 class Heads(nn.Module, Seam):
     """Every head projects the whole stream; the concatenation is projected back by W_O. Vaswani 2017 §3.2.2."""
 
+    reach = 0  # positions before its own that a query, key or value is made of
+
     def __init__(self, config):
         super().__init__()
+        self.d_model = config.d_model
         self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
         self.d_value = self.d  # width of the values that are mixed, and kept in the cache
         self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=config.bias)

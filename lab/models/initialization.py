@@ -147,8 +147,10 @@ def attentions(model):
 
 def branch_weights(model):
     """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
-    maps = [h.out for h in attentions(model)] + [m for block in set(model.blocks) for m in block.ffn.modules()]
-    linear = [m.weight for m in maps if isinstance(m, nn.Linear)]
+    maps = [h.out for h in attentions(model)]
+    for block in dict.fromkeys(model.blocks):
+        maps += [*block.attention.writers(), *block.ffn.modules()]
+    linear = [m.weight for m in dict.fromkeys(maps) if isinstance(m, nn.Linear)]
     return linear + [weight for h in attentions(model) for weight in h.value_weights()]
 
 

@@ -36,6 +36,11 @@ class Position(nn.Module, Seam):
         """The encoding that layer i uses; all layers share one unless a variant says otherwise."""
         return self
 
+    def acts(self):
+        """Names of the hooks by which it does anything."""
+        hooks = ("at_input", "at_query_key", "bias")
+        return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
+
 
 Position.kinds["none"] = Position
 

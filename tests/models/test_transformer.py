@@ -21,10 +21,12 @@ from lab.models.feedforward import FeedForward, Gated
 from lab.models.heads import Heads
 from lab.models.initialization import Initialization
 from lab.models.masks import Causal, Everything, Mask, Padding, Window
+from lab.models.mixers import Mixer
 from lab.models.norms import Norm
 from lab.models.positions import Position, alibi_slopes, t5_bucket
 from lab.models.residuals import Residual
 from lab.models.seams import Seam
+from lab.models.sight import Sight
 from lab.models.transformer import SEAMS
 
 VOCABULARY, CONTEXT = 13, 24
@@ -101,7 +103,7 @@ def test_attention_equals_its_formula():
         distance = torch.arange(12)[:, None] - torch.arange(12)
         scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
         mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
-    visible = model.visible(12, 12, None, "cpu", biased=True)
+    visible = Sight(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
     got = attention(x, bias=model.position.bias(12, 12), **visible)
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
@@ -650,7 +652,8 @@ def test_no_two_classes_of_the_lab_share_a_kind():
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_kinds_differ_from_their_neighbours(field, seam):
     """An arm that was never switched looks like a tie."""
-    outputs = [stirred(build(**{field: choice}, bias=True))(tokens()).detach() for choice in choices(seam)]
+    usual = {"bias": True} | ({"position": "none"} if seam is Mixer else {})  # not every mixer can be turned
+    outputs = [stirred(build(**{field: choice}, **usual))(tokens()).detach() for choice in choices(seam)]
     for a, b in itertools.combinations(outputs, 2):
         differs(a, b, 1e-6)
 
