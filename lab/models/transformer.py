@@ -11,14 +11,16 @@ from lab.models.masks import Mask
 from lab.models.mixers import Mixer
 from lab.models.norms import Norm
 from lab.models.positions import Position
+from lab.models.readouts import Readout
 from lab.models.residuals import Residual
 from lab.models.scores import Score
+from lab.models.sharing import named_once
 from lab.models.sight import Sight
 
 Choice = str | dict  # a kind, or {"kind": ..., its options}
 SEAMS = {
     "mixer": Mixer, "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
-    "norm": Norm, "qk_norm": Norm, "residual": Residual, "initialization": Initialization,
+    "norm": Norm, "qk_norm": Norm, "residual": Residual, "readout": Readout, "initialization": Initialization,
 }  # fmt: skip
 
 
@@ -46,6 +48,7 @@ class ModelConfig(BaseModel):
     norm: Choice = "layernorm"
     qk_norm: Choice = "none"  # over the width of a head, before positions turn it
     residual: Choice = "pre"
+    readout: Choice = "own"
     initialization: Choice = "fan-in"
 
     @model_validator(mode="after")
@@ -141,8 +144,9 @@ class Transformer(nn.Module):
             self.blocks = nn.ModuleList(unique * (config.n_layers // own))
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
-            self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
+            self.readout = Readout.build(config.readout, layers[0], self.embedding)
             Initialization.build(config.initialization)(self)
+        named_once(self)
         self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
 
     def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):

@@ -376,6 +376,15 @@ def test_rotary_scores_depend_on_the_distance_and_equal_the_complex_form(base):
     differs(turned[:, :, 1:], many[:, :, 1:])
 
 
+def test_rotary_pairs_of_neighbours_are_those_of_halves_in_another_order():
+    halves, neighbours = (build(position={"kind": "rotary", "pairs": p}, d_head=16) for p in ("halves", "neighbours"))
+    x, order = randn(2, 4, 9, 16), torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ...
+    turned = halves.position.at_query_key(x, x, start=3)[0]
+    close(neighbours.position.at_query_key(x[..., order], x[..., order], start=3)[0], turned[..., order])
+    with pytest.raises(ValueError, match="pairs are halves or neighbours"):
+        build(position={"kind": "rotary", "pairs": "thirds"})
+
+
 def test_rotary_goes_on_beyond_its_tables():
     short, long = build(context=4), build(context=64)
     close(short(tokens(40)), long(tokens(40)))
@@ -472,6 +481,18 @@ def test_feed_forward_layers_equal_their_formulas(ffn):
     act, up = FORMULAS[ffn], part.up(x)
     inner = act(part.gate(x)) * up if ffn.endswith("glu") and ffn != "glu" else act(up)
     close(part(x), part.down(inner), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gelu", "relu", "swiglu"])
+def test_width_and_biases_of_a_feed_forward_layer_may_be_its_own(kind):
+    ffn = build(ffn={"kind": kind, "width": 50, "bias": True}).blocks[0].ffn
+    assert (ffn.up.out_features, ffn.down.in_features) == (50, 50) and ffn.down.bias is not None
+    without = build(ffn={"kind": kind, "bias": False}, bias=True).blocks[0]
+    assert not any(name.endswith("bias") for name, _ in without.ffn.named_parameters())
+    assert without.attention.heads.qkv.bias is not None
+    assert build(heads={"kind": "full", "bias": True}).blocks[0].attention.heads.out.bias is not None
+    with pytest.raises(ValueError, match="ratio or width, not both"):
+        build(ffn={"kind": kind, "width": 50, "ratio": 2.0})
 
 
 def test_norms_do_what_they_are_named_for():
