@@ -9,7 +9,11 @@ from lab.models import (  # noqa: F401  their kinds become choosable
     efficient,
     linear,
     recurrent,
+    segments,
     sparse,
+    sparse_feedforward,
+    sparse_scores,
+    structured_positions,
 )
 from lab.models.transformer import ModelConfig, Transformer
 

@@ -13,8 +13,8 @@ class Convolution(Mixer, kind="convolution"):
     x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, each feature with w of its own
         └── W_g ─────────────── ┘
 
-    Before the first position stand zeros. Decoding keeps p of the last width - 1 positions. ValueError for a width
-    below 1.
+    Before the first position stand zeros. Decoding keeps p of the last width - 1 positions. Its w start from
+    N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below 1.
     """
 
     def __init__(self, config, position, *, width=4):
@@ -23,7 +23,8 @@ class Convolution(Mixer, kind="convolution"):
             raise ValueError(f"a convolution needs a width of at least 1, got {width}")
         d = config.d_model
         self.up = nn.Linear(d, 2 * d, bias=config.bias)
-        self.taps = nn.Conv1d(d, d, width, groups=d, bias=config.bias)
+        self.reach = width - 1
+        self.taps = nn.Parameter(torch.randn(d, 1, width) * width**-0.5)  # the last is w_0
         self.out = nn.Linear(d, d, bias=config.bias)
 
     def forward(self, x, cache=None, real=None):
@@ -31,15 +32,15 @@ class Convolution(Mixer, kind="convolution"):
         if real is not None:
             p = p * real[..., None]
         if cache is None:
-            seen = F.pad(p, (0, 0, self.taps.kernel_size[0] - 1, 0))
+            seen = F.pad(p, (0, 0, self.reach, 0))
         else:
             seen = torch.cat([cache.tensors["before"], p], 1)
             cache.tensors["before"] = seen[:, x.shape[1] :].detach().clone()
             cache.length += x.shape[1]
-        return self.out(self.taps(seen.mT).mT * gate)
+        return self.out(F.conv1d(seen.mT, self.taps, groups=len(self.taps)).mT * gate)
 
     def empty(self, batch, context, **tensor):
-        return State(before=torch.zeros(batch, self.taps.kernel_size[0] - 1, self.out.in_features, **tensor))
+        return State(before=torch.zeros(batch, self.reach, self.out.in_features, **tensor))
 
     def state_bytes(self, length):
-        return (self.taps.kernel_size[0] - 1) * self.out.in_features * self.out.weight.element_size()
+        return self.reach * self.out.in_features * self.out.weight.element_size()

@@ -42,6 +42,9 @@ class Decoder(Transformer):
     def __init__(self, config, *, seed=0):
         super().__init__(config, seed=seed, block=DecoderBlock)
 
+    def random_inputs(self, batch):
+        return {"memory": torch.randn(batch, self.config.context, self.config.d_model)}
+
     def writes_to_stream(self):
         return super().writes_to_stream() + [
             block.cross.heads.out.weight for block in self.blocks if isinstance(block.cross.heads.out, nn.Linear)

@@ -80,6 +80,11 @@ class Heads(nn.Module, Seam):
 Heads.kinds["full"] = Heads
 
 
+def overlap_loss(model):
+    """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an orthogonality penalty."""
+    return torch.stack([part.value_overlap() for part in model.modules() if isinstance(part, Heads)]).mean()
+
+
 class Sliced(Heads, kind="sliced"):
     """Each head sees its own slice of the stream only: a frequent misreading of "splitting into heads"."""
 

@@ -145,9 +145,9 @@ class Transformer(nn.Module):
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
             self.readout = Readout.build(config.readout, layers[0], self.embedding)
+            self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
             Initialization.build(config.initialization)(self)
         named_once(self)
-        self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
 
     def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):
         """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
@@ -186,7 +186,11 @@ class Transformer(nn.Module):
     def writes_to_stream(self):
         """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
         maps = dict.fromkeys(m for block in self.blocks for m in (*block.attention.writers(), *block.ffn.writers()))
-        return [m.weight for m in maps if isinstance(m, nn.Linear)]
+        return [m.weight for m in maps if isinstance(m, nn.Linear | nn.Conv1d)]
+
+    def random_inputs(self, batch):
+        """What the blocks read besides the tokens, drawn from N(0, 1), by name."""
+        return {}
 
     def caches(self, batch, context=None):
         """Empty caches, one a layer, for `context` positions (default the configuration's)."""
