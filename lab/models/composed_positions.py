@@ -31,6 +31,9 @@ class Hybrid(Position, kind="hybrid"):
         biases = [bias for part in self.parts if (bias := part.bias(q_len, k_len)) is not None]
         return sum(biases) if biases else None
 
+    def acts(self):
+        return set().union(*(part.acts() for part in self.parts))
+
 
 class ByLayer(Position, kind="by-layer"):
     """An encoding for each layer, `layers` over and over: layer i has the one at i modulo their number.
@@ -42,7 +45,7 @@ class ByLayer(Position, kind="by-layer"):
         super().__init__(config)
         self.layers = nn.ModuleList(Position.build(layer, config) for layer in layers)
         for i, layer in enumerate(self.layers):
-            if i and type(layer).at_input is not Position.at_input:
+            if i and "at_input" in layer.acts():
                 raise ValueError(f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}")
         self.per_head = any(layer.per_head for layer in self.layers)
 
@@ -105,3 +108,6 @@ class Randomized(Position, kind="randomized"):
     def bias(self, q_len, k_len):
         bias, places = self.encoding.bias(self.reach, self.reach), self.places(k_len)
         return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]
+
+    def acts(self):
+        return {"at_input"} | self.encoding.acts()  # where places are drawn

@@ -20,7 +20,7 @@ class Convolved(Heads, kind="convolved"):
         super().__init__(config)
         if width < 1:
             raise ValueError(f"the convolution of heads needs a width of at least 1, got {width}")
-        self.reach = width - 1  # positions before its own that a query, key or value is made of
+        self.reach = width - 1
         start = torch.full((self.qkv.out_features, width), 0.5 / width)
         start[:, 0] = 0.5
         self.taps = nn.Parameter(start)  # (channels, width)

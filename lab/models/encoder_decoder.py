@@ -7,6 +7,7 @@ from lab.models.heads import Heads
 from lab.models.masks import Mask
 from lab.models.residuals import Residual
 from lab.models.scores import Score
+from lab.models.sharing import named_once
 from lab.models.transformer import Block, Transformer
 
 
@@ -41,6 +42,9 @@ class Decoder(Transformer):
     def __init__(self, config, *, seed=0):
         super().__init__(config, seed=seed, block=DecoderBlock)
 
+    def random_inputs(self, batch):
+        return {"memory": torch.randn(batch, self.config.context, self.config.d_model)}
+
     def writes_to_stream(self):
         return super().writes_to_stream() + [
             block.cross.heads.out.weight for block in self.blocks if isinstance(block.cross.heads.out, nn.Linear)
@@ -67,6 +71,8 @@ class EncoderDecoder(nn.Module):
         self.encoder.readout = nn.Identity()
         self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
         self.decoder.embedding = self.encoder.embedding
+        self.decoder.readout.follow(self.decoder.embedding)
+        named_once(self)
 
     def forward(self, inputs, *, source_real=None):
         """`source_real` (b, s) is False at padding of the source, which neither side then sees."""

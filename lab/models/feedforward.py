@@ -10,19 +10,22 @@ from lab.models.seams import Seam
 
 
 class FeedForward(nn.Module, Seam):
-    """act(x W1) W2 with d_ff = ratio x d_model (default 4).
+    """act(x W1) W2 with d_ff = ratio x d_model (default 4), or `width`; `bias` by default the configuration's.
 
     x ── W1 ── act ── W2 ──      keys: columns of W1, values: rows of W2 (both transposed in torch)
     """
 
     activation, default_ratio = None, 4.0
 
-    def __init__(self, config, *, ratio=None):
+    def __init__(self, config, *, ratio=None, width=None, bias=None):
         super().__init__()
-        d_ff = round((ratio or self.default_ratio) * config.d_model)
-        self.up = nn.Linear(config.d_model, d_ff, bias=config.bias)
+        if ratio is not None and width is not None:
+            raise ValueError(f"give ratio or width, not both: {ratio} x d_model and {width}")
+        d_ff = width or round((ratio or self.default_ratio) * config.d_model)
+        bias = config.bias if bias is None else bias
+        self.up = nn.Linear(config.d_model, d_ff, bias=bias)
         self.act = self.activation()
-        self.down = nn.Linear(d_ff, config.d_model, bias=config.bias)
+        self.down = nn.Linear(d_ff, config.d_model, bias=bias)
 
     def forward(self, x):
         return self.down(self.act(self.up(x)))
@@ -44,8 +47,8 @@ class Gelu(FeedForward, kind="gelu"):
 
     activation = nn.GELU
 
-    def __init__(self, config, *, ratio=None, hidden=0.0, output=0.0):
-        super().__init__(config, ratio=ratio)
+    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.0, output=0.0):
+        super().__init__(config, ratio=ratio, width=width, bias=bias)
         self.drop_hidden, self.drop_output = (
             nn.Dropout(share) if share else nn.Identity() for share in (hidden, output)
         )
@@ -84,9 +87,9 @@ class Gated(FeedForward):
 
     default_ratio = 8 / 3
 
-    def __init__(self, config, *, ratio=None):
-        super().__init__(config, ratio=ratio)
-        self.gate = nn.Linear(config.d_model, self.up.out_features, bias=config.bias)
+    def __init__(self, config, *, ratio=None, width=None, bias=None):
+        super().__init__(config, ratio=ratio, width=width, bias=bias)
+        self.gate = nn.Linear(config.d_model, self.up.out_features, bias=self.up.bias is not None)
 
     def forward(self, x):
         return self.down(self.act(self.gate(x)) * self.up(x))

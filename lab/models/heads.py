@@ -12,14 +12,21 @@ from lab.models.seams import Seam
 
 
 class Heads(nn.Module, Seam):
-    """Every head projects the whole stream; the concatenation is projected back by W_O. Vaswani 2017 §3.2.2."""
+    """Every head projects the whole stream; the concatenation is projected back by W_O. Vaswani 2017 §3.2.2.
 
-    def __init__(self, config):
+    `bias` of all four maps, by default the configuration's.
+    """
+
+    reach = 0  # positions before its own that a query, key or value is made of
+
+    def __init__(self, config, *, bias=None):
         super().__init__()
+        bias = config.bias if bias is None else bias
+        self.d_model = config.d_model
         self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
         self.d_value = self.d  # width of the values that are mixed, and kept in the cache
-        self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=config.bias)
-        self.out = nn.Linear(self.n * self.d, config.d_model, bias=config.bias)
+        self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
+        self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
 
     def split(self, x):
         """x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
@@ -71,6 +78,11 @@ class Heads(nn.Module, Seam):
 
 
 Heads.kinds["full"] = Heads
+
+
+def overlap_loss(model):
+    """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an orthogonality penalty."""
+    return torch.stack([part.value_overlap() for part in model.modules() if isinstance(part, Heads)]).mean()
 
 
 class Sliced(Heads, kind="sliced"):

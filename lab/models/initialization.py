@@ -5,7 +5,7 @@ from torch import nn
 
 from lab.models.heads import Heads
 from lab.models.positions import T5
-from lab.models.residuals import Pre, Residual
+from lab.models.residuals import Admin, Pre, Residual
 from lab.models.seams import Seam
 
 
@@ -122,6 +122,29 @@ class Fixup(Xavier, kind="fixup"):
             scale([model.readout.weight], 0.0)
 
 
+class AdminStart(Xavier, kind="admin"):
+    """Xavier; then the skip of the i-th branch gets omega = sqrt(sum over j < i of Var f_j), f_0 the embedded tokens.
+
+    Variances are measured in one pass of random tokens with all omega 1. For residual "admin". Liu 2020 §4.2.
+    """
+
+    @torch.no_grad()
+    def __call__(self, model):
+        super().__call__(model)
+        if model.residual is not Admin:
+            return
+        tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
+        x, layers = model.prepared(tokens, None, None, None, model.random_inputs(len(tokens)))
+        total, found = x.var(), {}
+        for block, inputs in layers:
+            for residual, branch in block.branches(**inputs):
+                found.setdefault(residual, total.sqrt())
+                total = total + branch(x).var()
+                x = residual(x, branch)
+        for residual, omega in found.items():
+            residual.omega.fill_(omega)
+
+
 class FanIn(Initialization, kind="fan-in"):
     """Matrices N(0, gain^2 / fan_in), embeddings N(0, embedding^2): unit-size activations at small width."""
 
@@ -147,8 +170,10 @@ def attentions(model):
 
 def branch_weights(model):
     """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
-    maps = [h.out for h in attentions(model)] + [m for block in set(model.blocks) for m in block.ffn.modules()]
-    linear = [m.weight for m in maps if isinstance(m, nn.Linear)]
+    maps = [h.out for h in attentions(model)]
+    for block in dict.fromkeys(model.blocks):
+        maps += [*block.attention.writers(), *block.ffn.modules()]
+    linear = [m.weight for m in dict.fromkeys(maps) if isinstance(m, nn.Linear | nn.Conv1d)]
     return linear + [weight for h in attentions(model) for weight in h.value_weights()]
 
 

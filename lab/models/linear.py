@@ -10,27 +10,29 @@ import math
 import torch
 import torch.nn.functional as F
 
-from lab.models.scores import Score, repeated, visible
+from lab.models.mixers import ByHeads
+from lab.models.scores import repeated
 
 
-def parallel(fq, fk, v, mask=None, bias=None, causal=False):
-    """All weights at once, in n² steps; the only form that takes a mask, or a bias on the logarithm of the weights."""
+def parallel(fq, fk, v, causal=False):
+    """All weights at once, in n² steps: what the other forms equal."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
-    if bias is not None:
-        weights = weights * (bias - bias.detach().amax(-1, keepdim=True)).exp()
-    mask = visible(weights, mask, causal)
-    if mask is not None:
-        weights = weights.where(mask, 0)
+    weights = weights.tril() if causal else weights
     return divided(weights @ v, weights.sum(-1, keepdim=True))
 
 
-def chunked(fq, fk, v, chunk=64):
-    """The causal form in n steps: all pairs within a chunk, and the sum over the chunks before."""
+def chunked(fq, fk, v, chunk=64, state=None):
+    """The causal form in n steps: all pairs within a chunk, and the sum over the chunks before.
+
+    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any.
+    """
     n = fq.shape[2]
     padding = -n % chunk
     fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))  # (b, h, c, chunk, .)
     before = fk.transpose(-2, -1) @ with_ones(v)  # (b, h, c, f, d + 1)
     before = F.pad(before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))  # what the chunks before add up to
+    if state is not None:
+        before = before + state[:, :, None]
     within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
     mixed = (within + fq @ before).flatten(2, 3)[:, :, :n]
     return divided(mixed[..., :-1], mixed[..., -1:])
@@ -38,17 +40,26 @@ def chunked(fq, fk, v, chunk=64):
 
 def unmasked(fq, fk, v):
     """Every query sees every key, in n steps."""
-    mixed = fq @ (fk.transpose(-2, -1) @ with_ones(v))
-    return divided(mixed[..., :-1], mixed[..., -1:])
+    return summed(fq, added(None, fk, v))
 
 
 def step(state, fq, fk, v):
     """One token of the recurrent form: (state, output) from features (b, h, f), values (b, h, d); state (b, h, f, d+1),
     None at the start. Katharopoulos 2020 §3.4."""
-    new = fk[..., None] * with_ones(v)[..., None, :]
-    state = new if state is None else state + new
-    mixed = (fq[..., None, :] @ state).squeeze(-2)
-    return state, divided(mixed[..., :-1], mixed[..., -1:])
+    state = added(state, fk[..., None, :], v[..., None, :])
+    return state, summed(fq[..., None, :], state).squeeze(-2)
+
+
+def added(state, fk, v):
+    """The sum over keys, (b, h, f, d + 1), after those of (b, h, n, f) more."""
+    new = fk.transpose(-2, -1) @ with_ones(v)
+    return new if state is None else state + new
+
+
+def summed(fq, state):
+    """What queries (b, h, n, f) read from the sum."""
+    mixed = fq @ state
+    return divided(mixed[..., :-1], mixed[..., -1:])
 
 
 def with_ones(v):
@@ -61,37 +72,78 @@ def divided(mixed, total):
     return mixed / total.where(total != 0, 1)
 
 
-class Linear(Score, kind="linear"):
-    """Features elu(x) + 1. Katharopoulos 2020."""
+class Linear(ByHeads, kind="linear"):
+    """Features elu(x) + 1; decoding keeps the sum over keys, h x d x (d_value + 1). Katharopoulos 2020.
 
-    def __init__(self, config, *, chunk=64):
-        super().__init__(config)
-        self.chunk = chunk
+    Under mask "none" every query sees every key; of a text in parts, those of its part and of the parts before.
+    """
 
-    def features(self, q, k):
+    masks = {"causal", "none"}
+
+    def __init__(self, config, position, *, chunk=64):
+        super().__init__(config, position)
+        self.chunk, self.causal, self.width = chunk, config.causal, config.d_head  # width: features
+
+    def features(self, q, k, cache=None):
         """(φ(q), φ(k)), each (b, h, n, f)."""
         return F.elu(q) + 1, F.elu(k) + 1
 
-    def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        fq, fk = self.features(q, repeated(k, q.shape[1]))
+    def forward(self, x, cache=None, real=None):
+        q, k, v = self.split(x, cache)
+        fq, fk = self.features(q, repeated(k, q.shape[1]), cache)
         v = repeated(v, q.shape[1])
-        if mask is not None or bias is not None or q.shape[2] != k.shape[2] and causal:
-            return parallel(fq, fk, v, mask, bias, causal)
-        return chunked(fq, fk, v, self.chunk) if causal else unmasked(fq, fk, v)
+        if real is not None:
+            fk = fk * real[:, None, :, None]
+        mixed = self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
+        return self.heads.join(mixed)
+
+    def mixed(self, fq, fk, v):
+        return chunked(fq, fk, v, self.chunk) if self.causal else unmasked(fq, fk, v)
+
+    def following(self, cache, fq, fk, v):
+        """The same after the keys in `cache`, which then holds these too."""
+        before, n = cache.tensors.get("sum"), v.shape[2]
+        state = added(before, fk, v)
+        if self.causal and n > 1:
+            mixed = chunked(fq, fk, v, min(self.chunk, n), before)
+        else:
+            mixed = summed(fq, state)
+        cache.tensors["sum"] = state.detach()
+        cache.length += n
+        return mixed
+
+    def state_bytes(self, length):
+        weight = self.heads.qkv.weight
+        return self.heads.n * self.width * (self.heads.d_value + 1) * weight.element_size() + self.recent_bytes(length)
 
 
 class Performer(Linear, kind="performer"):
     """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+)."""
 
-    def __init__(self, config, *, features=None, chunk=64):
-        super().__init__(config, chunk=chunk)
-        count = features or 4 * config.d_head
-        self.register_buffer("projection", orthogonal_rows(count, config.d_head))
+    def __init__(self, config, position, *, features=None, chunk=64):
+        super().__init__(config, position, chunk=chunk)
+        self.width = features or 4 * config.d_head
+        self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def features(self, q, k):
-        """Common factors are taken out of each query, and of all keys of a head: they cancel in the quotient."""
-        q, k = log_positive_features(q, self.projection), log_positive_features(k, self.projection)
-        return (q - q.detach().amax(-1, keepdim=True)).exp(), (k - k.detach().amax((-2, -1), keepdim=True)).exp()
+    def features(self, q, k, cache=None):
+        fq, fk, top = positive_features(q, k, self.projection, None if cache is None else cache.tensors.get("top"))
+        if cache is not None:
+            if "sum" in cache.tensors:
+                cache.tensors["sum"] = cache.tensors["sum"] * (cache.tensors["top"] - top).exp()
+            cache.tensors["top"] = top
+        return fq, fk
+
+    def state_bytes(self, length):
+        return super().state_bytes(length) + self.heads.n * self.projection.element_size()  # the largest key
+
+
+def positive_features(q, k, projection, top=None):
+    """(φ(q), φ(k), top): common factors are taken out of each query, and e^top out of all keys of a head: they cancel
+    in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys and, where given, those before."""
+    q, k = log_positive_features(q, projection), log_positive_features(k, projection)
+    new = k.detach().amax((-2, -1), keepdim=True)
+    top = new if top is None else torch.maximum(new, top)
+    return (q - q.detach().amax(-1, keepdim=True)).exp(), (k - top).exp(), top
 
 
 def orthogonal_rows(count, width, generator=None):

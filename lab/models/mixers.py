@@ -1,103 +1,101 @@
-"""Ways of mixing at equal sizes, to be timed and weighed: one attention core, forward, backward, or one decoded token.
+"""Mixers: what moves information between the positions of a sequence, a choice of every layer (chapter §1.1, §1.6).
 
-n length, d head width, h heads. All are causal but linformer. Sizes of each kind stand in SIZES.
+b batch, h query head, g key-value head, t token, d head width, m model width. A mixer maps x (b, t, m) to (b, t, m).
+While decoding it reads and extends a State, what it keeps of the positions before: all of their keys and values, or a
+sum of fixed size. What it cannot honour of positions and masks is an error at construction.
 """
 
 import torch
-import torch.nn.functional as F
+from torch import nn
 
-from lab.models.efficient import bigbird_blocks, block_sparse, sorted_lsh, windowed
-from lab.models.linear import chunked, log_positive_features, orthogonal_rows, step
+from lab.models.heads import Heads
+from lab.models.masks import Mask
+from lab.models.norms import Norm
+from lab.models.seams import Seam
 
-SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
-
-
-def softmax(n, d):
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and keys to turn"}
 
 
-def window(n, d):
-    return lambda q, k, v: windowed(q, k, v, SIZES["window"])
+class State:
+    """What decoding keeps of one layer: tensors by name, and the number of positions that went into them."""
+
+    def __init__(self, **tensors):
+        self.tensors, self.length = tensors, 0
+
+    @property
+    def nbytes(self):
+        """Bytes of memory that the tensors hold on to."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
+
+    def remember(self, x, reach):
+        """x (b, t, m) after the `reach` inputs before it, as far as there are any; those are constants."""
+        seen = x if "recent" not in self.tensors else torch.cat([self.tensors["recent"], x], 1)
+        self.tensors["recent"] = seen[:, max(0, seen.shape[1] - reach) :].detach().clone()
+        return seen
 
 
-def bigbird(n, d):
-    """The first block, the one before, itself and a random one: as many keys a query as the window has."""
-    blocks = bigbird_blocks(n // SIZES["block"], seed=0)
-    return lambda q, k, v: block_sparse(q, k, v, blocks.to(q.device), SIZES["block"])
+class Mixer(nn.Module, Seam):
+    hooks = {"at_input"}  # of Position: those that can act where this mixer stands
+    masks = {"causal"}  # kinds of Mask that it can honour; None: all
+
+    def __init__(self, config, position):
+        super().__init__()
+        name = type(self).__name__
+        for hook in sorted(position.acts() - self.hooks):
+            raise ValueError(f"{name} has {WITHOUT[hook]}: position {config.position!r} cannot act in its layer")
+        if self.masks is not None and (kind := Mask.resolve(config.mask)[0]) not in map(Mask.kinds.get, self.masks):
+            allowed = " or ".join(sorted(self.masks))
+            raise ValueError(f"{name} chooses no pairs: the mask must be {allowed}, not {kind.__name__.lower()}")
+
+    def inputs(self, sight):
+        """What `forward` is told of the positions that may see each other in this pass, by name."""
+        if sight.given is not None:
+            raise ValueError(f"{type(self).__name__} chooses no pairs: it takes no mask of a batch")
+        return {} if sight.real is None else {"real": sight.new_real()}
+
+    def forward(self, x, cache=None, real=None):
+        """`real` (b, t) is False at padding, which leaves no trace."""
+        raise NotImplementedError
+
+    def empty(self, batch, context, **tensor):
+        """The State of `batch` sequences before their first token, with room for `context` positions."""
+        return State()
+
+    def state_bytes(self, length):
+        """Bytes that decoding keeps for each sequence after `length` positions."""
+        raise NotImplementedError
+
+    def writers(self):
+        """The maps whose output is added to the stream."""
+        return [self.out]
 
 
-def lsh(n, d):
-    rotations = torch.randn(
-        SIZES["rounds"], d, max(1, n // SIZES["chunk"] // 2), generator=torch.Generator().manual_seed(0)
-    )
-    return lambda q, k, v: sorted_lsh(q, k, v, rotations.to(q.device), SIZES["chunk"])
+class ByHeads(Mixer):
+    """Mixers of queries, keys and values that heads make."""
 
+    hooks = {"at_input", "at_query_key"}
 
-def linformer(n, d):
-    maps = torch.randn(2, SIZES["rank"], n, generator=torch.Generator().manual_seed(0)) * n**-0.5
-    return lambda q, k, v: F.scaled_dot_product_attention(q, maps[0].to(q.device) @ k, maps[1].to(q.device) @ v)
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.heads = Heads.build(config.heads, config)
+        self.complete(config, position)
 
+    def complete(self, config, position):
+        """The parts that stand between heads and mix."""
+        width = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
+        self.position = position
 
-def linear(n, d):
-    return lambda q, k, v: chunked(F.elu(q) + 1, F.elu(k) + 1, v, SIZES["chunk"])
+    def split(self, x, cache):
+        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which stands after the positions in `cache`."""
+        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)
+        q, k = self.query_norm(q), self.key_norm(k)
+        return *self.position.at_query_key(q, k, start=0 if cache is None else cache.length), v
 
+    def recent_bytes(self, length):
+        """Bytes of the inputs that heads keep to make the next queries, keys and values."""
+        weight = self.heads.qkv.weight
+        return min(length, self.heads.reach) * self.heads.d_model * weight.element_size()
 
-def performer(n, d):
-    rows = orthogonal_rows(SIZES["features"], d, torch.Generator().manual_seed(0))
-
-    def mixed(q, k, v):
-        fq, fk = (log_positive_features(x, rows.to(x.device)) for x in (q, k))
-        fq, fk = (fq - fq.detach().amax(-1, keepdim=True)).exp(), (fk - fk.detach().amax((-2, -1), keepdim=True)).exp()
-        return chunked(fq, fk, v, SIZES["chunk"])
-
-    return mixed
-
-
-KINDS = {f.__name__: f for f in (softmax, window, bigbird, lsh, linformer, linear, performer)}
-
-
-def mixer_call(kind, n, d=64, h=1, backward=False, device="cpu"):
-    """A call without arguments that mixes a sequence of n; with `backward` also the gradients of q, k and v.
-
-    ValueError for an unknown kind.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"unknown mixer {kind!r}; choose from {', '.join(KINDS)}")
-    mixed, generator = KINDS[kind](n, d), torch.Generator(device).manual_seed(0)
-    q, k, v = (torch.randn(1, h, n, d, generator=generator, device=device, requires_grad=backward) for _ in range(3))
-
-    def call():
-        out = mixed(q, k, v)
-        return torch.autograd.grad(out, (q, k, v), v.detach()) if backward else out
-
-    return call
-
-
-def run_mixer(kind, n, d=64, h=1, backward=False, device="cpu"):
-    """Makes q, k, v and mixes once, for `peak_memory`: the inputs count in the peak."""
-    mixer_call(kind, n, d, h, backward, device)()
-
-
-def state_elements(kind, n, d=64, h=1):
-    """Elements that decoding keeps for one sequence and layer after n tokens: keys and values, or their sum."""
-    kept = {"softmax": 2 * n * d, "window": 2 * min(n, SIZES["window"]) * d, "linear": d * (d + 1)}
-    return h * kept[kind]
-
-
-@torch.no_grad()
-def decode_call(kind, n, d=64, h=1, batch=1, device="cpu"):
-    """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps between calls."""
-    q, key, value = torch.randn(3, batch, h, 1, d, device=device)
-    if kind == "linear":
-        fq, fk = F.elu(q[:, :, 0]) + 1, F.elu(key[:, :, 0]) + 1
-        state = step(None, fq, fk, value[:, :, 0])[0]
-        return (lambda: step(state, fq, fk, value[:, :, 0])[1]), [state]
-    length = n if kind == "softmax" else min(n, SIZES["window"])
-    keys, values = torch.randn(2, batch, h, length, d, device=device).unbind(0)
-    at = (n - 1) % length
-
-    def call():
-        keys[:, :, at], values[:, :, at] = key[:, :, 0], value[:, :, 0]
-        return F.scaled_dot_product_attention(q, keys, values)
-
-    return call, [keys, values]
+    def writers(self):
+        return [self.heads.out]

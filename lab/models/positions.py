@@ -36,6 +36,11 @@ class Position(nn.Module, Seam):
         """The encoding that layer i uses; all layers share one unless a variant says otherwise."""
         return self
 
+    def acts(self):
+        """Names of the hooks by which it does anything."""
+        hooks = ("at_input", "at_query_key", "bias")
+        return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
+
 
 Position.kinds["none"] = Position
 
@@ -110,31 +115,35 @@ class Learned(Position, kind="learned"):
 class Rotary(Position, kind="rotary"):
     """Pairs of query and key components turned by position x frequency: the score depends on the distance only.
 
-    Su 2021. The i-th of the first half is paired with the i-th of the second half of a head's components. Angles are
-    computed up to twice the context and grow on demand. Two ways to fit a text s times as long as those trained on:
+    Su 2021. With pairs "halves" the i-th of the first half of a head's components turns with the i-th of the second, as
+    in Llama; with "neighbours" components 2i and 2i + 1, as in Su's own and in GPT-J. Angles are computed up to twice
+    the context and grow on demand. Two ways to fit a text s times as long as those trained on:
     `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which
     slows the slowest pair by s and leaves the fastest as it is (bloc97 2023; Peng 2023 §3.1).
     """
 
     per_head = True
 
-    def __init__(self, config, *, base=10000.0, interpolation=1.0, ntk=1.0):
+    def __init__(self, config, *, base=10000.0, pairs="halves", interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
             raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
+        if pairs not in ("halves", "neighbours"):
+            raise ValueError(f"pairs are halves or neighbours, got {pairs!r}")
         if min(base, interpolation, ntk) <= 0:
             raise ValueError(f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}")
         if ntk != 1 and config.d_head == 2:
             raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
         self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
-        self.interpolation = interpolation
+        self.interpolation, self.neighbours = interpolation, pairs == "neighbours"
         self._tables(2 * config.context, config.d_head)
 
     def _tables(self, length, width):
         frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
         places = torch.arange(length, dtype=torch.float64) / self.interpolation
-        angle = places[:, None] * torch.cat([frequency, frequency])
-        sign = torch.cat([-torch.ones(width // 2), torch.ones(width // 2)])
+        both = torch.stack([frequency, frequency], -1 if self.neighbours else 0).flatten()
+        sign = torch.stack([-torch.ones(width // 2), torch.ones(width // 2)], -1 if self.neighbours else 0).flatten()
+        angle = places[:, None] * both
         self.register_buffer("cos", angle.cos().float(), persistent=False)  # (length, d)
         self.register_buffer("sin", (angle.sin() * sign).float(), persistent=False)
 
@@ -147,9 +156,13 @@ class Rotary(Position, kind="rotary"):
         cos, sin = self.cos[start:end].to(q.dtype), self.sin[start:end].to(q.dtype)
 
         def turn(x):  # (b, h, q, d)
-            return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+            return x * cos + self._partners(x) * sin
 
         return turn(q), turn(k)
+
+    def _partners(self, x):
+        """The other component of each pair, in its place."""
+        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.neighbours else x.roll(x.shape[-1] // 2, -1)
 
 
 class Alibi(Position, kind="alibi"):

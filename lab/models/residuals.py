@@ -122,6 +122,21 @@ class DeepNorm(Post, kind="deepnorm"):
         return self.norm(self.alpha * x + branch(x))
 
 
+class Admin(Post, kind="admin"):
+    """Post with a trained weight for each feature of the skip, which initialization "admin" sets. Liu 2020.
+
+    x ──┬── branch ─── + ── norm ──      omega^2 = the variance that came before: each branch is a small part
+        └── × omega ───┘                 of what it is added to, the later the smaller
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.omega = nn.Parameter(torch.ones(config.d_model))
+
+    def forward(self, x, branch):
+        return self.norm(self.omega * x + branch(x))
+
+
 class Weighted(Pre, kind="weighted"):
     """a x + (1 - a) branch: a fixed, or learned for each branch from there on. He 2016b; Srivastava 2015.
 

@@ -4,25 +4,28 @@ import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
-from lab.models.attention import Attention, Cache
 from lab.models.feedforward import FeedForward
 from lab.models.heads import Heads
 from lab.models.initialization import Initialization
-from lab.models.masks import Mask, Padding
+from lab.models.masks import Mask
+from lab.models.mixers import Mixer
 from lab.models.norms import Norm
 from lab.models.positions import Position
+from lab.models.readouts import Readout
 from lab.models.residuals import Residual
 from lab.models.scores import Score
+from lab.models.sharing import named_once
+from lab.models.sight import Sight
 
 Choice = str | dict  # a kind, or {"kind": ..., its options}
 SEAMS = {
-    "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
-    "norm": Norm, "qk_norm": Norm, "residual": Residual, "initialization": Initialization,
+    "mixer": Mixer, "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
+    "norm": Norm, "qk_norm": Norm, "residual": Residual, "readout": Readout, "initialization": Initialization,
 }  # fmt: skip
 
 
 class ModelConfig(BaseModel):
-    """Everything that defines a model but its seed. `n_heads` and `score` may be lists with an entry for each layer."""
+    """Everything that defines a model but its seed. `n_heads`, `mixer` and `score` may be lists, an entry a layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -36,6 +39,7 @@ class ModelConfig(BaseModel):
     d_head: int | None = None  # default d_model / n_heads
     d_out: int | None = None  # width of the readout; default vocabulary
     bias: bool = False
+    mixer: Choice | list[Choice] = "attention"
     position: Choice = "rotary"
     mask: Choice = "causal"
     score: Choice | list[Choice] = "softmax"
@@ -44,6 +48,7 @@ class ModelConfig(BaseModel):
     norm: Choice = "layernorm"
     qk_norm: Choice = "none"  # over the width of a head, before positions turn it
     residual: Choice = "pre"
+    readout: Choice = "own"
     initialization: Choice = "fan-in"
 
     @model_validator(mode="after")
@@ -57,7 +62,7 @@ class ModelConfig(BaseModel):
             sizes = getattr(self, field)
             if any(size is not None and size < 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
                 raise ValueError(f"{field} must be at least 1, got {sizes}")
-        for field in ("n_heads", "score"):
+        for field in ("n_heads", "mixer", "score"):
             value = getattr(self, field)
             if isinstance(value, list) and len(value) != self.n_layers:
                 raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
@@ -78,11 +83,14 @@ class ModelConfig(BaseModel):
 
     def layer(self, i):
         """The configuration of layer i with every size a number: n_heads, kv_heads, d_head, d_out filled in."""
-        n_heads = self.n_heads[i] if isinstance(self.n_heads, list) else self.n_heads
+        n_heads, mixer, score = (
+            value[i] if isinstance(value, list) else value for value in (self.n_heads, self.mixer, self.score)
+        )
         return self.model_copy(
             update={
                 "n_heads": n_heads,
-                "score": self.score[i] if isinstance(self.score, list) else self.score,
+                "mixer": mixer,
+                "score": score,
                 "kv_heads": self.kv_heads or n_heads,
                 "d_head": self.d_head or self.d_model // n_heads,
                 "d_out": self.d_out or self.vocabulary,
@@ -91,11 +99,11 @@ class ModelConfig(BaseModel):
 
 
 class Block(nn.Module):
-    """Attention, then the position-wise map, each inside its residual."""
+    """What mixes positions, then the position-wise map, each inside its residual."""
 
     def __init__(self, config, position):
         super().__init__()
-        self.attention = Attention(config, position)
+        self.attention = Mixer.build(config.mixer, config, position)
         self.ffn = FeedForward.build(config.ffn, config)
         self.attention_residual = Residual.build(config.residual, config)
         self.ffn_residual = Residual.build(config.residual, config)
@@ -136,9 +144,10 @@ class Transformer(nn.Module):
             self.blocks = nn.ModuleList(unique * (config.n_layers // own))
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
-            self.readout = nn.Linear(config.d_model, layers[0].d_out, bias=False)
+            self.readout = Readout.build(config.readout, layers[0], self.embedding)
+            self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
             Initialization.build(config.initialization)(self)
-        self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
+        named_once(self)
 
     def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):
         """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
@@ -160,50 +169,34 @@ class Transformer(nn.Module):
     def prepared(self, tokens, real, mask, caches, inputs):
         """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
-        length, total = tokens.shape[1], start + tokens.shape[1]
         for norm in self._padded:
             norm.real = real
-        biases, seen, layers = {}, {}, []
-        for i, block in enumerate(self.blocks):
-            position = block.attention.position
-            if position not in biases:
-                biases[position] = position.bias(length, total)
-            like = {"biased": biases[position] is not None, "heads": block.attention.heads.n}
-            if (key := tuple(like.values())) not in seen:
-                seen[key] = self.visible(length, total, real, tokens.device, mask=mask, batch=len(tokens), **like)
-            given = {"cache": caches[i] if caches else None, "bias": biases[position]}
-            layers.append((block, given | seen[key] | inputs))
+        length, device = tokens.shape[1], tokens.device
+        sight = Sight(self.mask, length, start + length, batch=len(tokens), device=device, real=real, given=mask)
+        caches = caches or [None] * len(self.blocks)
+        layers = [
+            (block, {"cache": cache} | block.attention.inputs(sight) | inputs)
+            for block, cache in zip(self.blocks, caches, strict=True)
+        ]
         return self.position.at_input(self.embedding(tokens), start), layers
-
-    def visible(self, q_len, k_len, real, device, *, biased, mask=None, batch=1, heads=1):
-        """What the score gets as its mask: nothing, the kernel's own causality, or booleans (b, 1 or h, q, k).
-
-        b is 1 where no `real` and no `mask` of a batch is given.
-        """
-        batch = 1 if real is None and mask is None else batch
-        mask = self.mask if mask is None else self.mask & mask
-        mask = mask if real is None else mask & Padding(real)
-        kind = type(mask)
-        if kind is Mask.kinds["none"] or (kind is Mask.kinds["causal"] and q_len == 1):
-            return {}
-        if kind is Mask.kinds["causal"] and q_len == k_len and not biased:
-            return {"causal": True}
-        return {"mask": mask.dense(q_len, k_len, batch=batch, heads=heads if mask.per_head else 1, device=device)}
 
     def forward(self, tokens, **hidden):
         return self.readout(self.hidden(tokens, **hidden))
 
     def writes_to_stream(self):
         """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
-        maps = dict.fromkeys(m for block in self.blocks for m in (block.attention.heads.out, *block.ffn.writers()))
-        return [m.weight for m in maps if isinstance(m, nn.Linear)]
+        maps = dict.fromkeys(m for block in self.blocks for m in (*block.attention.writers(), *block.ffn.writers()))
+        return [m.weight for m in maps if isinstance(m, nn.Linear | nn.Conv1d)]
+
+    def random_inputs(self, batch):
+        """What the blocks read besides the tokens, drawn from N(0, 1), by name."""
+        return {}
 
     def caches(self, batch, context=None):
         """Empty caches, one a layer, for `context` positions (default the configuration's)."""
-        weight = self.embedding.weight
-        context, heads = context or self.config.context, [block.attention.heads for block in self.blocks]
-        sizes = [(each.kv, context, each.d, each.d_value) for each in heads]
-        return [Cache(batch, *size, device=weight.device, dtype=weight.dtype) for size in sizes]
+        weight, context = self.embedding.weight, context or self.config.context
+        like = {"device": weight.device, "dtype": weight.dtype}
+        return [block.attention.empty(batch, context, **like) for block in self.blocks]
 
     @torch.no_grad()
     def generate(self, tokens, n, *, temperature=1.0, generator=None):

@@ -1,4 +1,5 @@
-"""One block taken apart, a training step, a prompt and a step of generation: calls without arguments, to be timed.
+"""One block taken apart, bare cores, a training step, a prompt and a step of generation: calls without arguments, to
+be timed.
 
 b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences at once, L layers.
 """
@@ -10,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lab.models.efficient import bigbird_blocks, block_sparse, sorted_lsh, windowed
+from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 from lab.models.transformer import ModelConfig, Transformer
 
 
@@ -142,3 +145,96 @@ def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
         return model(prompt, caches=caches)
 
     return call
+
+
+# Bare cores: ways of mixing at equal sizes, forward, backward, or one decoded token. All are causal but linformer.
+SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
+
+
+def softmax(n, w):
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def window(n, w):
+    return lambda q, k, v: windowed(q, k, v, SIZES["window"])
+
+
+def bigbird(n, w):
+    """The first block, the one before, itself and a random one: as many keys a query as the window has."""
+    blocks = bigbird_blocks(n // SIZES["block"], seed=0)
+    return lambda q, k, v: block_sparse(q, k, v, blocks.to(q.device), SIZES["block"])
+
+
+def lsh(n, w):
+    sizes = (SIZES["rounds"], w, max(1, n // SIZES["chunk"] // 2))
+    rotations = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    return lambda q, k, v: sorted_lsh(q, k, v, rotations.to(q.device), SIZES["chunk"])
+
+
+def linformer(n, w):
+    maps = torch.randn(2, SIZES["rank"], n, generator=torch.Generator().manual_seed(0)) * n**-0.5
+    return lambda q, k, v: F.scaled_dot_product_attention(q, maps[0].to(q.device) @ k, maps[1].to(q.device) @ v)
+
+
+def linear(n, w):
+    return lambda q, k, v: chunked(F.elu(q) + 1, F.elu(k) + 1, v, SIZES["chunk"])
+
+
+def performer(n, w):
+    rows = orthogonal_rows(SIZES["features"], w, torch.Generator().manual_seed(0))
+
+    def mixed(q, k, v):
+        fq, fk, _ = positive_features(q, k, rows.to(q.device))
+        return chunked(fq, fk, v, SIZES["chunk"])
+
+    return mixed
+
+
+CORES = {f.__name__: f for f in (softmax, window, bigbird, lsh, linformer, linear, performer)}
+
+
+def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
+    """A call that mixes a sequence of n by one of CORES; with `backward` also the gradients of q, k and v.
+
+    ValueError for an unknown kind.
+    """
+    if kind not in CORES:
+        raise ValueError(f"unknown core {kind!r}; choose from {', '.join(CORES)}")
+    mixed, generator = CORES[kind](n, w), torch.Generator(device).manual_seed(0)
+    q, k, v = (torch.randn(1, h, n, w, generator=generator, device=device, requires_grad=backward) for _ in range(3))
+
+    def call():
+        out = mixed(q, k, v)
+        return torch.autograd.grad(out, (q, k, v), v.detach()) if backward else out
+
+    return call
+
+
+def run_core(kind, n, w=64, h=1, backward=False, device="cpu"):
+    """Makes q, k, v and mixes once, for `peak_memory`: the inputs count in the peak."""
+    core_call(kind, n, w, h, backward, device)()
+
+
+def state_elements(kind, n, w=64, h=1):
+    """Elements that decoding keeps for one sequence and layer after n tokens: keys and values, or their sum."""
+    kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
+    return h * kept[kind]
+
+
+@torch.no_grad()
+def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
+    """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps between calls."""
+    q, key, value = torch.randn(3, batch, h, 1, w, device=device)
+    if kind == "linear":
+        fq, fk = F.elu(q[:, :, 0]) + 1, F.elu(key[:, :, 0]) + 1
+        state = step(None, fq, fk, value[:, :, 0])[0]
+        return (lambda: step(state, fq, fk, value[:, :, 0])[1]), [state]
+    length = n if kind == "softmax" else min(n, SIZES["window"])
+    keys, values = torch.randn(2, batch, h, length, w, device=device).unbind(0)
+    at = (n - 1) % length
+
+    def call():
+        keys[:, :, at], values[:, :, at] = key[:, :, 0], value[:, :, 0]
+        return F.scaled_dot_product_attention(q, keys, values)
+
+    return call, [keys, values]

@@ -391,7 +391,7 @@ def test_shared_layers_are_one_block_used_in_turn():
     assert sizes[0] == 4 * sizes[1] == 2 * sizes[2]
     with torch.no_grad():
         own.blocks.load_state_dict(cycled.blocks.state_dict())
-        own.load_state_dict(cycled.state_dict())
+        own.load_state_dict(cycled.state_dict(), strict=False)  # where a shared tensor has one name
     close(own(tokens()), cycled(tokens()), 0)
     caches, steps = shared.caches(2), []
     for chunk in tokens().split(1, dim=1):

@@ -21,10 +21,12 @@ from lab.models.feedforward import FeedForward, Gated
 from lab.models.heads import Heads
 from lab.models.initialization import Initialization
 from lab.models.masks import Causal, Everything, Mask, Padding, Window
+from lab.models.mixers import Mixer
 from lab.models.norms import Norm
 from lab.models.positions import Position, alibi_slopes, t5_bucket
 from lab.models.residuals import Residual
 from lab.models.seams import Seam
+from lab.models.sight import Sight
 from lab.models.transformer import SEAMS
 
 VOCABULARY, CONTEXT = 13, 24
@@ -32,8 +34,9 @@ NEEDED = {  # options without a default
     "window": {"size": 5}, "band": {"size": 5}, "dilated": {"dilation": 2}, "strided": {"stride": 3},
     "periodic": {"period": 3}, "random": {"links": 2}, "longformer": {"size": 2}, "bigbird": {"size": 2, "tokens": 2},
     "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]}, "local": {"size": 4},
+    "offset-gate": {"reach": 6, "start": 0.0}, "hierarchical": {"unit": 5},
 }  # fmt: skip
-UNLIKE = {"linformer"}  # has no causal form, tested in test_linear.py
+UNLIKE = {"linformer", "transformer-xl"}  # no causal form; attention, without a cache: see test_linear, test_segments
 
 
 def choices(seam):
@@ -101,7 +104,7 @@ def test_attention_equals_its_formula():
         distance = torch.arange(12)[:, None] - torch.arange(12)
         scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
         mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
-    visible = model.visible(12, 12, None, "cpu", biased=True)
+    visible = Sight(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
     got = attention(x, bias=model.position.bias(12, 12), **visible)
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
@@ -374,6 +377,15 @@ def test_rotary_scores_depend_on_the_distance_and_equal_the_complex_form(base):
     differs(turned[:, :, 1:], many[:, :, 1:])
 
 
+def test_rotary_pairs_of_neighbours_are_those_of_halves_in_another_order():
+    halves, neighbours = (build(position={"kind": "rotary", "pairs": p}, d_head=16) for p in ("halves", "neighbours"))
+    x, order = randn(2, 4, 9, 16), torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ...
+    turned = halves.position.at_query_key(x, x, start=3)[0]
+    close(neighbours.position.at_query_key(x[..., order], x[..., order], start=3)[0], turned[..., order])
+    with pytest.raises(ValueError, match="pairs are halves or neighbours"):
+        build(position={"kind": "rotary", "pairs": "thirds"})
+
+
 def test_rotary_goes_on_beyond_its_tables():
     short, long = build(context=4), build(context=64)
     close(short(tokens(40)), long(tokens(40)))
@@ -470,6 +482,18 @@ def test_feed_forward_layers_equal_their_formulas(ffn):
     act, up = FORMULAS[ffn], part.up(x)
     inner = act(part.gate(x)) * up if ffn.endswith("glu") and ffn != "glu" else act(up)
     close(part(x), part.down(inner), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gelu", "relu", "swiglu"])
+def test_width_and_biases_of_a_feed_forward_layer_may_be_its_own(kind):
+    ffn = build(ffn={"kind": kind, "width": 50, "bias": True}).blocks[0].ffn
+    assert (ffn.up.out_features, ffn.down.in_features) == (50, 50) and ffn.down.bias is not None
+    without = build(ffn={"kind": kind, "bias": False}, bias=True).blocks[0]
+    assert not any(name.endswith("bias") for name, _ in without.ffn.named_parameters())
+    assert without.attention.heads.qkv.bias is not None
+    assert build(heads={"kind": "full", "bias": True}).blocks[0].attention.heads.out.bias is not None
+    with pytest.raises(ValueError, match="ratio or width, not both"):
+        build(ffn={"kind": kind, "width": 50, "ratio": 2.0})
 
 
 def test_norms_do_what_they_are_named_for():
@@ -650,7 +674,10 @@ def test_no_two_classes_of_the_lab_share_a_kind():
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_kinds_differ_from_their_neighbours(field, seam):
     """An arm that was never switched looks like a tie."""
-    outputs = [stirred(build(**{field: choice}, bias=True))(tokens()).detach() for choice in choices(seam)]
+    usual = {"bias": True}
+    usual |= {"position": "none"} if seam is Mixer else {}  # not every mixer can be turned
+    usual |= {"residual": "admin"} if seam is Initialization else {}  # without it "admin" is Xavier
+    outputs = [stirred(build(**{field: choice}, **usual))(tokens()).detach() for choice in choices(seam)]
     for a, b in itertools.combinations(outputs, 2):
         differs(a, b, 1e-6)
 

@@ -50,3 +50,26 @@ def test_a_step_gives_the_gradients_of_a_model_with_that_residual(residual):
     for a, p in zip(got, model.parameters(), strict=True):
         torch.testing.assert_close(a, p.grad)
         assert a.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", timed_calls.CORES)
+def test_cores_are_causal_but_linformer_and_their_calls_run(kind):
+    n, changed = 256, 200
+    mixed = timed_calls.CORES[kind](n, 16)
+    q, k, v = torch.randn(3, 1, 2, n, 16, generator=torch.Generator().manual_seed(0))
+    later = v.clone()
+    later[:, :, changed:] += 1
+    before, after = mixed(q, k, v), mixed(q, k, later)
+    assert torch.equal(before[:, :, :changed], after[:, :, :changed]) == (kind != "linformer")
+    assert not torch.equal(before, after)
+    assert [x.shape for x in timed_calls.core_call(kind, n, 16, 2, backward=True)()] == [(1, 2, n, 16)] * 3
+    with pytest.raises(ValueError, match="unknown core 'nonsuch'"):
+        timed_calls.core_call("nonsuch", n)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "window", "linear"])
+def test_a_decoding_core_keeps_what_the_formula_says(kind):
+    for n in (32, 300):
+        call, state = timed_calls.core_decode_call(kind, n, 16, 2)
+        assert sum(x.numel() for x in state) == timed_calls.state_elements(kind, n, 16, 2)
+        assert call().numel() == 2 * 16 and call().isfinite().all()

@@ -1,0 +1,61 @@
+"""Admin: skips weighted by the variance that came before, so that a deep post-norm stack starts tame."""
+
+import pytest
+import torch
+
+from lab.models import ModelConfig, Transformer
+from lab.models.encoder_decoder import EncoderDecoder
+
+
+def build(kind=Transformer, seed=0, **fields):
+    sizes = {"vocabulary": 13, "context": 16, "d_model": 32, "n_layers": 12, "ffn": "relu", "position": "none"}
+    return kind(ModelConfig(**(sizes | fields)), seed=seed).eval()
+
+
+def omegas(model):
+    return [r.omega.detach() for block in model.blocks for r in (block.attention_residual, block.ffn_residual)]
+
+
+@torch.no_grad()
+def test_omega_squared_is_the_variance_of_all_branches_before():
+    model = build(residual="admin", initialization="admin")
+    started = [omega.clone() for omega in omegas(model)]
+    for omega in omegas(model):
+        omega.fill_(1)
+    tokens = torch.randint(
+        13, (64, 16), generator=torch.Generator().manual_seed(0)
+    )  # others than those it started from
+    x, layers = model.prepared(tokens, None, None, None, {})
+    total, wanted = x.var(), []
+    for block, inputs in layers:
+        for residual, branch in block.branches(**inputs):
+            wanted.append(total.item())
+            total = total + branch(x).var()
+            x = residual(x, branch)
+    assert [omega[0].item() ** 2 for omega in started] == pytest.approx(wanted, rel=0.1)
+    assert all((omega == omega[0]).all() for omega in started) and sorted(wanted) == wanted
+
+
+@torch.no_grad()
+def test_a_step_moves_the_output_less_than_without():
+    """Liu 2020: what a small change of all weights does to the output grows with depth in post, and not with Admin."""
+    moved = {}
+    for name, fields in {"admin": {"residual": "admin", "initialization": "admin"},
+                         "post": {"residual": "post", "initialization": "xavier"}}.items():  # fmt: skip
+        model = build(n_layers=24, **fields)
+        x = torch.randint(13, (8, 16), generator=torch.Generator().manual_seed(1))
+        before, generator = model.hidden(x), torch.Generator().manual_seed(2)
+        for block in model.blocks:
+            for weight in block.parameters():
+                weight += 0.01 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
+        moved[name] = (model.hidden(x) - before).square().mean().item()
+    assert moved["admin"] < 0.5 * moved["post"], moved
+
+
+def test_admin_starts_decoders_and_shared_layers_and_leaves_other_residuals_alone():
+    both = build(EncoderDecoder, n_layers=3, residual="admin", initialization="admin")
+    assert len(omegas(both.encoder)) == 6 and (both.decoder.blocks[2].cross_residual.omega > 1).all()
+    shared = build(n_layers=4, unique_layers=2, residual="admin", initialization="admin")
+    assert shared.blocks[1].ffn_residual.omega[0] > shared.blocks[0].attention_residual.omega[0] > 0
+    plain, xavier = (build(initialization=kind).state_dict() for kind in ("admin", "xavier"))
+    assert all(torch.equal(plain[name], xavier[name]) for name in xavier)

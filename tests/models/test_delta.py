@@ -1,0 +1,100 @@
+"""The delta rule: chunks equal steps, steps equal the published formula, and what it is for."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab.models import ModelConfig
+from lab.models.delta import delta_rule, delta_step
+from lab.models.mixers import Mixer
+from lab.models.positions import Position
+
+
+def gated_mixer():
+    config = ModelConfig(vocabulary=13, context=32, d_model=32, position="none").layer(0)
+    torch.manual_seed(0)
+    return Mixer.build("gated-delta", config, Position.build("none", config))
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def memory(n=50, d=8, d_v=6, gated=True, dtype=torch.double):
+    q, k = (F.normalize(randn(2, 3, n, d, seed=i, dtype=dtype), dim=-1) for i in (0, 1))
+    beta = torch.sigmoid(randn(2, 3, n, seed=3, dtype=dtype))
+    log = F.logsigmoid(randn(2, 3, n, seed=4, dtype=dtype)) if gated else torch.zeros(2, 3, n, dtype=dtype)
+    return q, k, randn(2, 3, n, d_v, seed=2, dtype=dtype), beta, log
+
+
+def recurrence(q, k, v, beta, log, state=None):
+    state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1]) if state is None else state
+    out = []
+    for t in range(q.shape[2]):
+        state, mixed = delta_step(state, *(part[:, :, t] for part in (q, k, v, beta, log)))
+        out.append(mixed)
+    return state, torch.stack(out, 2)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@torch.no_grad()
+def test_a_step_is_the_published_formula(gated):
+    q, k, v, beta, log = memory(12, gated=gated)
+    state, out = torch.zeros(2, 3, 6, 8, dtype=torch.double), []  # (b, h, d_v, d), as in the paper
+    for t in range(12):
+        erased = torch.eye(8) - beta[:, :, t, None, None] * k[:, :, t, :, None] * k[:, :, t, None]
+        written = beta[:, :, t, None, None] * v[:, :, t, :, None] * k[:, :, t, None]
+        state = log[:, :, t, None, None].exp() * state @ erased + written
+        out.append((state @ q[:, :, t, :, None]).squeeze(-1))
+    last, got = recurrence(q, k, v, beta, log)
+    close(got, torch.stack(out, 2), 1e-12)
+    close(last.mT, state, 1e-12)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.double, 1e-10), (torch.float, 1e-5)])
+@pytest.mark.parametrize("n, chunk", [(1, 64), (16, 16), (50, 16), (200, 64)])
+@pytest.mark.parametrize("gated", [False, True])
+def test_chunks_equal_the_recurrence_and_so_do_their_gradients(n, chunk, gated, dtype, tolerance):
+    inputs = [x.requires_grad_() for x in (*memory(n, gated=gated, dtype=dtype), randn(2, 3, 8, 6, dtype=dtype))]
+    q, k, v, beta, log, start = inputs
+    found = []
+    for state, out in (delta_rule(*inputs[:5], start, chunk), recurrence(*inputs)):
+        gradients = torch.autograd.grad(out.sin().sum() + state.sum(), inputs)
+        found.append([out, state, *gradients])
+    for a, b in zip(*found, strict=True):
+        close(a, b, tolerance * (1 if a is found[0][0] or a is found[0][1] else 20))
+
+
+def test_strong_forgetting_is_no_overflow():
+    q, k, v, beta, _ = memory(100, dtype=torch.float)
+    log = torch.full((2, 3, 100), -30.0, requires_grad=True)
+    state, out = delta_rule(q, k, v, beta, log)
+    out.sum().backward()
+    assert out.isfinite().all() and log.grad.isfinite().all()
+    close(out, (q * k).sum(-1, keepdim=True) * beta[..., None] * v)
+
+
+@torch.no_grad()
+def test_the_memory_answers_with_what_was_written_last_where_a_sum_mixes():
+    """The same key twice, with beta 1: the delta rule gives the second value, linear attention both."""
+    keys = torch.linalg.qr(randn(8, 8, dtype=torch.double))[0][None, None]
+    k, v = torch.cat([keys, keys[:, :, :1]], 2), randn(1, 1, 9, 5, dtype=torch.double)
+    one, still = torch.ones(1, 1, 9, dtype=torch.double), torch.zeros(1, 1, 9, dtype=torch.double)
+    state, out = delta_rule(k, k, v, one, still)
+    close(out, v, 1e-12)
+    close((k[:, :, :8] @ state)[:, :, 1:], v[:, :, 1:8], 1e-12)
+    close(k[:, :, :1] @ state, v[:, :, 8:], 1e-12)
+
+
+@torch.no_grad()
+def test_rates_and_gates_lie_between_zero_and_one_and_keys_have_length_one():
+    mixer, x = gated_mixer(), 5 * randn(2, 30, 32)
+    alpha = mixer.log_decay(x).exp()
+    assert alpha.shape == (2, 30, 4) and (alpha > 0).all() and (alpha < 1).all()
+    assert 0 < gated_mixer().log_decay(torch.zeros(1, 1, 32)).exp().min() < 1
+    mixer.heads.qkv.weight[32:64] *= 7  # longer keys are the same keys
+    close(mixer(x), gated_mixer()(x))

@@ -1,0 +1,145 @@
+"""Weights of GPT-2 and Llama, random and small, loaded strictly: the same logits and the same greedy text."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from lab.models import ModelConfig, Transformer
+from lab.models.encoder_decoder import EncoderDecoder
+
+VOCABULARY, CONTEXT, D, LAYERS, HEADS = 37, 48, 32, 3, 4
+
+
+def gpt2(tied=True):
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=D, n_layer=LAYERS, n_head=HEADS, n_inner=72,
+        layer_norm_epsilon=1e-4, initializer_range=0.3, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    theirs = GPT2LMHeadModel(config).eval()
+    ours = ModelConfig(
+        vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, bias=True,
+        position="learned", ffn={"kind": "gelu-tanh", "width": 72}, norm={"kind": "layernorm", "eps": 1e-4},
+        readout="tied" if tied else "own",
+    )  # fmt: skip
+    given, weights = theirs.state_dict(), {}
+    weights["embedding.weight"], weights["position.embedding.weight"] = (
+        given["transformer.wte.weight"],
+        given["transformer.wpe.weight"],
+    )
+    places = {
+        "ln_1": "attention_residual.norm.norm", "attn.c_attn": "attention.heads.qkv",
+        "attn.c_proj": "attention.heads.out", "ln_2": "ffn_residual.norm.norm", "mlp.c_fc": "ffn.up",
+        "mlp.c_proj": "ffn.down",
+    }  # fmt: skip
+    for i in range(LAYERS):
+        for place, name in places.items():
+            for part in ("weight", "bias"):
+                weight = given[f"transformer.h.{i}.{place}.{part}"]
+                weights[f"blocks.{i}.{name}.{part}"] = (
+                    weight.t() if place[:2] != "ln" else weight
+                )  # theirs are (in, out)
+    for part in ("weight", "bias"):
+        weights[f"norm.norm.{part}"] = given[f"transformer.ln_f.{part}"]
+    if not tied:
+        weights["readout.weight"] = given["lm_head.weight"]
+    return theirs, ours, weights
+
+
+def llama(kv_heads, biases=False, tied=False):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=CONTEXT, hidden_size=D, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=kv_heads, intermediate_size=76, rms_norm_eps=1e-6,
+        initializer_range=0.3, attention_bias=biases, mlp_bias=biases, tie_word_embeddings=tied, bos_token_id=0,
+        eos_token_id=None, rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+    )  # fmt: skip
+    theirs = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():  # biases start at 0, gains at 1
+            parameter += torch.randn_like(parameter) / 10
+    ours = ModelConfig(
+        vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
+        position={"kind": "rotary", "base": 5000.0}, norm={"kind": "rmsnorm", "eps": 1e-6},
+        heads={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
+        readout="tied" if tied else "own",
+    )  # fmt: skip
+    given = theirs.state_dict()
+    weights = {"embedding.weight": given["model.embed_tokens.weight"], "norm.norm.weight": given["model.norm.weight"]}
+    places = {"self_attn.o_proj": "attention.heads.out", "mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up",
+              "mlp.down_proj": "ffn.down"}  # fmt: skip
+    for i in range(LAYERS):
+        theirs_at, ours_at = f"model.layers.{i}", f"blocks.{i}"
+        weights[f"{ours_at}.attention_residual.norm.norm.weight"] = given[f"{theirs_at}.input_layernorm.weight"]
+        weights[f"{ours_at}.ffn_residual.norm.norm.weight"] = given[f"{theirs_at}.post_attention_layernorm.weight"]
+        for part in ("weight", "bias") if biases else ("weight",):
+            qkv = [given[f"{theirs_at}.self_attn.{x}_proj.{part}"] for x in "qkv"]
+            weights[f"{ours_at}.attention.heads.qkv.{part}"] = torch.cat(qkv)
+            for place, name in places.items():
+                weights[f"{ours_at}.{name}.{part}"] = given[f"{theirs_at}.{place}.{part}"]
+    if not tied:
+        weights["readout.weight"] = given["lm_head.weight"]
+    return theirs, ours, weights
+
+
+MODELS = {
+    "gpt2": gpt2,
+    "gpt2, untied": lambda: gpt2(tied=False),
+    "llama": lambda: llama(HEADS),
+    "llama, grouped": lambda: llama(2),
+    "llama, biases": lambda: llama(1, biases=True),
+    "llama, tied": lambda: llama(2, tied=True),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_foreign_weights_give_the_same_logits_and_the_same_text(name):
+    theirs, config, weights = MODELS[name]()
+    ours = Transformer(config).eval()
+    assert set(ours.state_dict()) == set(weights)
+    ours.load_state_dict(weights, strict=True)
+    tokens = torch.randint(VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(0))
+    wanted = theirs(tokens).logits
+    assert (ours(tokens) - wanted).norm() < 1e-5 * wanted.norm() and wanted.std() > 0.1
+    text = theirs.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=20, do_sample=False)
+    assert torch.equal(ours.generate(tokens, 20, temperature=0), text)
+    assert len(text[:, 20:].unique()) > 3, "a constant continuation would test nothing"
+
+
+def config(**fields):
+    return ModelConfig(**({"vocabulary": 11, "context": 16, "d_model": 16, "n_heads": 2, "n_layers": 4} | fields))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"position": "learned"}, {"position": "t5", "n_heads": [1, 2, 2, 1]}, {"position": "hybrid"},
+               {"unique_layers": 2}, {"readout": "tied"}, {"position": {"kind": "by-layer", "layers": ["t5", "none"]}}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Transformer, EncoderDecoder])
+def test_every_tensor_stands_once_in_the_state_dict_and_loads_strictly(kind, fields):
+    model, other = kind(config(**fields), seed=1), kind(config(**fields), seed=2)
+    state = model.state_dict()
+    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
+    assert {id(p) for p in model.parameters()} <= {id(t) for t in model.state_dict(keep_vars=True).values()}
+    other.load_state_dict(state, strict=True)
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, state[name])
+    missing = dict(list(state.items())[:-1])
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict(missing)
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        other.load_state_dict(state | {"nonsuch": torch.zeros(1)})
+
+
+def test_a_tied_readout_is_the_embedding_and_follows_it():
+    model = Transformer(config(readout="tied"))
+    assert model.readout.weight is model.embedding.weight
+    x = torch.zeros(1, 3, dtype=torch.long)
+    before = model(x)
+    with torch.no_grad():
+        model.embedding.weight[5, 0] += 1  # equal steps in all features are orthogonal to a normalised stream
+    changed = (model(x) - before).abs().amax((0, 1)) > 1e-3
+    assert changed.nonzero().flatten().tolist() == [5]
+    with pytest.raises(ValueError, match="d_out 3 must be 11"):
+        Transformer(config(readout="tied", d_out=3))

@@ -1,0 +1,243 @@
+"""What every mixer must do, stated for all kinds that are registered, and what each kind is named for."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab.models import ModelConfig, Transformer
+from lab.models.mixers import Mixer
+from lab.models.positions import Position
+
+VOCABULARY, CONTEXT = 13, 32
+KINDS = sorted(Mixer.kinds)
+WITH_STATE = sorted(set(KINDS) - {"attention"})  # decoding keeps the same, whatever the length
+MIXTURES = [
+    ["linear", "attention"], ["attention", "gated-delta"], ["gru", "attention"], ["convolution", "performer"],
+    ["delta", {"kind": "convolution", "width": 2}], ["transformer-xl", "linear"],
+]  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_mixer = pytest.mark.parametrize("mixer", [*KINDS, *MIXTURES], ids=str)
+
+
+def config(**fields):
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    return ModelConfig(**(sizes | {"position": "none"} | fields))
+
+
+def build(seed=0, **fields):
+    return Transformer(config(**fields), seed=seed).eval()
+
+
+def part(choice, **fields):
+    """A mixer by itself, with random weights."""
+    layer = config(mixer=choice, **fields).layer(0)
+    torch.manual_seed(0)
+    return Mixer.build(choice, layer, Position.build(layer.position, layer)).eval()
+
+
+def tokens(length=20, batch=2, seed=0):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+# All kinds
+
+
+@every_mixer
+@torch.no_grad()
+def test_the_future_leaves_the_past_alone_and_the_past_matters(mixer):
+    model, before = build(mixer=mixer), tokens()
+    later, earlier = before.clone(), before.clone()
+    later[:, 12:] = (later[:, 12:] + 1) % VOCABULARY
+    earlier[:, 11] = (earlier[:, 11] + 1) % VOCABULARY
+    close(model(before)[:, :12], model(later)[:, :12])
+    differs(model(before)[:, 12], model(earlier)[:, 12])
+
+
+@every_mixer
+@pytest.mark.parametrize("heads", ["full", "convolved"])
+@torch.no_grad()
+def test_decoding_equals_the_full_forward(mixer, heads):
+    model, x = build(mixer=mixer, heads=heads, kv_heads=2), tokens()
+    full = model(x)
+    for chunks in ([1] * 20, [7, 1, 9, 3], [20]):
+        caches = model.caches(len(x))
+        close(torch.cat([model(chunk, caches=caches) for chunk in x.split(chunks, dim=1)], 1), full)
+        assert all(cache.length == 20 for cache in caches)
+
+
+@every_mixer
+def test_greedy_generation_takes_the_likeliest_of_the_full_forward(mixer):
+    model, slow = build(mixer=mixer), tokens(5)
+    for _ in range(12):
+        slow = torch.cat([slow, model(slow)[:, -1].argmax(-1, keepdim=True)], 1)
+    assert torch.equal(model.generate(tokens(5), 12, temperature=0), slow)
+    assert len(slow[:, 5:].unique()) > 1, "a constant continuation would test nothing"
+
+
+@pytest.mark.parametrize("position", ["rotary", "learned", "sinusoidal", "by-layer"])
+@pytest.mark.parametrize("mixer", ["linear", "performer", "delta", "gated-delta"])
+@torch.no_grad()
+def test_queries_and_keys_have_the_positions_that_attention_gives_them(mixer, position):
+    model, x = build(mixer=mixer, position=position), tokens()
+    caches = model.caches(len(x))
+    close(torch.cat([model(chunk, caches=caches) for chunk in x.split([9, 1, 10], dim=1)], 1), model(x))
+    differs(model(x), build(mixer=mixer)(x))
+
+
+@every_kind
+@pytest.mark.parametrize("heads", ["full", "convolved"])
+@torch.no_grad()
+def test_decoding_keeps_the_bytes_that_a_mixer_says(kind, heads):
+    model = build(mixer=kind, heads=heads)
+    for length in (1, 7, CONTEXT):
+        caches = model.caches(3, context=length)
+        model(tokens(length, batch=3), caches=caches)
+        for cache, block in zip(caches, model.blocks, strict=True):
+            assert cache.nbytes == 3 * block.attention.state_bytes(length)
+
+
+@pytest.mark.parametrize("kind", WITH_STATE)
+def test_the_state_has_one_size(kind):
+    mixer = part(kind)
+    assert mixer.state_bytes(CONTEXT) == mixer.state_bytes(10**6) < part("attention").state_bytes(10**6)
+
+
+def test_decoding_four_thousand_tokens_keeps_what_forty_keep(monkeypatch):
+    model, kept = build(mixer=WITH_STATE, n_layers=len(WITH_STATE)), []
+    usual = Transformer.caches
+    monkeypatch.setattr(Transformer, "caches", lambda *args: kept.append(usual(*args)) or kept[-1])
+    for n in (40, 4000):
+        assert model.generate(tokens(n, batch=1), 20).shape == (1, n + 20)
+    short, long = ([cache.nbytes for cache in caches] for caches in kept)
+    assert short == long == [block.attention.state_bytes(4000) for block in model.blocks]
+    assert kept[1][0].length == 4019
+
+
+@every_kind
+@torch.no_grad()
+def test_padding_leaves_no_trace(kind):
+    model, x = build(mixer=kind), tokens()
+    real = torch.arange(20) >= torch.tensor([[0], [6]])
+    if kind == "gru":
+        with pytest.raises(ValueError, match="takes no padding"):
+            model(x, real=real)
+        return
+    other = x.where(real, (x + 1) % VOCABULARY)
+    close(model(x, real=real)[1, 6:], model(other, real=real)[1, 6:])
+    close(model(x, real=real)[1, 6:], model(x[1:, 6:])[0])
+    caches = model.caches(2)
+    stepped = [model(x[:, a:b], real=real[:, :b], caches=caches) for a, b in ((0, 11), (11, 12), (12, 20))]
+    close(torch.cat(stepped, 1)[real], model(x, real=real)[real])
+
+
+@every_kind
+def test_every_weight_is_trained(kind):
+    model = build(mixer=kind, bias=True)
+    model(tokens()).square().sum().backward()
+    unmoved = [name for name, p in model.named_parameters() if not p.grad.any()]
+    assert not unmoved, unmoved
+
+
+def test_each_layer_may_have_a_mixer_of_its_own():
+    model = build(mixer=["attention", {"kind": "linear", "chunk": 8}])
+    assert [type(block.attention).__name__ for block in model.blocks] == ["Attention", "Linear"]
+    assert model.blocks[1].attention.chunk == 8
+    with pytest.raises(ValueError, match="mixer lists 1 layers, n_layers is 2"):
+        config(mixer=["linear"])
+    with pytest.raises(ValueError, match="shared layers have one mixer"):
+        config(mixer=["linear", "gru"], unique_layers=1)
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"mixer": "linear", "position": "alibi"}, "Linear has no scores to add a bias to: position 'alibi'"),
+        ({"mixer": "gated-delta", "position": "t5"}, "GatedDeltaRule has no scores to add a bias to: position 't5'"),
+        ({"mixer": "gru", "position": "rotary"}, "Gru has no queries and keys to turn: position 'rotary'"),
+        ({"mixer": ["attention", "performer"], "position": "hybrid"}, "Performer has no scores"),
+        ({"mixer": "linear", "mask": {"kind": "window", "size": 3}}, "must be causal or none, not window"),
+        ({"mixer": "delta", "mask": "none"}, "DeltaRule chooses no pairs: the mask must be causal, not everything"),
+        ({"mixer": {"kind": "convolution", "width": 0}}, "width of at least 1, got 0"),
+    ],
+)
+def test_what_a_mixer_cannot_honour_is_refused_at_construction(fields, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build(**fields)
+
+
+def test_a_layer_of_its_own_position_may_spare_a_mixer():
+    build(mixer=["attention", "gru"], position={"kind": "by-layer", "layers": ["alibi", "none"]})(tokens())
+
+
+@pytest.mark.parametrize("kind", sorted(set(WITH_STATE) - {"transformer-xl"}))
+def test_a_mask_of_the_batch_is_refused(kind):
+    model = build(mixer=kind)
+    with pytest.raises(ValueError, match="takes no mask of a batch"):
+        model(tokens(), mask=model.mask)
+
+
+@pytest.mark.parametrize("kind", ["linear", "performer"])
+@torch.no_grad()
+def test_without_a_mask_linear_attention_sees_both_sides_and_no_order(kind):
+    mixer, x, order = part(kind, mask="none"), randn(1, 9, 32), torch.randperm(9)
+    close(mixer(x[:, order]), mixer(x)[:, order])
+
+
+# The others
+
+
+@torch.no_grad()
+def test_a_gru_equals_its_formula():
+    mixer, x = part("gru", bias=True), randn(2, 6, 32)
+    inward, across, b_in, b_across = mixer.cell.all_weights[0]
+    h = torch.zeros(2, 32)
+    for t in range(6):
+        (r, z, n), (hr, hz, hn) = (x[:, t] @ inward.T + b_in).chunk(3, -1), (h @ across.T + b_across).chunk(3, -1)
+        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
+        h = (1 - z) * torch.tanh(n + r * hn) + z * h
+        close(mixer(x)[:, t], h)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@torch.no_grad()
+def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
+    mixer, x = part({"kind": "convolution", "width": width}), randn(1, 12, 32)
+    p, gate = mixer.up(x).chunk(2, -1)
+    taps, mixed = mixer.taps[:, 0], torch.zeros(1, 12, 32)
+    for t in range(12):
+        for i in range(min(width, t + 1)):
+            mixed[:, t] += taps[:, width - 1 - i] * p[:, t - i]
+    close(mixer(x), mixer.out(mixed * gate))
+    moved = x.clone()
+    moved[:, 3] += 1
+    seen = (mixer(moved) - mixer(x)).abs().sum((0, 2)) > 1e-5
+    assert seen.nonzero().flatten().tolist() == list(range(3, 3 + width))
+
+
+def test_a_bit_is_carried_by_a_gru_and_not_by_a_few_neighbours():
+    generator, losses = torch.Generator().manual_seed(0), {}
+    for kind in ("gru", "convolution"):
+        model = Transformer(config(mixer=kind, vocabulary=2, n_layers=1))
+        adam = torch.optim.Adam(model.parameters(), 0.01)
+        for _ in range(150):
+            bits = torch.randint(2, (32, 12), generator=generator)
+            loss = F.cross_entropy(model(bits).flatten(0, 1), (bits.cumsum(1) % 2).flatten())
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        losses[kind] = loss.item()
+    assert losses["gru"] < 0.1 < 0.4 < losses["convolution"] < math.log(2) + 0.1, losses

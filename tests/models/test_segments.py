@@ -1,0 +1,52 @@
+"""Recurrence over segments: Transformer-XL's memory."""
+
+import pytest
+import torch
+
+from lab.models import ModelConfig, Transformer
+
+VOCABULARY = 13
+
+
+def build(**fields):
+    sizes = {"vocabulary": VOCABULARY, "context": 32, "d_model": 32, "n_layers": 2, "n_heads": 4, "position": "none"}
+    return Transformer(ModelConfig(**(sizes | fields))).eval()
+
+
+def tokens(length, batch=2):
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def segments(model, x, size):
+    caches = model.caches(len(x))
+    return [model(segment, caches=caches) for segment in x.split(size, 1)]
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "t5", "none"])
+@torch.no_grad()
+def test_segments_are_the_whole_text_while_memory_holds_it_and_hear_of_a_memory_back_a_layer(position):
+    model, x = build(mixer={"kind": "transformer-xl", "memory": 24}, position=position), tokens(24)
+    close(torch.cat(segments(model, x, 8), 1), model(x))
+    close(model(x), build(mixer="attention", position=position)(x))
+    short, moved = build(mixer={"kind": "transformer-xl", "memory": 4}, position=position), x.clone()
+    moved[:, 4:8] = (moved[:, 4:8] + 1) % VOCABULARY  # the second segment; two layers hear of it two later
+    apart = [(a - b).abs().max() > 1e-6 for a, b in zip(segments(short, x, 4), segments(short, moved, 4), strict=True)]
+    assert apart == [False, True, True, True, False, False]
+
+
+def test_no_gradient_passes_between_segments_but_the_memory_trains_keys_and_values():
+    model = build(mixer="transformer-xl")
+    x = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7]])
+    first, second = segments(model, x, 4)
+    second.square().sum().backward()
+    touched = model.embedding.weight.grad.abs().sum(1) > 0
+    assert touched.nonzero().flatten().tolist() == [4, 5, 6, 7]
+    with_memory = model.blocks[0].attention.heads.qkv.weight.grad.clone()
+    model.zero_grad()
+    model(x[:, 4:]).square().sum().backward()
+    assert (with_memory - model.blocks[0].attention.heads.qkv.weight.grad)[32:].abs().max() > 1e-3
+    first.square().sum().backward()  # its graph is whole

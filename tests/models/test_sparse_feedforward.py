@@ -1,0 +1,96 @@
+"""Position-wise maps that use part of themselves."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab.models import ModelConfig, Transformer
+from lab.models.sparse_feedforward import AdaptiveWidth, BlockMap, width_loss
+
+
+def ffn(choice, **fields):
+    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "bias": True} | fields
+    return Transformer(ModelConfig(ffn=choice, **sizes), seed=1).blocks[0].ffn
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("k", [1, 5, 128])
+def test_no_token_uses_more_than_its_k_most_active_units(k):
+    part, x = ffn({"kind": "top-k", "k": k}), randn(2, 7, 32)
+    inner = part.up(x).clamp(min=0)
+    kept = part.act(part.up(x))
+    assert ((kept > 0).sum(-1) == (inner > 0).sum(-1).clamp(max=k)).all()
+    least = inner.topk(k, -1).values[..., -1:]
+    close(kept, inner.where(inner >= least, 0))
+    close(part(x), part.down(kept))
+    if k == 128:
+        close(part(x), part.down(F.relu(part.up(x))))
+    with pytest.raises(ValueError, match="1 <= k <= 128"):
+        ffn({"kind": "top-k", "k": 129})
+
+
+@pytest.mark.parametrize("links", [1, 2, 4])
+def test_a_block_map_is_a_matrix_with_blocks_of_zeros(links):
+    torch.manual_seed(0)
+    part, x = BlockMap(12, 20, 4, links, True), randn(3, 5, 12)
+    close(part(x), x @ part.dense().T + part.map.bias)
+    blocks = part.dense().unflatten(0, (4, 5)).unflatten(2, (4, 3)).abs().sum((1, 3)) > 0
+    assert blocks.sum(1).tolist() == blocks.sum(0).tolist() == [links] * 4 and blocks.diag().all()
+    assert part.map.weight.numel() == 12 * 20 * links // 4
+    for wrong in ((5, 1), (4, 0), (4, 5)):
+        with pytest.raises(ValueError, match="must divide 12 and 20"):
+            BlockMap(12, 20, *wrong, True)
+
+
+def test_block_sparse_has_its_share_of_the_weights_and_of_the_scheme():
+    dense, sparse = ffn("gelu", d_model=64), ffn({"kind": "block-sparse", "blocks": 8, "links": 2}, d_model=64)
+    sizes = [sum(p.numel() for n, p in part.named_parameters() if n.endswith("weight")) for part in (dense, sparse)]
+    assert sizes[0] == 4 * sizes[1]
+    x = randn(2, 5, 64)
+    close(sparse(x), F.gelu(x @ sparse.up.dense().T) @ sparse.down.dense().T)
+    ratio = sparse.up.map.weight.std() / (0.8 * 16**-0.5)
+    assert 0.9 < ratio < 1.1, "fan-in counts the inputs that are read"
+    scaled = Transformer(ModelConfig(vocabulary=13, context=8, ffn="block-sparse", initialization="depth-scaled"))
+    assert any(w is scaled.blocks[0].ffn.down.map.weight for w in scaled.writes_to_stream())
+
+
+@torch.no_grad()
+def test_units_beyond_the_width_that_a_token_asks_for_count_nothing():
+    part, x = ffn("adaptive-width"), randn(2, 9, 32)
+    share = part.share(x)
+    assert (share.diff(dim=-1) <= 0).all() and (share[..., 0] == 1).all()
+    used = (share > 0).sum(-1)
+    asked = 128 * (torch.sigmoid(part.ask(x)[..., 0] + 2) + part.ramp)
+    assert ((used - asked.clamp(max=128)).abs() <= 1).all() and len(used.unique()) > 3, "tokens differ"
+    part.ask.weight.copy_(randn(1, 32, seed=3))
+    out, narrow = part(x), part.share(x)
+    for b, t in ((0, 0), (1, 8)):
+        n = int((narrow[b, t] > 0).sum())
+        inner = F.gelu(x[b, t] @ part.up.weight[:n].T) * narrow[b, t, :n]
+        close(out[b, t], inner @ part.down.weight[:, :n].T + part.down.bias)
+    part.ask.weight.zero_()
+    part.ramp = 1.0  # sigmoid(2) + 1 - i / d_ff > 1 for most
+    assert part.share(x)[..., :100].eq(1).all()
+
+
+def test_the_width_loss_makes_tokens_ask_for_less():
+    model = Transformer(ModelConfig(vocabulary=13, context=24, d_model=32, ffn="adaptive-width"))
+    with pytest.raises(ValueError, match="was called"):
+        width_loss(model)
+    x, adam, used = torch.randint(13, (4, 20)), torch.optim.Adam(model.parameters(), 0.02), []
+    for _ in range(40):
+        model(x)
+        loss = width_loss(model)
+        used.append(loss.item())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert used[-1] < 0.6 * used[0] and used[0] > 0.8
+    assert all(isinstance(block.ffn, AdaptiveWidth) for block in model.blocks)

@@ -1,0 +1,91 @@
+"""Keys left out by what was learnt: the k best of each query, and offsets whose gate closed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lab.measure.attention import attention_probe
+from lab.models import ModelConfig, Transformer
+from lab.models.scores import Score
+from lab.models.sparse_scores import openness_loss
+
+
+def config(**fields):
+    return ModelConfig(**({"vocabulary": 13, "context": 24, "d_model": 32, "n_heads": 4} | fields))
+
+
+def score(choice):
+    return Score.build(choice, config(score=choice).layer(0)).eval()
+
+
+def qkv(n=10, seed=0):
+    return torch.randn(3, 2, 4, n, 8, generator=torch.Generator().manual_seed(seed)).unbind(0)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def weights(part, q, k, v, **visible):
+    with attention_probe([], keep_maps=True) as probe:
+        part(q, k, v, **visible)
+    return probe.maps[0]
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 99])
+def test_top_k_is_softmax_over_the_k_best_visible_keys(k):
+    q, keys, v = qkv()
+    scores = (q @ keys.mT / 8**0.5).masked_fill(~torch.ones(10, 10).tril().bool(), -torch.inf)
+    least = scores.topk(min(k, 10), -1).values[..., -1:]
+    wanted = scores.masked_fill(scores < least, -torch.inf).softmax(-1)
+    got = weights(score({"kind": "top-k", "k": k}), q, keys, v, causal=True)
+    close(got, wanted)
+    assert ((got > 0).sum(-1) == torch.arange(1, 11).clamp(max=k)).all()
+    if k >= 10:
+        close(score({"kind": "top-k", "k": k})(q, keys, v), score("softmax")(q, keys, v))
+
+
+def test_top_k_refuses_no_keys():
+    with pytest.raises(ValueError, match="at least one key"):
+        score({"kind": "top-k", "k": 0})
+
+
+def test_a_closed_gate_takes_its_offset_away_and_an_open_one_changes_nothing():
+    part, (q, k, v) = score({"kind": "offset-gate", "reach": 4}), qkv()
+    close(part(q, k, v, causal=True), score("softmax")(q, k, v, causal=True))
+    with torch.no_grad():
+        part.logit[1, 2] = -9  # head 1 no longer looks two back
+        part.logit[2, 3] = -9  # nor head 2 three back or more
+        part.logit[3, 1] = 0.0  # and head 3 half as much one back
+    maps, offset = weights(part, q, k, v, causal=True), torch.arange(10)[:, None] - torch.arange(10)
+    past = offset >= 0
+    assert ((maps[:, 1] > 0) == (past & (offset != 2))).all() and ((maps[:, 2] > 0) == (past & (offset < 3))).all()
+    scores = (q @ k.mT / 8**0.5)[:, 3].masked_fill(~past, -torch.inf)
+    close(maps[:, 3], (scores + torch.where(offset == 1, 0.5, 1.0).log()).softmax(-1))
+
+
+def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_rate():
+    part = score({"kind": "offset-gate", "reach": 5000, "start": 0.5}).train()
+    torch.manual_seed(0)
+    gates = part.gates()
+    assert (gates == 0).any() and (gates == 1).any() and ((gates > 0) & (gates < 1)).any()
+    assert (gates > 0).float().mean().item() == pytest.approx(part.openness().item(), abs=0.01)
+    assert not torch.equal(gates, part.gates()) and torch.equal(part.eval().gates(), part.gates())
+
+
+def test_what_a_task_needs_stays_open_and_the_rest_closes():
+    """Copy the token two places back: the offset 2 survives the penalty, others do not."""
+    task = config(n_layers=1, n_heads=1, position="none", score={"kind": "offset-gate", "reach": 6}, d_model=16)
+    model, generator = Transformer(task), torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    adam = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(200):
+        x = torch.randint(13, (16, 12), generator=generator)
+        loss = F.cross_entropy(model(x)[:, 2:].flatten(0, 1), x[:, :-2].flatten()) + 0.2 * openness_loss(model)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    gates = model.eval().blocks[0].attention.score.gates()[0]
+    assert gates.argmax() == 2 and (gates > 0).sum() <= 2, gates
+    with pytest.raises(ValueError, match="no offset gates"):
+        openness_loss(Transformer(config()))

@@ -1,0 +1,55 @@
+"""Places in a volume, and places in units of units."""
+
+import pytest
+import torch
+
+from lab.models import ModelConfig, Transformer
+from lab.models.positions import Position, sinusoids
+
+
+def codes(choice, n, d_model=32, context=8):
+    config = ModelConfig(vocabulary=5, context=context, d_model=d_model, position=choice).layer(0)
+    torch.manual_seed(0)
+    return Position.build(choice, config).at_input(torch.zeros(1, n, d_model))[0].detach()
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def test_a_volume_is_coded_a_third_by_plane_a_third_by_row_and_a_third_by_column():
+    got = codes({"kind": "sinusoidal-3d", "rows": 3, "columns": 4}, 30).double()
+    for t in range(30):
+        plane, row, column = t // 12, t // 4 % 3, t % 4
+        parts = [(plane, slice(0, 12)), (row, slice(12, 22)), (column, slice(22, 32))]
+        for place, part in parts:
+            wanted = sinusoids(torch.tensor([float(place)], dtype=torch.float64), part.stop - part.start)[0]
+            close(got[t, part], wanted)
+    assert len({tuple(code.tolist()) for code in got.float()}) == 30
+    with pytest.raises(ValueError, match="at least 1"):
+        codes({"kind": "sinusoidal-3d", "rows": 0}, 3)
+
+
+def test_a_hierarchy_starts_as_its_learned_positions_and_reaches_their_square():
+    alpha, unit = 0.4, 6
+    got = codes({"kind": "hierarchical", "unit": unit}, unit**2)
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(unit, 32).weight.detach()
+    close(got[:unit], table)
+    assert (got[:, None] - got).norm(dim=-1).fill_diagonal_(1).min() > 0.1, "all places differ"
+    grid = got.view(unit, unit, 32)
+    close(grid[1:] - grid[:1], (grid[1:, :1] - grid[:1, :1]).expand(-1, unit, -1))  # a unit adds the same everywhere
+    close((grid[1, 0] - grid[0, 0]) / alpha, (grid[0, 1] - grid[0, 0]) / (1 - alpha))
+    with pytest.raises(ValueError, match="end at 6² = 36, 37 are needed"):
+        codes({"kind": "hierarchical", "unit": unit}, 37)
+    for wrong in (0, 0.5):
+        with pytest.raises(ValueError, match="between 0 and 1/2"):
+            codes({"kind": "hierarchical", "alpha": wrong}, 3)
+
+
+def test_a_hierarchy_decodes_beyond_its_unit():
+    model = Transformer(ModelConfig(vocabulary=5, context=8, d_model=32, position="hierarchical")).eval()
+    x = torch.randint(5, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        caches = model.caches(2, context=40)
+        close(torch.cat([model(part, caches=caches) for part in x.split([7, 1, 32], 1)], 1), model(x))
