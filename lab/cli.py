@@ -1,4 +1,4 @@
-"""The command `lab`: run, list, claims, diff, book, doctor, clean."""
+"""The command `lab`: run, record, list, claims, diff, book, doctor, clean."""
 
 import json
 import re
@@ -61,9 +61,12 @@ def run(
     results: Annotated[Path | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
     record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
     check: Annotated[str, typer.Option(help="Time for repeating recorded trials, a notebook; 0: none.")] = "30s",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is done.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
     recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
+    sample: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    traced: Annotated[bool, typer.Option("--traced", hidden=True)] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
     from lab import terminal
@@ -72,8 +75,13 @@ def run(
 
     folder = (results or runs.project_root() / "results").expanduser().resolve()
     options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
-    options |= {"recorded_only": recorded_only, "deadline": time.time() + seconds(budget) if budget else None}
+    options |= {
+        "traced": traced,
+        "recorded_only": recorded_only,
+        "deadline": time.time() + seconds(budget) if budget else None,
+    }
     options |= {"record": [path.resolve() for path in record]} if record else {}
+    options |= {"sample": sample.resolve()} if sample else {}
     try:
         overrides = assignments(parameter or [])
         if not cluster:  # there, each worker is asked
@@ -82,7 +90,7 @@ def run(
         if cluster:
             announce(cluster, device)
         with batch.only_one(folder):
-            failed = terminal.run_all(todo, runs.Options(**options))
+            failed = terminal.run_all(todo, runs.Options(**options), again)
             for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
                 if summary.outdated(place):
                     summary.summarise(place)
@@ -117,13 +125,41 @@ def announce(cluster, device):
     from lab.engine import trials, workers
 
     with workers.connected(cluster) as client:
-        place = trials.whereabouts_of(client, device, ["lab.engine.trials", "lab.models", "lab.training"])
+        place = trials.whereabouts_of(client, device, threads=1)
         slots, _ = workers.slots(client)
         typer.echo(
             f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
             f"{place['device']}; dashboard {client.dashboard_link}",
             err=True,
         )
+
+
+@app.command()
+def record(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
+    carry: Annotated[bool, typer.Option("--carry", help="Keep rows over a change that moves no digit.")] = False,
+    because: Annotated[str, typer.Option(help="Why valid rows get other digits.")] = "",
+    renamed: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="With --carry: a parameter.")] = None,
+):
+    """Write the trials of finished runs, made by a clean commit, to results/record."""
+    from lab.engine import parameters, recording, runs
+
+    root = runs.project_root() / "results"
+    try:
+        chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
+            path for path in parameters.notebooks() if (root / "record" / f"{path.stem}.jsonl").exists()
+        ]
+        for notebook in chosen:
+            path = root / "record" / f"{notebook.stem}.jsonl"
+            if carry:
+                found = recording.carry(notebook, path, renamed=assignments(renamed or []))
+                said = ", ".join(f"{n} of {name}" for name, n in found.items() if n) or "nothing is stale"
+            else:
+                found = recording.record_run(root / "quick" / notebook.stem, root / ".trials", path, because=because)
+                said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
+            typer.echo(f"{notebook.stem}: {said}")
+    except ValueError as error:
+        refuse(error)
 
 
 @app.command("list")

@@ -100,6 +100,8 @@ class Study:
             root=runs.project_root(),
             recorded_only=options.recorded_only,
             deadline=options.deadline or math.inf,
+            traced=options.traced,
+            sample=json.loads(options.sample.read_text()) if options.sample else None,
         )
 
     @property
@@ -275,7 +277,7 @@ class Progress:
 
     def __call__(self, done, total, workers, left):
         if self.file:
-            state = {"sweep": self.name, "done": done, "total": total, "workers": workers}
+            state = {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
             runs.write_text(self.file, json.dumps(state))
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()

@@ -1,6 +1,7 @@
 """What a run shows: how far it is, a line for each notebook, and why one failed."""
 
 import json
+import os
 import re
 import tempfile
 import time
@@ -10,18 +11,29 @@ from papermill.exceptions import PapermillExecutionError
 from rich.console import Console
 from rich.live import Live
 
-from lab.engine import runs
+from lab.engine import batch, runs
+from lab.engine.record import File
 
 
-def run_all(todo, options):
-    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed."""
-    console = Console(stderr=True, highlight=False)
-    failed, began = [], time.time()
+def run_all(todo, options, again=False):
+    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
+
+    With options.fresh all trials run here, and what an interrupted run of that kind finished is skipped. At the
+    deadline it ends; `again` executes notebooks that are done from the trials that are there.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    failed, left, began = [], [], time.time()
+    anew = batch.Anew(todo[0].results) if options.fresh and todo else None
+    if anew:
+        console.print(f"all trials run here: {estimate(todo, options)}")
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
-        reason = "run again as asked" if options.fresh else job.to_do()
+        reason = why(job, anew, again)
         if reason is None:
             console.print(f"{name}: done already")
+            continue
+        if options.deadline and time.time() > options.deadline:
+            left.append(job)
             continue
         console.print(f"{name}: {reason}", markup=False)
         start = time.time()
@@ -31,21 +43,55 @@ def run_all(todo, options):
         ):
             try:
                 job.run(options.model_copy(update={"progress": Path(folder) / "sweep.json"}), watch)
-            except Exception as error:  # a failed notebook does not stop the others
-                failed.append((job, error))
+                error = None
+            except Exception as raised:  # a failed notebook does not stop the others
+                error = raised
         took = time.time() - start
-        if failed and failed[-1][0] is job:
+        if getattr(error, "ename", "") == "OutOfTime":
+            left.append(job)
+            console.print(f"{name}: out of time after {took:.0f} s; {error.evalue}", markup=False)
+        elif error:
+            failed.append((job, error))
             console.print(f"{name}: FAILED after {took:.0f} s")
-            console.print(explain(job, failed[-1][1]), markup=False)
+            console.print(explain(job, error), markup=False)
         else:
-            console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}", markup=False, soft_wrap=True)
+            console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}", markup=False)
+            if anew:
+                anew.finish(job)
+    if left:
+        console.print(f"{len(left)} notebooks are left; the same command goes on from here")
+    elif anew and not failed:
+        anew.close()
     if failed:
         names = ", ".join(job.notebook.stem for job, _ in failed)
         console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
     return failed
 
 
-SAID_IN_WORDS = ("TrialsFailed", "ConnectionError", "OSError", "PermissionError")  # a traceback would add nothing
+def why(job, anew, again):
+    """Why a notebook runs, in words, or None where it is done."""
+    if anew:
+        return None if anew.done(job) else "anew"
+    return "again, as asked" if again else job.to_do()
+
+
+def estimate(todo, options):
+    """How long the recorded trials of these notebooks took, in words."""
+    files = [File(folder / f"{job.notebook.stem}.jsonl") for job in todo for folder in options.record]
+    seconds = sum(body["seconds"] for file in files for body in file.trials)
+    cores = options.jobs or os.cpu_count() or 1
+    lacking = sum(not file.trials for file in files)
+    said = f"about {seconds / cores / 60:.0f} minutes on {cores} cores by the record"
+    return said + (f", and {lacking} notebooks of which it tells nothing" if lacking else "")
+
+
+SAID_IN_WORDS = (
+    "TrialsFailed",
+    "NotRecorded",
+    "ConnectionError",
+    "OSError",
+    "PermissionError",
+)  # a traceback would add nothing
 
 
 def explain(job, error):
@@ -93,6 +139,8 @@ class progress_line:
         first, done_first = self.sweep_began.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
         line += f", {sweep['sweep']} {sweep['done']}/{sweep['total']} trials"
         line += f" on {sweep['workers']} workers" if sweep["workers"] > 1 else ""
+        if sweep["left"] is not None:
+            return line + f", about {sweep['left']:.0f} s left"
         if sweep["done"] > done_first:
             rate = (time.time() - first) / (sweep["done"] - done_first)
             line += f", about {rate * (sweep['total'] - sweep['done']):.0f} s left"

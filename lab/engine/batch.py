@@ -123,7 +123,8 @@ class Job:
         shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True)
         where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
-        options.model_copy(update=where | {"store": self.results / ".trials"}).write(aside)
+        store = Anew(self.results).store if options.fresh else self.results / ".trials"
+        options.model_copy(update=where | {"store": store}).write(aside)
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # others have no use for it
             values = values | {"results": str(aside)}
@@ -182,6 +183,30 @@ class Job:
             **provenance.commit(),
             **provenance.machine(),
         }
+
+
+class Anew:
+    """A run of everything here, past record and store: its trials are kept apart until all notebooks are done.
+
+    So an interrupted one resumes, and the next one begins again.
+    """
+
+    def __init__(self, results):
+        self.home, self.store = results / ".trials", results / ".trials" / "anew"
+
+    def done(self, job):
+        """Whether the notebook was finished in this run."""
+        return (self.store / ".done" / job.folder.name).exists()
+
+    def finish(self, job):
+        runs.write_text(self.store / ".done" / job.folder.name, "")
+
+    def close(self):
+        """Put the trials among the others of this machine."""
+        for path in self.store.glob("*/*.json"):
+            (self.home / path.parent.name).mkdir(exist_ok=True)
+            os.replace(path, self.home / path.parent.name / path.name)
+        shutil.rmtree(self.store)
 
 
 def tidy(executed, moved):

@@ -104,6 +104,13 @@ class Record:
         """A body of the trial whose code or data is not today's: what it took, and what it was made of."""
         return next((body for body, _ in self._known.get((trial, store.canonical(parameters)), ())), None)
 
+    def like(self, trial, parameters, renamed):
+        """A body of the trial whose parameters, renamed {old: new}, are among those given; whatever made it."""
+        for body in self.of(trial):
+            if adapted(body["parameters"], {"renamed": renamed}).items() <= parameters.items():
+                return body
+        return None
+
     def of(self, trial):
         """All bodies of a trial."""
         return [body for (name, _), bodies in self._known.items() if name == trial for body, _ in bodies]

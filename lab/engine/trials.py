@@ -61,7 +61,9 @@ class Sources:
     root: Path = Path.cwd()
     recorded_only: bool = False
     deadline: float = float("inf")  # time.time()
-    sample: dict = field(default_factory=dict)  # {trial: points} that run here whatever is known (a carry)
+    sample: dict | None = None  # {"points": {trial: points}, "renamed": {old: new}} for a carry: these run here
+    # whatever is known, and all others are drawn from the record whatever made them
+    traced: bool = False  # trials run in this process, and none may run a definition that its code does not hold
 
     def data_hash(self, name):
         """The hash that a source or file has now; None where it is gone."""
@@ -70,6 +72,13 @@ class Sources:
             return self.data[word](rest)
         path = self.root / name
         return trace.file_hash(path) if path.is_file() else None
+
+    def taken(self, trial, point):
+        """In a carry the recorded body of a point that is not in the sample, whatever made it; else None."""
+        points = self.sample["points"].get(trial, ())
+        if any(chosen.items() <= point.items() for chosen in points):
+            return None
+        return self.record.like(trial, point, self.sample["renamed"])
 
 
 @dataclass(frozen=True)
@@ -116,13 +125,11 @@ def sweep(
         work = dict(zip(keys, points, strict=True))
         finished, origin = {}, {}
         for key, point in work.items():
-            if point in sources.sample.get(name, ()):
-                continue
-            if (body := trial_store.read(folder, key)) and state.agrees(body):
+            if sources.sample and (body := sources.taken(name, point)):
+                finished[key], origin[key] = body | body["labels"], "record"
+            elif (body := trial_store.read(folder, key)) and state.agrees(body):
                 finished[key], origin[key] = body, "store"
-            elif body := sources.record.find(name, point, state) or (
-                sources.sample and sources.record.earlier(name, point)
-            ):
+            elif body := sources.record.find(name, point, state):
                 finished[key], origin[key] = body | body["labels"], "record"
         left = {key: point for key, point in work.items() if key not in finished}
         cost = Cost(sources.record, name, left, state, code.parts, finished.values())
@@ -132,10 +139,11 @@ def sweep(
             raise NotRecorded(f"{missing}, such as {first}")
         if left:
             trial_store.make(folder)
-        if not cluster and min(jobs, len(left)) > 1:
+        if not cluster and not sources.traced and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
         report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
-        call = partial(run_trial, device=place["device"], threads=threads)
+        run = partial(_traced, code) if sources.traced else run_trial
+        call = partial(run, device=place["device"], threads=threads)
         outcomes = _run_here(partial(call, trial), left, sources.deadline) if client is None else workers.run(
             client, call, trial, left, sources.deadline)  # fmt: skip
         failures = []
@@ -300,6 +308,19 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
         torch.set_num_threads(threads_before)
         torch.set_default_dtype(dtype_before)
         current.reset(token)
+
+
+def _traced(code, trial, parameters, **options):
+    """run_trial, failed where it runs a definition of lab that its fingerprint would not notice."""
+    with trace.executed() as found:
+        outcome = run_trial(trial, parameters, **options)
+    known = set(code.parts)
+    for name in outcome.get("kinds", ()):
+        seam, _, kind = name.partition(".")
+        known |= set(fingerprint.code_of(dict.get(trace.SEAMS[seam].kinds, kind)).parts)
+    if outside := sorted(name for name in found - known if not name.startswith(fingerprint.RUNS)):
+        return {"failed": f"runs {', '.join(outside)}, which its fingerprint does not hold"}
+    return outcome
 
 
 def _rows(result):

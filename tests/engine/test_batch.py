@@ -197,7 +197,7 @@ def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undi
 
 def test_ctrl_c_in_a_terminal_ends_without_a_traceback(undisturbed, job):
     shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "learned_codes", ignore_errors=True)
-    process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--fresh"])
+    process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--again"])
     kernel = kernel_of(process)
     wait_for(lambda: len(kernel.children(recursive=True)) >= 2)  # its workers
     started = kernel.children(recursive=True)
@@ -235,7 +235,7 @@ def wait_for(condition, seconds=60):
 
 def test_ctrl_c_twice_ends_at_once_and_the_next_run_finishes(undisturbed, job):
     process = subprocess.Popen(
-        [*COMMAND, "--fresh"], cwd=runs.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*COMMAND, "--again"], cwd=runs.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
     kernel = kernel_of(process)
@@ -260,7 +260,7 @@ def within(mount):
         subprocess.run([*NAMESPACE, "sh", "-ec", mount], cwd=runs.project_root(), check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no mount for a test: {getattr(error, 'stderr', error)}")
-    command = [*NAMESPACE, "sh", "-ec", f'{mount}\nexec "$@"', "lab", *COMMAND, "--fresh"]
+    command = [*NAMESPACE, "sh", "-ec", f'{mount}\nexec "$@"', "lab", *COMMAND, "--again"]
     return subprocess.run(command, cwd=runs.project_root(), capture_output=True, text=True, timeout=300)
 
 
@@ -307,7 +307,7 @@ def test_a_cluster_that_loses_a_worker_and_then_its_scheduler(undisturbed, job, 
     shutil.rmtree(runs.project_root() / FOLDER / ".trials")
     with Client(address, timeout=60) as client:
         client.wait_for_workers(3, timeout=60)
-    command = [*COMMAND, "--fresh", "--cluster", address]
+    command = [*COMMAND, "--again", "--cluster", address]
     process = subprocess.Popen(command, cwd=runs.project_root(), stderr=subprocess.PIPE, text=True)
     kernel_of(process)
     time.sleep(random.Random(1).uniform(0, 4))
