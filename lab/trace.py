@@ -143,8 +143,8 @@ def executed():
     found = set()
 
     def seen(frame, event, _):
-        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname.partition(".")[0]
-        if event == "call" and module.startswith("lab.") and not name.startswith("<"):
+        module, name = frame.f_globals.get("__name__") or "", frame.f_code.co_qualname.partition(".")[0]
+        if event == "call" and module.startswith("lab.") and not name.startswith(("<", "__")):
             found.add(f"{module}.{name}")
 
     before = sys.getprofile()

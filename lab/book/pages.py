@@ -7,17 +7,18 @@ import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lab.book import tables
+from lab.engine.runs import write_text
 from lab.ledger import errata
 
 HERE = Path(__file__).parent
 
 
-def write(source, runs):
+def write(source, finished):
     """Write every page, notebook, picture and table of the book under `source`."""
     static = source / "static"
     shutil.copytree(HERE / "static", static)
     environment = Environment(loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, trim_blocks=True)
-    shown = {run.stem: run for run in reversed(runs)}  # quick where there is one
+    shown = {run.stem: run for run in reversed(finished)}  # quick where there is one
     shown = [shown[stem] for stem in sorted(shown)]
     environment.globals |= {"runs": shown, "verdict_zh": tables.VERDICT_ZH, "escape": plain, "anchor": tables.anchor}
 
@@ -25,9 +26,9 @@ def write(source, runs):
         text = environment.get_template(template).render(
             zh=zh, t=lambda en, chinese: chinese if zh else en, root="../" if "/" in name else "", **values
         )
-        runs.write_text(source / f"{name}.md", text)
+        write_text(source / f"{name}.md", text)
 
-    board = tables.scoreboard(runs)
+    board = tables.scoreboard(finished)
     for zh, prefix in ((False, ""), (True, "zh/")):
         page(f"{prefix}index", "index.md", zh, totals=board.drop_duplicates("id").verdict.value_counts().to_dict())
         page(f"{prefix}scoreboard", "scoreboard.md", zh, table=tables.searchable(tables.score_table(board, zh)))
@@ -39,14 +40,14 @@ def write(source, runs):
             entries=errata.errata(),
         )
     page("matters", "matters.md", table=tables.plain_table(tables.matters(shown)))
-    page("measured", "measured.md", machines=tables.machines(runs))
+    page("measured", "measured.md", machines=tables.machines(finished))
     page("gallery", "gallery.md")
     for run in shown:
         page(f"tables/{run.stem}", "tables.md", run=run, tables=tables.behind(run))
         copy_notebook(run, source / "exercises" / f"{run.stem}.ipynb")
         for kind in ("figures", "tables"):
             shutil.copytree(run.folder / kind, source / "files" / run.stem / kind, dirs_exist_ok=True)
-    runs.write_text(source / "exercises.md", environment.get_template("exercises.md").render(t=lambda en, _: en))
+    write_text(source / "exercises.md", environment.get_template("exercises.md").render(t=lambda en, _: en))
 
 
 def plain(text):

@@ -46,6 +46,7 @@ def _start(n_workers):
     from dask.distributed import Client, LocalCluster
 
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+    options["scheduler_kwargs"] = {"dashboard_address": "127.0.0.1:0"}  # any free port: a second run has its own
     with config.set(MEMORY | QUIET | PATIENCE):
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
