@@ -7,6 +7,7 @@ import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lab.book import tables
+from lab.engine.runs import write_text
 from lab.ledger import errata
 
 HERE = Path(__file__).parent
@@ -25,7 +26,7 @@ def write(source, runs):
         text = environment.get_template(template).render(
             zh=zh, t=lambda en, chinese: chinese if zh else en, root="../" if "/" in name else "", **values
         )
-        runs.write_text(source / f"{name}.md", text)
+        write_text(source / f"{name}.md", text)
 
     board = tables.scoreboard(runs)
     for zh, prefix in ((False, ""), (True, "zh/")):
@@ -46,7 +47,7 @@ def write(source, runs):
         copy_notebook(run, source / "exercises" / f"{run.stem}.ipynb")
         for kind in ("figures", "tables"):
             shutil.copytree(run.folder / kind, source / "files" / run.stem / kind, dirs_exist_ok=True)
-    runs.write_text(source / "exercises.md", environment.get_template("exercises.md").render(t=lambda en, _: en))
+    write_text(source / "exercises.md", environment.get_template("exercises.md").render(t=lambda en, _: en))
 
 
 def plain(text):
