@@ -55,7 +55,7 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 
 publish: setup  ## results/quick anew, and the READMEs' tables from it
 	$(BIN)/lab clean --trials && $(BIN)/lab run
-	$(BIN)/python -c "from lab import summary; summary.publish()"
+	$(BIN)/python -c "from lab.ledger import summary; summary.publish()"
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 

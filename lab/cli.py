@@ -58,7 +58,7 @@ def run(
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
     name: Annotated[str | None, typer.Option(help="Of a run in results/runs; else made of its parameters.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
+    results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
     record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
     check: Annotated[str, typer.Option(help="Time for repeating recorded trials, a notebook; 0: none.")] = "30s",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
@@ -73,16 +73,14 @@ def run(
     from lab.engine import batch, runs
     from lab.ledger import summary
 
-    folder = (results or runs.project_root() / "results").expanduser().resolve()
     options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
-    options |= {
-        "traced": traced,
-        "recorded_only": recorded_only,
-        "deadline": time.time() + seconds(budget) if budget else None,
-    }
+    options |= {"recorded_only": recorded_only, "traced": traced, "sample": sample and sample.resolve()}
+    options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
-    options |= {"sample": sample.resolve()} if sample else {}
+    folder = runs.project_root() / "results"
     try:
+        if results is not None:
+            folder = place_of(results)
         overrides = assignments(parameter or [])
         if not cluster:  # there, each worker is asked
             check_device(device)
@@ -103,6 +101,15 @@ def run(
         typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
         raise typer.Exit(130) from None
     raise typer.Exit(1 if failed else 0)
+
+
+def place_of(text):
+    """The folder that `--results` names. Refused where it names none."""
+    from lab.engine.parameters import Refused
+
+    if not text.strip() or "\0" in text:
+        raise Refused(f"--results {text!r}: a folder is wanted")
+    return Path(text).expanduser().resolve()
 
 
 def under_test(exercise):

@@ -18,6 +18,7 @@ def benchmark(monkeypatch):
     return import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sizes, lines",
     [

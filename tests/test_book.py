@@ -13,6 +13,7 @@ from lab.book import pages, runs, tables
 from lab.ledger import claims
 
 pytest.importorskip("myst_nb")
+pytestmark = pytest.mark.slow
 FINISHED = runs.finished_runs()
 
 

@@ -67,6 +67,7 @@ REFUSED = {  # arguments; what the answer names
     "wrong value": ([FIRST, "-p", "profile=7"], ["command line", "profile", "7"]),
     "no equals sign": ([FIRST, "-p", "profile"], ["profile", "NAME=VALUE"]),
     "results as a parameter": ([FIRST, "-p", "results=results/x"], ["--results"]),
+    "no folder for results": ([FIRST, "--results", ""], ["--results", "a folder is wanted"]),
     "missing file": ([FIRST, "-f", "no/such.yaml"], ["no/such.yaml"]),
     "folder for a file": ([FIRST, "-f", "experiments"], ["experiments"]),
     "negative jobs": ([FIRST, "--jobs", "-1"], ["--jobs"]),

@@ -46,6 +46,7 @@ def test_jupyter_and_the_workers_listen_on_this_machine_alone():
 ATTACK = "<script>alert('run by the book')</script><img src=x onerror=alert(1)>"
 
 
+@pytest.mark.slow
 def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(tmp_path, monkeypatch):
     """A finished run under a title, a parameter, an error, a caption and a verdict that try to run in the page."""
     pytest.importorskip("myst_nb")
