@@ -9,7 +9,7 @@ from torch import nn
 
 from lab.models import Transformer
 from lab.models.encoder_decoder import DecoderBlock
-from lab.models.positions import sinusoids
+from lab.models.positions import Position, sinusoids
 from lab.models.scores import Score
 
 # Note 1
@@ -130,7 +130,7 @@ def test_two_thirds_of_a_block_are_feed_forward():
     block = Transformer(config()).blocks[0]
     ffn, attention = (sum(p.numel() for p in part.parameters()) for part in (block.ffn, block.attention))
     assert (ffn, attention) == (8 * 128**2, 4 * 128**2)
-    with_cross = DecoderBlock(config(), None)
+    with_cross = DecoderBlock(config(), Position.build("none", config()))
     assert sum(p.numel() for part in (with_cross.attention, with_cross.cross) for p in part.parameters()) == ffn
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.heads import Heads
+from lab.models.heads import Heads, overlap_loss
 from lab.models.initialization import preset_previous_token
 
 
@@ -65,3 +65,21 @@ def test_a_preset_head_looks_one_token_back():
     assert not change[1:].any()
     with pytest.raises(ValueError, match="these are Rotary"):
         preset_previous_token(Transformer(config()), 6.0)
+
+
+def test_the_overlap_penalty_is_zero_for_heads_with_orthogonal_values_and_drives_others_there():
+    model = Transformer(config(n_layers=2))
+    with torch.no_grad():
+        parts = [block.attention.heads.value_overlap().item() for block in model.blocks]
+    assert overlap_loss(model).item() == pytest.approx(sum(parts) / 2) and min(parts) > 0.5, "1: random directions"
+    adam = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(200):
+        adam.zero_grad()
+        overlap_loss(model).backward()
+        adam.step()
+    assert overlap_loss(model) < 0.01
+    d = model.config.d_model
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention.heads.qkv.weight[-d:] = torch.linalg.qr(torch.randn(d, d))[0]
+    assert overlap_loss(model) < 1e-6
