@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lab import figures
+from lab import charts, figures
 from lab.engine.arithmetic import fast
 from lab.measure import statistics, timing
 from lab.models import ModelConfig, Transformer
@@ -87,7 +87,7 @@ def plot(table):
             median = rows.groupby("d_model").tokens_per_second.median()
             ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
             ax.plot(rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3)
-        figures.doubling(ax, table.d_model.unique())
+        charts.doubling(ax, table.d_model.unique())
         ax.set(yscale="log", xlabel="d_model", ylabel="tokens per second", title=f"Greedy generation, batch {batch}")
         ax.legend()
 

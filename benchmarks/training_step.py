@@ -14,7 +14,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from x_transformers import Decoder, TransformerWrapper
 
-from lab import figures
+from lab import charts, figures
 from lab.engine.arithmetic import fast
 from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
@@ -140,7 +140,7 @@ def plot(table):
             median = rows.groupby("d_model")[column].median()
             ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
             ax.plot(rows.d_model, rows[column], ".", color=figures.COLORS[i], alpha=0.4, ms=3)
-        figures.doubling(ax, table.d_model.unique())
+        charts.doubling(ax, table.d_model.unique())
         ax.set(xlabel="d_model")
     axes[0].set(yscale="log", ylabel="tokens per second", title="One training step, one thread")
     axes[1].set(ylim=(0, None), ylabel="GFLOP/s", title="Counted operations over time")
