@@ -11,9 +11,11 @@ the rounding and the order of sums of a real device, and generators of its own, 
 
 import copy
 import ctypes
-from functools import cache, partial
+from functools import partial
 
+import pytest
 import torch
+from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 NAME = "pretend"
@@ -29,26 +31,14 @@ class _Module:
     current_device = staticmethod(lambda: 0)
     device_count = staticmethod(lambda: 1)
     _is_in_bad_fork = staticmethod(lambda: False)
-    manual_seed_all = staticmethod(lambda seed: None)
+    manual_seed_all = staticmethod(lambda seed: None)  # numbers drawn there are of the CPU's own stream
+    get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
+    set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])
 
 
-@cache
 def device():
-    """The pretended device, made when first asked for; it stays for the rest of the process."""
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
-    _setup_privateuseone_for_python_backend(NAME, _Module())
-    libraries = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-    on_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    shape = torch.ops.aten.as_strided.default
-    libraries[0].impl("as_strided", lambda x, *rest: shape.redispatch(on_cpu, x, *rest), "PrivateUse1")
-    libraries[0].impl("_copy_from", _copy, "PrivateUse1")
-    libraries[0].impl("_fused_sdp_choice", lambda *_, **__: 0, "PrivateUse1")  # the attention that is written out
-    for name in ("convolution", "convolution_backward"):  # of which torch has no form that any device can have
-        libraries[0].impl(f"{name}_overrideable", partial(_convolution, name), "PrivateUse1")
-    libraries[1].fallback(_kernel, "PrivateUse1")
-    _kernel.libraries = libraries  # whose end would be theirs
+    """The pretended device."""
     return torch.device(NAME, 0)
 
 
@@ -142,3 +132,23 @@ def _under(device_type, x):
     fields = (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p))
     fields[0], fields[1] = device_type, 0  # DLTensor: void* data, then DLDevice {device_type, device_id}
     return torch._C._from_dlpack(capsule)
+
+
+def _register():
+    """Fill PyTorch's place for a backend; returns what must stay alive for it."""
+    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    aten, every = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    on_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    shape = torch.ops.aten.as_strided.default
+    aten.impl("as_strided", lambda x, *rest: shape.redispatch(on_cpu, x, *rest), "PrivateUse1")
+    aten.impl("_copy_from", _copy, "PrivateUse1")
+    aten.impl("_fused_sdp_choice", lambda *_, **__: 0, "PrivateUse1")  # the attention that is written out
+    for name in ("convolution", "convolution_backward"):  # of which torch has no form that any device can have
+        aten.impl(f"{name}_overrideable", partial(_convolution, name), "PrivateUse1")
+    every.fallback(_kernel, "PrivateUse1")
+    return aten, every
+
+
+if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip("this torch takes no backend in Python", allow_module_level=True)
+LIBRARIES = _register()  # when tests are collected: autograd counts the devices once, at its first backward

@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from pretend import device, moved
 from torch import nn
 
-pytest.importorskip("torch.utils.backend_registration")
-
 
 def pair(*shape, seed=0):
     """The same numbers here and elsewhere."""
