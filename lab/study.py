@@ -179,7 +179,8 @@ class Study:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         findings = self._check()
         origins = checks.origins(self.used)
-        display(Markdown(checks.told(origins, findings)))
+        told = checks.told(origins, findings)
+        display(Markdown(told))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
@@ -195,7 +196,7 @@ class Study:
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
-            "record": origins | {"checks": [str(each) for each in findings]},
+            "record": origins | {"told": told, "checks": [str(each) for each in findings]},
             "kinds": {name: fingerprint.kind_hash(name) for name in sorted(self._kinds())},
             **self._commit,
             **provenance.machine(),
@@ -281,7 +282,8 @@ class Progress:
             runs.write_text(self.file, json.dumps(state))
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()
-            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s", file=sys.stderr)
+            ahead = f", about {left:.0f} s left" if left else ""
+            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}", file=sys.stderr)
 
 
 MEANS = {"supported": "holds", "proved": "holds", "refuted": "fails", "disproved": "fails", "inconclusive": "undecided"}

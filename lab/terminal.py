@@ -56,6 +56,8 @@ def run_all(todo, options, again=False):
             console.print(explain(job, error), markup=False)
         else:
             console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}", markup=False)
+            if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
+                console.print(f"  {told}", markup=False)
             if anew:
                 anew.finish(job)
     if left:

@@ -19,6 +19,7 @@ from lab.engine.trials import run_trial
 
 AT_START, FIRST_STEPS = 1e-5, 1e-3  # relative, of the loss before training and in its first ten steps
 WITHOUT_SEEDS = 1e-3, 1e-6  # relative and absolute, of numbers that no seed moves
+TRAINED = 0.01  # relative, of numbers that a training gave: a test item or two that fall on the other side
 ALARMS = 0.001  # chance of a false alarm in a run
 SHIFT = 3.5  # standard errors that the mean difference of all checks may be from 0
 
@@ -197,7 +198,7 @@ class Seeds:
         alpha, shifts, fault = ALARMS / max(1, len(old) * sum(map(len, self.arms.values()))), [], ""
         for place, there in old.items():
             deviation, freedom, item = spread[place]
-            allowed = WITHOUT_SEEDS[0] * abs(there) + WITHOUT_SEEDS[1]
+            allowed = (TRAINED if each.body["curve"] else WITHOUT_SEEDS[0]) * abs(there) + WITHOUT_SEEDS[1]
             if deviation > 0:
                 shifts.append((new[place] - there) / deviation)
                 allowed += stats.t.ppf(1 - alpha / 2, freedom) * math.sqrt(2) * deviation + item
@@ -216,9 +217,9 @@ class Seeds:
 
 
 def numbers(body):
-    """{(row, column): value} of the numbers of a trial."""
+    """{(row, column): value} of the numbers of a trial; whether one is beyond a mark is no number."""
     rows = enumerate(store.rows(body))
-    return {(i, name): float(x) for i, row in rows for name, x in row.items() if isinstance(x, (int, float))}
+    return {(i, name): float(x) for i, row in rows for name, x in row.items() if type(x) in (int, float)}
 
 
 def _pooled(groups):

@@ -8,7 +8,7 @@ from lab.engine.fingerprint import outside_names, parsed_cells
 
 
 def sweeps_behind(notebook):
-    """{claim: names of the trials whose sweeps its verdict follows from} of a notebook.
+    """{claim, or "table stem": names of the trials whose sweeps it follows from} of a notebook.
 
     A name follows from all that the statement names which bound it last, a figure or table from what is drawn into it,
     and a verdict from what its call names, the figure and table that it cites included.
@@ -44,7 +44,7 @@ def sweeps_behind(notebook):
                 cited = reached | behind({f"table {word}" for word in words})
                 for word in words:
                     found[word] = found.get(word, set()) | cited
-    return found
+    return found | {name: sweeps for name, sweeps in rests.items() if name.startswith("table ")}
 
 
 def _bound(node):

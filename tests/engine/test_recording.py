@@ -1,4 +1,4 @@
-"""What enters the record: rows of clean runs of this machine; none is replaced in silence, none carried over a digit."""
+"""What enters the record: rows of clean runs of this machine; none is replaced in silence or carried over a digit."""
 
 import json
 from types import SimpleNamespace
