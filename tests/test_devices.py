@@ -30,9 +30,9 @@ NEEDED = {  # options without a default
     "offset-gate": {"reach": 4},
 }  # fmt: skip
 
-WIDE = ("sinusoidal", "sinusoidal-2d", "sinusoidal-3d", "hybrid")  # count places in float64, which MPS lacks
-FAULTS = dict.fromkeys(WIDE, {"raises": TypeError, "reason": "float64 on the device of the tokens"})
-FAULTS["gru"] = {"raises": NotImplementedError, "reason": "torch's GRU has a cell for devices that the CPU has not"}
+FAULTS = {
+    "gru": {"raises": NotImplementedError, "reason": "torch's GRU has a cell for devices that the CPU has not"},
+}
 UNLIKE = {
     "linformer": {"mask": "none", "position": "learned"},  # has no causal form and takes no bias
     "convolution": {"position": "none"}, "gru": {"position": "none"},  # have no queries to turn

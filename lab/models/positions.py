@@ -73,8 +73,8 @@ class Sinusoidal(Position, kind="sinusoidal"):
         self.base, self.scale = base, scale
 
     def at_input(self, x, start=0):
-        positions = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float64)
-        return x + self.scale * sinusoids(positions, x.shape[2], self.base).to(x.dtype)
+        positions = torch.arange(start, start + x.shape[1], dtype=torch.float64)
+        return x + self.scale * sinusoids(positions, x.shape[2], self.base).to(x)
 
 
 class Sinusoidal2D(Position, kind="sinusoidal-2d"):
@@ -91,11 +91,11 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
         self.columns, self.base = columns, base
 
     def at_input(self, x, start=0):
-        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        positions = torch.arange(start, start + x.shape[1])
         width = x.shape[2]
         row = sinusoids((positions // self.columns).double(), width - width // 2, self.base)
         column = sinusoids((positions % self.columns).double(), width // 2, self.base)
-        return x + torch.cat([row, column], 1).to(x.dtype)
+        return x + torch.cat([row, column], 1).to(x)
 
 
 class Learned(Position, kind="learned"):

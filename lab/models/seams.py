@@ -32,8 +32,11 @@ class Kinds(dict):
 
 
 def identity(variant):
-    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the same one anew."""
-    return f"{variant.__module__}.{variant.__qualname__}"
+    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the same one anew.
+
+    A script that starts workers is `__mp_main__` in them.
+    """
+    return f"{variant.__module__.replace('__mp_main__', '__main__')}.{variant.__qualname__}"
 
 
 class Seam:

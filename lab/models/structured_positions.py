@@ -20,11 +20,11 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
         self.rows, self.columns, self.base = rows, columns, base
 
     def at_input(self, x, start=0):
-        t, third = torch.arange(start, start + x.shape[1], device=x.device), x.shape[2] // 3
+        t, third = torch.arange(start, start + x.shape[1]), x.shape[2] // 3
         axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
         widths = (x.shape[2] - 2 * third, third, third)
         codes = [sinusoids(axis.double(), width, self.base) for axis, width in zip(axes, widths, strict=True)]
-        return x + torch.cat(codes, 1).to(x.dtype)
+        return x + torch.cat(codes, 1).to(x)
 
 
 class Hierarchical(Position, kind="hierarchical"):
