@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
@@ -206,3 +207,17 @@ def test_digits_are_what_two_runs_must_agree_on():
     assert digits(body()) == digits(body(seconds=9.0, run="other"))
     assert digits(body()) != digits(body(value=1.5000000000000002))
     assert store.rows(body()) == [{"value": 1.5}]
+
+
+def test_two_users_draw_from_one_read_only_layer_at_once(recorded, tmp_path):
+    """A class's shared folder: each has a store of his own, nobody writes to the layer."""
+    before = recorded.file.path.read_bytes()
+    recorded.file.path.chmod(0o444)
+    recorded.file.path.parent.chmod(0o555)
+    try:
+        with ThreadPoolExecutor(2) as users:
+            tables = list(users.map(lambda user: recorded(store=tmp_path / user, recorded_only=True)[0], ("a", "b")))
+    finally:
+        recorded.file.path.parent.chmod(0o755)
+    pd.testing.assert_frame_equal(*tables)
+    assert recorded.file.path.read_bytes() == before and len(list(recorded.file.path.parent.iterdir())) == 1
