@@ -74,7 +74,9 @@ class Job:
     def fingerprint(self):
         """Of the code cells, all that they import from lab, the claims under test and the parameters."""
         values = {name: value for name, value in self.parameters.items() if name != "results"}
-        return runs.text_hash(source_code(self.code).digest + json.dumps([values, self.under_test], sort_keys=True))
+        return runs.text_hash(
+            source_code(parameters.parsed(self.code)).digest + json.dumps([values, self.under_test], sort_keys=True)
+        )
 
     def to_do(self):
         """Why the notebook has to run, or None where this machine ran this very code with these parameters.

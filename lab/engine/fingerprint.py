@@ -35,9 +35,6 @@ class ImpureTrial(ValueError):
     """A trial depends on something that is neither a parameter nor code whose source can be read."""
 
 
-# Trees
-
-
 def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -121,10 +118,6 @@ class Module:
             for name in (bound - {None}) or ({""} - bound if not bound and not _is_text(statement) else ()):
                 self.definitions.setdefault(name, []).append(statement)
 
-    def target(self, name):
-        """(module, name) that a name leads to through the imports; None for a builtin."""
-        return self.imports.get(name)
-
 
 def module(name, ours=()):
     """The module of that name where it is ours or the user's, else None; packages named in `ours` count as such."""
@@ -169,9 +162,7 @@ def _module(name, path, changed, size):
             _in_use[path] = loaded, text
         elif before != text and normal(ast.parse(before)) != normal(ast.parse(text)):
             _module.cache_clear()
-            raise RuntimeError(
-                f"{path} was edited after this process imported it: restart the kernel, or reload {name}"
-            )
+            raise RuntimeError(f"{path} was edited after it was imported: restart the kernel, or reload {name}")
     return Module(ast.parse(text), name if Path(path).name == "__init__.py" else name.rpartition(".")[0])
 
 
@@ -199,7 +190,7 @@ class Code:
         self._seen.add((name, attribute))
         if attribute in found.definitions:
             self._add_trees(
-                name, attribute, found.definitions[attribute], found.package, found.target, found.definitions
+                name, attribute, found.definitions[attribute], found.package, found.imports.get, found.definitions
             )
             if "" in found.definitions:
                 self.add(name, ("",))
@@ -242,8 +233,8 @@ class Code:
             self.add(item.__module__, (item.__qualname__.split(".")[0],))
         elif item not in self._seen:
             self._seen.add(item)
-            beside = {} if typed_in else module(item.__module__, self.ours).definitions
-            beside = beside.keys() - set(item.__code__.co_freevars if isinstance(item, FunctionType) else ())
+            closed_over = set(item.__code__.co_freevars if isinstance(item, FunctionType) else ())
+            beside = set() if typed_in else module(item.__module__, self.ours).definitions.keys() - closed_over
             package = sys.modules[item.__module__].__package__ or ""
             trees = [tree_of(item)]
             self._add_trees(item.__module__, item.__qualname__, trees, package, self._value_of(item), beside)
@@ -254,8 +245,6 @@ class Code:
         if isinstance(item, FunctionType):
             cells = zip(item.__code__.co_freevars, item.__closure__ or (), strict=True)
             scope = item.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-        else:
-            scope |= {base.__name__: base for base in item.__bases__}
 
         def target(name):
             if name not in scope or name.startswith("__"):
@@ -280,9 +269,8 @@ def _impure(who, name, kind):
 
 def _is_typed_in(name):
     """Whether a module has no file to follow: a notebook, or what was typed into Python."""
-    return (
-        source_file(name) is None and getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None) is None
-    )
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return source_file(name) is None and getattr(spec, "origin", None) is None
 
 
 def _home(value):
@@ -349,18 +337,8 @@ def kind_hash(name):
     return variant and code_of(variant).digest
 
 
-def parsed_cells(text):
-    """The syntax tree of a notebook's source; magics are allowed."""
-    try:
-        return ast.parse(text)
-    except SyntaxError:
-        from IPython.core.inputtransformer2 import TransformerManager
-
-        return ast.parse(TransformerManager().transform_cell(text))
-
-
-def source_code(text):
-    """The `Code` of Python source as a whole, such as a notebook's cells."""
-    found, tree = Code(), parsed_cells(text)
-    found._add_trees("", "source", [tree], "", Module(tree, "").target)
+def source_code(tree):
+    """The `Code` of a syntax tree as a whole, such as that of a notebook's cells."""
+    found = Code()
+    found._add_trees("", "source", [tree], "", Module(tree, "").imports.get)
     return found

@@ -62,6 +62,16 @@ def title_of(notebook):
     return next((source.splitlines()[0].lstrip("# ") for source in headings), notebook.stem)
 
 
+def parsed(source):
+    """The syntax tree of a cell's source, or of all cells'; magics are allowed."""
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        return ast.parse(TransformerManager().transform_cell(source))
+
+
 def cells_of(notebook):
     """(kind, tags, source) of every cell. Refused where the file is no notebook."""
     try:

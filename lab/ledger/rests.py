@@ -4,7 +4,8 @@ import ast
 import json
 import symtable
 
-from lab.engine.fingerprint import outside_names, parsed_cells
+from lab.engine.fingerprint import outside_names
+from lab.engine.parameters import parsed
 
 
 def sweeps_behind(notebook):
@@ -23,7 +24,7 @@ def sweeps_behind(notebook):
         return sweeps | (behind(inner, seen | inner) if inner else set())
 
     for cell in cells:
-        for node in parsed_cells("".join(cell["source"])).body if cell["cell_type"] == "code" else ():
+        for node in parsed("".join(cell["source"])).body if cell["cell_type"] == "code" else ():
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 functions[node.name] = outside_names(node) - {node.name}
                 continue

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.engine.fingerprint import ImpureTrial, code_of, source_code
+from lab.engine.parameters import parsed
 
 PROJECT = Path(__file__).parents[2]
 
@@ -224,17 +225,17 @@ def test_notebook_source_counts_with_what_it_uses(toy):
     notebook = (
         "%matplotlib inline\nimport toy.training\nfrom toy.results import DIGITS\n# a comment\ntoy.training.fit(3)\n"
     )
-    before = source_code(notebook).digest
-    assert source_code(notebook.replace("# a comment", "")).digest == before
-    assert source_code(notebook.replace("fit(3)", "fit(4)")).digest != before
+    before = source_code(parsed(notebook)).digest
+    assert source_code(parsed(notebook.replace("# a comment", ""))).digest == before
+    assert source_code(parsed(notebook.replace("fit(3)", "fit(4)"))).digest != before
     for file, old, new, changes in [
         ("figures.py", "import", "import math,", False),
         ("results.py", "3", "4", False),  # imported, not used
         ("shapes.py", "*", "+", True),
     ]:
-        now = source_code(notebook).digest
+        now = source_code(parsed(notebook)).digest
         edit(toy / file, old, new)
-        assert (source_code(notebook).digest != now) == changes
+        assert (source_code(parsed(notebook)).digest != now) == changes
 
 
 def test_what_nobody_can_follow_is_refused(toy):
