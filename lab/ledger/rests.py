@@ -42,6 +42,7 @@ def sweeps_behind(notebook):
         for node in parsed_cells("".join(cell["source"])).body if cell["cell_type"] == "code" else ():
             if isinstance(node, DEFINING):
                 functions[node.name] = node
+                rests.pop(node.name, None)
                 continue
             names = reached(outside_names(node) | _kept(node))
             run = [node, *(functions[name] for name in names if name in functions)]
