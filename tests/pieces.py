@@ -1,6 +1,7 @@
-"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks."""
+"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
 
 import copy
+import linecache
 
 import nbformat
 import pytest
@@ -74,3 +75,15 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
     nbformat.write(book, folder / name)
     return folder / name
+
+
+def defined_in_a_cell(source):
+    """The function that a notebook cell defines: its module is __main__, its source is known to linecache alone."""
+    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(True), "<cell 1>")
+    scope = {"__name__": "__main__"}
+    exec(compile(source, "<cell 1>", "exec"), scope)
+    return next(value for name, value in scope.items() if not name.startswith("__"))
+
+
+def without_times(table):
+    return table.drop(columns="seconds")

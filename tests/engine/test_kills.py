@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -44,10 +45,10 @@ class Sweeps:
         self.script.write_text(SWEEP)
         self.mark = str(folder)
 
-    def start(self, jobs=1, cluster=""):
+    def start(self, jobs=1, cluster="", **options):
         command = [sys.executable, self.script, self.store, self.out, str(jobs), cluster]
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "LAB_TEST_MARK": self.mark}
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
 
     def stored(self):
         return len(list(self.store.rglob("*.json")))
@@ -110,6 +111,23 @@ def test_runner_killed_fourteen_times(sweeps, undisturbed):
         kept = now
     assert 7 <= len(kept) < 120 and not sweeps.out.exists()
     assert finished(sweeps, sweeps.start(jobs=2)) == undisturbed
+    now = {path: path.read_bytes() for path in sweeps.store.rglob("*.json")}
+    assert {path: now[path] for path in kept} == kept and len(now) == 120
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_its_runner(sweeps, blow):
+    process = sweeps.start(jobs=2, start_new_session=True)
+    wait_for(lambda: sweeps.stored() > 3)
+    assert len(sweeps.alive()) >= 3
+    if blow == signal.SIGINT:  # as a terminal does: to the whole group
+        os.killpg(process.pid, blow)
+        assert "KeyboardInterrupt" in process.communicate(timeout=20)[1]
+    else:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not sweeps.alive(), 15)
+    assert not list(sweeps.store.rglob("*.tmp")) and sweeps.stored() < 120
 
 
 def test_workers_killed_six_times_in_one_run(sweeps, undisturbed):
