@@ -31,7 +31,7 @@ def slow(seed):
 
 if __name__ == "__main__":
     store, out, jobs, cluster = sys.argv[1:]
-    table = trials.sweep(slow, {"seed": range(120)}, jobs=int(jobs), cluster=cluster or None,
+    table = trials.sweep(slow, {"seed": range(240)}, jobs=int(jobs), cluster=cluster or None,
                          sources=trials.Sources(store=store))
     table.drop(columns="seconds").to_csv(out, index=False)
 """
@@ -109,10 +109,10 @@ def test_runner_killed_fourteen_times(sweeps, undisturbed):
         now = {path: path.read_bytes() for path in sweeps.store.rglob("*.json")}
         assert {path: now[path] for path in kept} == kept, "what is finished stays as it is"
         kept = now
-    assert 7 <= len(kept) < 120 and not sweeps.out.exists()
+    assert 7 <= len(kept) < 240 and not sweeps.out.exists()
     assert finished(sweeps, sweeps.start(jobs=2)) == undisturbed
     now = {path: path.read_bytes() for path in sweeps.store.rglob("*.json")}
-    assert {path: now[path] for path in kept} == kept and len(now) == 120
+    assert {path: now[path] for path in kept} == kept and len(now) == 240
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
@@ -127,7 +127,7 @@ def test_no_worker_outlives_its_runner(sweeps, blow):
         process.kill()
         process.wait()
     wait_for(lambda: not sweeps.alive(), 15)
-    assert not list(sweeps.store.rglob("*.tmp")) and sweeps.stored() < 120
+    assert not list(sweeps.store.rglob("*.tmp")) and sweeps.stored() < 240
 
 
 def test_workers_killed_six_times_in_one_run(sweeps, undisturbed):
@@ -180,7 +180,7 @@ def test_scheduler_killed_twice_then_workers_of_a_cluster(sweeps, undisturbed):
         finally:
             cluster.stop()
         assert process.returncode == 1 and "ConnectionError: the cluster went away" in err, err
-        assert before < sweeps.stored() < 120
+        assert before < sweeps.stored() < 240
     cluster = Cluster("--nthreads", "1")
     try:
         process, before = sweeps.start(cluster=cluster.address), sweeps.stored()

@@ -1,4 +1,7 @@
-"""What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it."""
+"""What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it.
+
+Of `lab.models.seams`.
+"""
 
 import importlib
 import subprocess

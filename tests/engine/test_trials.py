@@ -1,4 +1,7 @@
-"""A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials."""
+"""A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials.
+
+Of `lab.engine.device` and `lab.engine.store`.
+"""
 
 import math
 import os

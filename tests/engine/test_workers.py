@@ -128,7 +128,9 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
 
 
 def test_workers_out_of_time_keep_what_they_finished(tmp_path):
-    with pytest.raises(trials.OutOfTime, match="of 200 trials of unhurried are left"), workers.local(2):
-        trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
-                     sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
+    with workers.local(2):
+        trials.sweep(unhurried, {"seed": [200, 201]}, jobs=2, sources=trials.Sources(store=tmp_path))  # all is imported
+        with pytest.raises(trials.OutOfTime, match="of 200 trials of unhurried are left"):
+            trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
+                         sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
     assert 8 <= len(list(tmp_path.rglob("*.json"))) < 100

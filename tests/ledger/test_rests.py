@@ -26,7 +26,8 @@ def behind(tmp_path):
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("study.judge('a', one)")])
         book.cells += [nbformat.v4.new_code_cell(source) for source in (START, *cells)]
         nbformat.write(book, tmp_path / "mine.ipynb")
-        return {claim: sorted(trials) for claim, trials in sweeps_behind(tmp_path / "mine.ipynb").items()}
+        found = sweeps_behind(tmp_path / "mine.ipynb")
+        return {claim: sorted(trials) for claim, trials in found.items() if not claim.startswith("table ")}
 
     return read
 
@@ -86,6 +87,12 @@ def test_a_verdict_rests_on_the_figure_and_the_table_that_it_cites(behind):
     assert behind(drawn, "study.figure('seen', two, print)", "study.judge('a', 3, figure='seen')") == {
         "a": ["first", "second"]
     }
+
+
+def test_figures_and_tables_are_told_beside_the_claims(behind, tmp_path):
+    behind("study.figure('seen', one, print)", "both = study.table('both', one.merge(two))\nstudy.judge('a', 3)")
+    found = sweeps_behind(tmp_path / "mine.ipynb")
+    assert found == {"a": set(), "table seen": {"first"}, "table both": {"first", "second"}}
 
 
 def test_a_loop_of_judges_judges_each_claim_that_it_could(behind):
