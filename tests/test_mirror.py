@@ -31,3 +31,9 @@ def test_what_tests_share_stands_in_no_test():
             taken = [node.module] if isinstance(node, ast.ImportFrom) else []
             taken += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not [name for name in taken if (name or "").split(".")[-1].startswith("test_")], path
+
+
+def test_no_two_test_files_have_one_name():
+    """Pytest imports each by its name alone."""
+    names = [path.name for path in TREES]
+    assert sorted(names) == sorted(set(names))
