@@ -2,7 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab setup test jupyter book bench publish format clean
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: lab setup lint test quicktest jupyter book bench publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -24,11 +26,16 @@ setup: .venv/.ready  ## only the environment
 	@$(PIP) -e ".[test]"
 	@touch $@
 
-test: .venv/.ready-test  ## lint, tests, the smoke run of every notebook
+lint: .venv/.ready-test  ## style of code and notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: lint  ## lint, tests, the smoke run of every notebook
+	@$(PYTEST)
+
+quicktest: lint  ## lint, and the tests that take seconds
+	@$(PYTEST) -m "not slow"
 
 jupyter: setup  ## JupyterLab on this machine only, with its token
 	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks

@@ -1,12 +1,13 @@
-"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks."""
+"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
 
 import copy
+import linecache
 
 import nbformat
 import pytest
 import torch
 
-from lab.models import ModelConfig
+from lab.models import ModelConfig, Transformer
 from lab.models.heads import Heads
 from lab.models.norms import Norm
 
@@ -27,6 +28,35 @@ def heads(kind="full", **fields):
 
 def norm(kind="layernorm", width=16):
     return Norm.build(kind, config(d_model=width)).double()
+
+
+def small_config(**fields):
+    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    return ModelConfig(**(sizes | fields))
+
+
+def small_model(seed=0, **fields):
+    return Transformer(small_config(**fields), seed=seed).eval()
+
+
+def tokens(length=12, batch=2, seed=0, classes=13):
+    return torch.randint(classes, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def close(a, b, tolerance=1e-5):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def differs(a, b, by=1e-3):
+    assert (a - b).abs().max() > by
+
+
+def loss_of(model, inputs=None):
+    return model(tokens() if inputs is None else inputs).square().mean()
 
 
 def random_maps(b, h, n, seed=0):
@@ -74,3 +104,15 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
     nbformat.write(book, folder / name)
     return folder / name
+
+
+def defined_in_a_cell(source):
+    """The function that a notebook cell defines: its module is __main__, its source is known to linecache alone."""
+    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(True), "<cell 1>")
+    scope = {"__name__": "__main__"}
+    exec(compile(source, "<cell 1>", "exec"), scope)
+    return next(value for name, value in scope.items() if not name.startswith("__"))
+
+
+def without_times(table):
+    return table.drop(columns="seconds")

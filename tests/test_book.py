@@ -1,4 +1,7 @@
-"""The book: every page is whole without a network, every link leads somewhere, nothing that a run wrote is obeyed."""
+"""The book: every page is whole without a network, every link leads somewhere, nothing that a run wrote is obeyed.
+
+Of `lab.book.conf`, `lab.book.pages`, `lab.book.runs` and `lab.book.tables`.
+"""
 
 import re
 from html.parser import HTMLParser

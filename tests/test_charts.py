@@ -1,4 +1,7 @@
-"""Pictures of attention say what their tables hold."""
+"""Pictures of attention say what their tables hold.
+
+Of `lab.figures`.
+"""
 
 import math
 

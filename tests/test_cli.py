@@ -1,4 +1,7 @@
-"""The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace."""
+"""The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace.
+
+Of `lab.terminal`.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,7 @@
-"""A study keeps what it finds aside until it is complete, says whose parameters it has, and scores guesses."""
+"""A study keeps what it finds aside until it is complete, says whose parameters it has, and scores guesses.
+
+Of `lab.engine.provenance` and `lab.engine.runs`.
+"""
 
 import json
 import subprocess

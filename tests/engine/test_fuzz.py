@@ -15,6 +15,7 @@ from lab.cli import app
 from lab.engine import parameters, workers
 from lab.engine.runs import project_root
 
+pytestmark = pytest.mark.slow
 NOTEBOOKS = {notebook.stem: parameters.read_declared(notebook) for notebook in parameters.notebooks()}
 NAMES = sorted({name for declared in NOTEBOOKS.values() for name in declared})
 many = settings(

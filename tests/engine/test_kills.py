@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def slow(seed):
 
 if __name__ == "__main__":
     store, out, jobs, cluster = sys.argv[1:]
-    table = trials.sweep(slow, {"seed": range(120)}, jobs=int(jobs), cluster=cluster or None,
+    table = trials.sweep(slow, {"seed": range(240)}, jobs=int(jobs), cluster=cluster or None,
                          sources=trials.Sources(store=store))
     table.drop(columns="seconds").to_csv(out, index=False)
 """
@@ -44,10 +45,10 @@ class Sweeps:
         self.script.write_text(SWEEP)
         self.mark = str(folder)
 
-    def start(self, jobs=1, cluster=""):
+    def start(self, jobs=1, cluster="", **options):
         command = [sys.executable, self.script, self.store, self.out, str(jobs), cluster]
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "LAB_TEST_MARK": self.mark}
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
 
     def stored(self):
         return len(list(self.store.rglob("*.json")))
@@ -108,8 +109,25 @@ def test_runner_killed_fourteen_times(sweeps, undisturbed):
         now = {path: path.read_bytes() for path in sweeps.store.rglob("*.json")}
         assert {path: now[path] for path in kept} == kept, "what is finished stays as it is"
         kept = now
-    assert 7 <= len(kept) < 120 and not sweeps.out.exists()
+    assert 7 <= len(kept) < 240 and not sweeps.out.exists()
     assert finished(sweeps, sweeps.start(jobs=2)) == undisturbed
+    now = {path: path.read_bytes() for path in sweeps.store.rglob("*.json")}
+    assert {path: now[path] for path in kept} == kept and len(now) == 240
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_its_runner(sweeps, blow):
+    process = sweeps.start(jobs=2, start_new_session=True)
+    wait_for(lambda: sweeps.stored() > 3)
+    assert len(sweeps.alive()) >= 3
+    if blow == signal.SIGINT:  # as a terminal does: to the whole group
+        os.killpg(process.pid, blow)
+        assert "KeyboardInterrupt" in process.communicate(timeout=20)[1]
+    else:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not sweeps.alive(), 15)
+    assert not list(sweeps.store.rglob("*.tmp")) and sweeps.stored() < 240
 
 
 def test_workers_killed_six_times_in_one_run(sweeps, undisturbed):
@@ -162,7 +180,7 @@ def test_scheduler_killed_twice_then_workers_of_a_cluster(sweeps, undisturbed):
         finally:
             cluster.stop()
         assert process.returncode == 1 and "ConnectionError: the cluster went away" in err, err
-        assert before < sweeps.stored() < 120
+        assert before < sweeps.stored() < 240
     cluster = Cluster("--nthreads", "1")
     try:
         process, before = sweeps.start(cluster=cluster.address), sweeps.stored()

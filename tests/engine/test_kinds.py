@@ -1,4 +1,7 @@
-"""What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it."""
+"""What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it.
+
+Of `lab.models.seams`.
+"""
 
 import importlib
 import subprocess
@@ -70,6 +73,7 @@ def test_an_edited_kind_of_ones_own_is_run_again(beside, tmp_path, apart, jobs):
     assert [each.origin for each in used] == ["run", "run", "store", "store"]
 
 
+@pytest.mark.slow
 def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
     """Cells that define a kind, a trial that names it, then the kind changed in its cell: nothing old is seen."""
     cells = f"""

@@ -278,6 +278,7 @@ def test_bytes_of_any_kind_are_read_or_refused(content, tmp_path):
         assert str(refusal).startswith(f"{path}: ")
 
 
+@pytest.mark.slow
 @each_notebook
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

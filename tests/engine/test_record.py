@@ -1,4 +1,7 @@
-"""The record: read as written, merged by lines, never believed where code, kinds, data or digits are not its own."""
+"""The record: read as written, merged by lines, never believed where code, kinds, data or digits are not its own.
+
+Of `lab.engine.checks`.
+"""
 
 import json
 import subprocess

@@ -33,6 +33,7 @@ def test_nothing_is_unpickled_and_yaml_is_read_safely(path):
             assert not call.startswith("yaml.load(") or call.endswith("EachOnce)")
 
 
+@pytest.mark.slow
 def test_jupyter_and_the_workers_listen_on_this_machine_alone():
     makefile = (project_root() / "Makefile").read_text("utf-8")
     started = [line for line in makefile.splitlines() if "jupyter lab" in line]

@@ -1,13 +1,11 @@
-"""A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials."""
+"""A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials.
 
-import asyncio
-import importlib
-import json
-import linecache
+Of `lab.engine.device` and `lab.engine.store`.
+"""
+
 import math
 import os
 import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from pieces import without_times
 
 from lab.engine import trials, workers
 from lab.engine.device import device
@@ -38,18 +37,6 @@ def counted(seed, notes):
     return {"double": np.float32(seed * 2), "even": np.bool_(seed % 2 == 0)}
 
 
-def accident_prone(seed):
-    import os
-    import time
-
-    if seed == 3:
-        os.kill(os.getpid(), 9)
-    if seed == 4:
-        raise ZeroDivisionError("no such luck")
-    time.sleep(0.05)
-    return {"double": 2 * seed}
-
-
 def faulty(seed):
     if seed == 1:
         raise ZeroDivisionError("no such luck")
@@ -64,18 +51,6 @@ def placed(wanted):
     import torch
 
     return {"found": str(device()), "at_work": torch.get_num_threads()}
-
-
-def defined_in_a_cell(source):
-    """The function that a notebook cell defines: its module is __main__, its source is known to linecache alone."""
-    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(True), "<cell 1>")
-    scope = {"__name__": "__main__"}
-    exec(compile(source, "<cell 1>", "exec"), scope)
-    return next(value for name, value in scope.items() if not name.startswith("__"))
-
-
-def without_times(table):
-    return table.drop(columns="seconds")
 
 
 def only_file(store):
@@ -213,175 +188,6 @@ def test_full_disk_leaves_nothing_half_written(tmp_path):
     assert only_file(tmp_path / "store") == next(path for path in tmp_path.rglob("store/long_row/*"))
 
 
-SLOW_SWEEP = """
-import sys, time
-from lab.engine import trials
-
-def slow(seed):
-    import random, time
-
-    time.sleep(0.03)
-    return [{{"step": step, "value": random.Random(seed).random() / (step + 1)}} for step in range(3)]
-
-if __name__ == "__main__":
-    table = trials.sweep(slow, {{"seed": range({trials})}}, sources=trials.Sources(store=sys.argv[1]), jobs={jobs})
-    table.drop(columns="seconds").to_json(sys.argv[2], orient="table", double_precision=15)
-"""
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_runs_killed_at_any_moment_resume_to_the_undisturbed_result(tmp_path):
-    command, environment = script(tmp_path, SLOW_SWEEP.format(trials=40, jobs=1))
-    store, chance = tmp_path / "store", random.Random(1)
-    calm = subprocess.Popen([*command, str(tmp_path / "calm"), str(tmp_path / "calm.json")], env=environment)
-    for _ in range(3):
-        before = len(list(store.rglob("*.json")))
-        process = subprocess.Popen([*command, str(store), str(tmp_path / "end.json")], env=environment)
-        wait_for(lambda start=before: len(list(store.rglob("*.json"))) > start)
-        time.sleep(chance.uniform(0, 0.3))
-        process.kill()
-        process.wait()
-    kept = {path: path.read_bytes() for path in store.rglob("*.json")}
-    assert 3 <= len(kept) < 40
-    subprocess.run([*command, str(store), str(tmp_path / "end.json")], env=environment, check=True)
-    assert calm.wait(60) == 0 and (tmp_path / "calm.json").read_text() == (tmp_path / "end.json").read_text()
-    assert all(path.read_bytes() == content for path, content in kept.items())
-    assert {path.name for path in store.rglob("*.json")} == {path.name for path in (tmp_path / "calm").rglob("*.json")}
-
-
-def processes_with(word):
-    """Ids of the processes whose environment holds the word: it is handed down to all workers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if word.encode() in (folder / "environ").read_bytes() and (folder / "stat").read_text().split()[2] != "Z":
-                found.append(int(folder.name))
-        except OSError:
-            pass
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for orphans in /proc")
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
-def test_no_worker_outlives_its_runner(tmp_path, blow):
-    command, environment = script(tmp_path, SLOW_SWEEP.format(trials=2000, jobs=2))
-    mark = f"LAB_TEST_MARK={tmp_path}"
-    process = subprocess.Popen(
-        [*command, str(tmp_path / "store"), "unused"],
-        env=environment | dict([mark.split("=")]),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    wait_for(lambda: len(list(tmp_path.rglob("store/slow/*.json"))) > 3)
-    assert len(processes_with(mark)) >= 3
-    if blow == signal.SIGINT:  # as a terminal does: to the whole group
-        os.killpg(process.pid, blow)
-        assert "KeyboardInterrupt" in process.communicate(timeout=20)[1]
-    else:
-        process.kill()
-        process.wait()
-    wait_for(lambda: not processes_with(mark), 15)
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_workers_are_left_alone_while_they_train():
-    def watched():
-        from dask import config
-
-        profile, tick = (
-            config.get(f"distributed.{name}") for name in ("worker.profile.enabled", "admin.tick.interval")
-        )
-        return profile, tick, os.environ["MALLOC_TRIM_THRESHOLD_"]
-
-    with workers.local(2) as client:
-        assert set(client.run(watched).values()) == {(False, "1s", str(2**30))}
-
-
-def test_the_last_of_a_grid_is_begun_first(tmp_path):
-    """Grids grow: with the long trials at its end, one worker would run alone while the others wait."""
-
-    def begun(n):
-        import time
-
-        time.sleep(0.05)
-        return {"at": time.time()}
-
-    table = trials.sweep(begun, {"n": list(range(20))}, sources=trials.Sources(store=tmp_path), jobs=2)
-    assert list(table.n) == list(range(20)) and table["at"].corr(table.n) < -0.8
-
-
-def test_worker_killing_trial_fails_alone(tmp_path):
-    with pytest.raises(trials.TrialsFailed) as failure:
-        trials.sweep(accident_prone, {"seed": range(8)}, sources=trials.Sources(store=tmp_path), jobs=2)
-    causes = {parameters["seed"]: cause for parameters, cause, _ in failure.value.failures}
-    assert set(causes) == {3, 4} and "killed" in causes[3] and "no such luck" in causes[4]
-    assert '"seed": 3' in str(failure.value)
-    stored = [json.loads(path.read_text().partition("\n")[2]) for path in tmp_path.rglob("*.json")]
-    assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
-
-
-def unhurried(seed):
-    import time
-
-    time.sleep(0.2)
-    return {"square": seed**2}
-
-
-def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
-    """Between sweeps, and in the midst of one: nobody waits for a worker that never comes."""
-    monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
-    monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
-
-    def lose_them(done, total, at_work, left):
-        if done == 1:
-            cluster = workers._pools[3].cluster
-            nannies = list(cluster.workers.values())
-            cluster.sync(lambda: asyncio.gather(*(nanny.close() for nanny in nannies)))
-
-    grid = {"seed": range(90)}  # six seconds of work: some is left when the last of the three has gone
-    with pytest.raises(ConnectionError, match="went away.*run again"):
-        trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3, progress=lose_them)
-    assert 0 < len(list(tmp_path.rglob("*.json"))) < 90
-    with workers.local(3) as client:
-        client.retire_workers()
-    assert len(trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3)) == 90
-
-
-def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
-    grid = {"seed": range(3), "width": [8, 64]}
-    here = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "here"))
-    with workers.local(2) as client:
-        address = client.scheduler_info()["address"]
-        there = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
-        in_notebook = defined_in_a_cell("def in_notebook(seed):\n    return {'square': seed**2}\n")
-        squares = trials.sweep(in_notebook, {"seed": range(4)}, sources=trials.Sources(store=tmp_path), cluster=address)
-    pd.testing.assert_frame_equal(without_times(here), without_times(there))
-    assert list(squares["square"]) == [0, 1, 4, 9]
-
-
-def test_a_module_of_ones_own_travels_and_an_installed_one_does_not(tmp_path, monkeypatch):
-    """A cluster that lacks an installed module is told so, and lives on."""
-    (tmp_path / "latecomer.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "absentee.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
-    with workers.local(2) as client:
-        address = client.scheduler_info()["address"]
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.syspath_prepend(tmp_path / "site-packages")
-        half, absent = (importlib.import_module(name).half for name in ("latecomer", "absentee"))
-        with pytest.raises(RuntimeError, match="absentee.*same commit"):
-            trials.sweep(absent, {"seed": [1, 2]}, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
-        table = trials.sweep(half, {"seed": range(4)}, sources=trials.Sources(store=tmp_path / "here"), cluster=address)
-    assert list(table.half) == [0, 0.5, 1, 1.5]
-
-
 def drawn(seed):
     import random
 
@@ -423,16 +229,19 @@ def test_clocks_are_read_in_timing_sweeps_alone_which_are_never_kept(tmp_path):
     assert not used and not list(tmp_path.rglob("*.json"))
 
 
+def unhurried(seed):
+    import time
+
+    time.sleep(0.1)
+    return {"square": seed**2}
+
+
 def test_a_sweep_out_of_time_keeps_what_it_finished(tmp_path):
     end = time.time() + 1
     with pytest.raises(trials.OutOfTime, match="of 40 trials of unhurried are left"):
         trials.sweep(unhurried, {"seed": range(40)}, sources=trials.Sources(store=tmp_path, deadline=end))
     assert 2 <= len(list(tmp_path.rglob("*.json"))) < 40
     assert time.time() < end + 2
-    with pytest.raises(trials.OutOfTime), workers.local(2):
-        trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
-                     sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
-    assert 8 <= len(list(tmp_path.rglob("*.json"))) < 100
 
 
 def test_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):

@@ -1,4 +1,7 @@
-"""The probe rebuilds the weights that F.scaled_dot_product_attention really used."""
+"""The probe rebuilds the weights that F.scaled_dot_product_attention really used.
+
+Of `lab.measure.attention`.
+"""
 
 import math
 

@@ -30,11 +30,13 @@ def test_entropy_in_blocks_is_that_of_the_whole_map():
         assert entropy == pytest.approx(torch.special.entr(weights).sum(-1).mean().item(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_sixteen_thousand_positions_and_eight_heads_need_less_than_two_gigabytes():
     """Eight whole maps would take 8.6 GB."""
     assert peak_memory(probed_entropy, [(16384, 8)], warmup_args=(64, 8))[0] < 0.5e9
 
 
+@pytest.mark.slow
 def test_explicit_memory_is_the_scores_and_tiled_memory_is_not():
     heads, width, tiny = 4, 16, 64
     lengths = (1024, 2048)
@@ -56,6 +58,7 @@ def fail():
     raise KeyError("a reason")
 
 
+@pytest.mark.slow
 def test_peak_memory_of_a_known_tensor():
     found = peak_memory(hold_mebibytes, [(100,), (50,), (200,)], warmup_args=(1,))
     assert [peak / 2**20 for peak in found] == pytest.approx([100, 50, 200], abs=10)

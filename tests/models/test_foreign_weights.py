@@ -1,4 +1,7 @@
-"""Weights of GPT-2 and Llama, random and small, loaded strictly: the same logits and the same greedy text."""
+"""Weights of GPT-2 and Llama, random and small, loaded strictly: the same logits and the same greedy text.
+
+Of `lab.models.readouts` and `lab.models.sharing`.
+"""
 
 import pytest
 import torch

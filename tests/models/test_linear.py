@@ -1,4 +1,7 @@
-"""Attention by features, windows, hashing and projections: that each computes what it is named for."""
+"""Attention by features, windows, hashing and projections: that each computes what it is named for.
+
+Of `lab.models.efficient`.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""What every mixer must do, stated for all kinds that are registered, and what each kind is named for."""
+"""What every mixer must do, stated for all kinds that are registered, and what each kind is named for.
+
+Of `lab.models.convolution` and `lab.models.recurrent`.
+"""
 
 import math
 

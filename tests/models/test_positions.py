@@ -1,4 +1,7 @@
-"""Encodings stretched, mixed, spread out or in two dimensions: what each is defined by."""
+"""Encodings stretched, mixed, spread out or in two dimensions: what each is defined by.
+
+Of `lab.models.composed_positions`.
+"""
 
 import copy
 import math

@@ -1,4 +1,7 @@
-"""Encoder-only and encoder-decoder models."""
+"""Encoder-only and encoder-decoder models.
+
+Of `lab.models.encoder_decoder`.
+"""
 
 import inspect
 

@@ -1,4 +1,7 @@
-"""What every part of a model must do, stated once for all kinds that are registered, whoever registered them."""
+"""What every part of a model must do, stated once for all kinds that are registered, whoever registered them.
+
+Of `lab.models.attention`, `lab.models.masks` and `lab.models.sight`.
+"""
 
 import ast
 import inspect

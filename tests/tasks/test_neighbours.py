@@ -1,4 +1,7 @@
-"""Tasks that a neighbour decides, tasks of few samples, and code without order."""
+"""Tasks that a neighbour decides, tasks of few samples, and code without order.
+
+Of `lab.tasks.shuffled`.
+"""
 
 import pytest
 import torch

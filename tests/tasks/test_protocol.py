@@ -1,4 +1,7 @@
-"""What holds of every task: batches follow their generator, answers are in range, marks are those of the answers."""
+"""What holds of every task: batches follow their generator, answers are in range, marks are those of the answers.
+
+Of `lab.tasks.facts`, `lab.tasks.lengths` and `lab.tasks.task`.
+"""
 
 from math import isclose, log
 

@@ -1,4 +1,7 @@
-"""Tasks of known answer against answers worked out by brute force."""
+"""Tasks of known answer against answers worked out by brute force.
+
+Of `lab.tasks.languages` and `lab.tasks.recall`.
+"""
 
 import math
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Tasks whose structure is known: that the gold is what the text says."""
+"""Tasks whose structure is known: that the gold is what the text says.
+
+Of `lab.tasks.definitions`, `lab.tasks.dialogue`, `lab.tasks.document`, `lab.tasks.pairs` and `lab.tasks.series`.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Values of low rank, heads that look across, and a head that starts with a role."""
+"""Values of low rank, heads that look across, and a head that starts with a role.
+
+Of `lab.models.heads`.
+"""
 
 import pytest
 import torch

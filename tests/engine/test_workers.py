@@ -1,0 +1,136 @@
+"""Worker processes of this machine and of a cluster: left alone, replaced when lost, and no other than one process."""
+
+import asyncio
+import importlib
+import json
+import math
+import os
+import time
+
+import pandas as pd
+import pytest
+from pieces import defined_in_a_cell, without_times
+
+from lab.engine import trials, workers
+
+pytestmark = pytest.mark.slow
+
+
+def product(seed, width):
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(width, width, generator=generator)
+    return {"value": (matrix @ matrix).sum().item(), "third": 1 / 3, "worst": math.inf, "lost": math.nan}
+
+
+def accident_prone(seed):
+    import os
+    import time
+
+    if seed == 3:
+        os.kill(os.getpid(), 9)
+    if seed == 4:
+        raise ZeroDivisionError("no such luck")
+    time.sleep(0.05)
+    return {"double": 2 * seed}
+
+
+def unhurried(seed):
+    import time
+
+    time.sleep(0.2)
+    return {"square": seed**2}
+
+
+def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
+    grid = {"seed": range(3), "width": [8, 64]}
+    here = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "here"))
+    with workers.local(2) as client:
+        address = client.scheduler_info()["address"]
+        there = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
+        in_notebook = defined_in_a_cell("def in_notebook(seed):\n    return {'square': seed**2}\n")
+        squares = trials.sweep(in_notebook, {"seed": range(4)}, sources=trials.Sources(store=tmp_path), cluster=address)
+    pd.testing.assert_frame_equal(without_times(here), without_times(there))
+    assert list(squares["square"]) == [0, 1, 4, 9]
+
+
+def test_a_module_of_ones_own_travels_and_an_installed_one_does_not(tmp_path, monkeypatch):
+    """A cluster that lacks an installed module is told so, and lives on."""
+    (tmp_path / "latecomer.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "absentee.py").write_text("def half(seed):\n    return {'half': seed / 2}\n")
+    with workers.local(2) as client:
+        address = client.scheduler_info()["address"]
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path / "site-packages")
+        half, absent = (importlib.import_module(name).half for name in ("latecomer", "absentee"))
+        with pytest.raises(RuntimeError, match="absentee.*same commit"):
+            trials.sweep(absent, {"seed": [1, 2]}, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
+        table = trials.sweep(half, {"seed": range(4)}, sources=trials.Sources(store=tmp_path / "here"), cluster=address)
+    assert list(table.half) == [0, 0.5, 1, 1.5]
+
+
+def test_workers_are_left_alone_while_they_train():
+    def watched():
+        from dask import config
+
+        profile, tick = (
+            config.get(f"distributed.{name}") for name in ("worker.profile.enabled", "admin.tick.interval")
+        )
+        return profile, tick, os.environ["MALLOC_TRIM_THRESHOLD_"]
+
+    with workers.local(2) as client:
+        assert set(client.run(watched).values()) == {(False, "1s", str(2**30))}
+
+
+def test_the_last_of_a_grid_is_begun_first(tmp_path):
+    """Grids grow: with the long trials at its end, one worker would run alone while the others wait."""
+
+    def begun(n):
+        import time
+
+        time.sleep(0.05)
+        return {"at": time.time()}
+
+    table = trials.sweep(begun, {"n": list(range(20))}, sources=trials.Sources(store=tmp_path), jobs=2)
+    assert list(table.n) == list(range(20)) and table["at"].corr(table.n) < -0.8
+
+
+def test_worker_killing_trial_fails_alone(tmp_path):
+    with pytest.raises(trials.TrialsFailed) as failure:
+        trials.sweep(accident_prone, {"seed": range(8)}, sources=trials.Sources(store=tmp_path), jobs=2)
+    causes = {parameters["seed"]: cause for parameters, cause, _ in failure.value.failures}
+    assert set(causes) == {3, 4} and "killed" in causes[3] and "no such luck" in causes[4]
+    assert '"seed": 3' in str(failure.value)
+    stored = [json.loads(path.read_text().partition("\n")[2]) for path in tmp_path.rglob("*.json")]
+    assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
+
+
+def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
+    """Between sweeps, and in the midst of one: nobody waits for a worker that never comes."""
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
+    monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
+
+    def lose_them(done, total, at_work, left):
+        if done == 1:
+            cluster = workers._pools[3].cluster
+            nannies = list(cluster.workers.values())
+            cluster.sync(lambda: asyncio.gather(*(nanny.close() for nanny in nannies)))
+
+    grid = {"seed": range(90)}  # six seconds of work: some is left when the last of the three has gone
+    with pytest.raises(ConnectionError, match="went away.*run again"):
+        trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3, progress=lose_them)
+    assert 0 < len(list(tmp_path.rglob("*.json"))) < 90
+    with workers.local(3) as client:
+        client.retire_workers()
+    assert len(trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3)) == 90
+
+
+def test_workers_out_of_time_keep_what_they_finished(tmp_path):
+    with workers.local(2):
+        trials.sweep(unhurried, {"seed": [200, 201]}, jobs=2, sources=trials.Sources(store=tmp_path))  # all is imported
+        with pytest.raises(trials.OutOfTime, match="of 200 trials of unhurried are left"):
+            trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
+                         sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
+    assert 8 <= len(list(tmp_path.rglob("*.json"))) < 100

@@ -1,0 +1,146 @@
+"""Which sweeps a verdict rests on: those that its numbers came from, in a small notebook and in the lab's own."""
+
+import nbformat
+import pytest
+
+from lab.engine import parameters
+from lab.ledger import claims
+from lab.ledger.rests import sweeps_behind
+
+START = """
+import lab
+from beside import brought
+study = lab.study("1.4", globals())
+def first(seed): return {"value": seed}
+def second(seed): return {"value": -seed}
+one = study.sweep(first, {"seed": [1, 2]})
+two = study.sweep(second, {"seed": [1, 2]})
+"""
+
+
+@pytest.fixture
+def behind(tmp_path):
+    """{claim: its sweeps, sorted} of a notebook with the cells, after `first` swept into `one`, `second` into `two`."""
+
+    def read(*cells):
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("study.judge('a', one)")])
+        book.cells += [nbformat.v4.new_code_cell(source) for source in (START, *cells)]
+        nbformat.write(book, tmp_path / "mine.ipynb")
+        found = sweeps_behind(tmp_path / "mine.ipynb")
+        return {claim: sorted(trials) for claim, trials in found.items() if not claim.startswith("table ")}
+
+    return read
+
+
+@pytest.mark.parametrize("source, trials", {
+    "nothing swept": ("study.judge('a', 3)", []),
+    "a sweep's table": ("study.judge('a', one.value.mean())", ["first"]),
+    "derived tables": ("best = one.merge(two)\nlow = best.value.min()\nstudy.judge('a', low)", ["first", "second"]),
+    "a sweep in the call": ("study.judge('a', study.sweep(brought, {'seed': 1}).value[0])", ["brought"]),
+    "a sweep of a module's trial": ("more = study.sweep(brought.inner, {})\nstudy.judge('a', more)", ["inner"]),
+    "only its note": ("study.judge('a', 3, note=f'{two.value.mean():.1f}')", ["second"]),
+    "a lambda": ("study.judge('a', lambda: one.value.max())", ["first"]),
+    "a part of a table": ("one['other'] = two.value\nstudy.judge('a', one.other)", ["first", "second"]),
+    "a list that was filled": ("rows = []\nrows.append(two)\nstudy.judge('a', rows)", ["second"]),
+    "a name added to": ("sum_of = one.value\nsum_of += two.value\nstudy.judge('a', sum_of)", ["first", "second"]),
+    "a loop that adds": ("n = 0\nfor x in one.value: n += x\nstudy.judge('a', n)", ["first"]),
+    "trials in turn": ("for f in (first, second): t = study.sweep(f, {})\nstudy.judge('a', t)", ["first", "second"]),
+}.values(), ids=lambda value: value.split("\n")[-1] if isinstance(value, str) else "")  # fmt: skip
+def test_a_verdict_rests_on_the_sweeps_that_its_call_follows_from(source, trials, behind):
+    found = behind(source)["a"]
+    assert [name for name in found if name not in ("f", "study")] == trials
+
+
+def test_a_name_that_is_bound_anew_follows_from_its_last_binding(behind):
+    """A variable, a function in its place and the other way about; under a condition it may be either."""
+    assert behind("one = two.copy()", "study.judge('a', one)") == {"a": ["second"]}
+    assert behind("one = two if one.empty else 3", "study.judge('a', one)") == {"a": ["first", "second"]}
+    assert behind("if lab:\n    one = two", "study.judge('a', one)") == {"a": ["first", "second"]}
+    assert behind("def one(): return two", "study.judge('a', one())") == {"a": ["second"]}
+    assert behind("def low(): return one", "low = 3", "study.judge('a', low)") == {"a": []}
+    assert behind("for one in [1, 2]: pass", "study.judge('a', one)") == {"a": []}
+
+
+def test_functions_follow_from_what_they_use_when_they_are_called(behind):
+    low = "def low(): return least(one.value)\ndef least(values): return min(values)"
+    assert behind(low, "study.judge('a', low())") == {"a": ["first"]}
+    assert behind(low, "one = two", "study.judge('a', low())") == {"a": ["second"]}
+    assert behind(low, "def least(values): return two", "study.judge('a', low())") == {"a": ["first", "second"]}
+    recursive = "def up(n): return down(n - 1)\ndef down(n): return up(n) + one.value[0]"
+    assert behind(recursive, "study.judge('a', up(3))") == {"a": ["first"]}
+
+
+def test_functions_that_sweep_draw_or_judge_do_so_where_they_are_called(behind):
+    swept = "def run(width): return study.sweep(first, {'width': width})"
+    assert behind("del one", swept, "t = run(3)", "study.judge('a', t.value)") == {"a": ["first"]}
+    judged = "def tell(name, table): study.judge(name, table.value.mean())"
+    assert behind(judged, "tell('a', one)", "tell('b', two)")["a"] == ["first"]
+    drawn = "def draw(name, table): study.figure(name, table, print)"
+    assert behind(drawn, "draw('seen', two)", "study.judge('a', 3, figure='seen')") == {"a": ["second"]}
+
+
+def test_a_verdict_rests_on_the_figure_and_the_table_that_it_cites(behind):
+    drawn = "study.figure('seen', one, print)\nkept = study.table('kept', two)"
+    judged = "study.judge('a', 3)\nstudy.judge('b', 3, figure='seen')\nstudy.judge('c', 3, table='kept')"
+    assert behind(drawn, judged) == {"a": [], "b": ["first"], "c": ["second"]}
+    assert behind(drawn, "at = {'figure': 'seen'}", "study.judge('a', 3, **at)") == {"a": ["first"]}
+    assert behind(drawn, "study.figure('seen', two, print)", "study.judge('a', 3, figure='seen')") == {
+        "a": ["first", "second"]
+    }
+
+
+def test_figures_and_tables_are_told_beside_the_claims(behind, tmp_path):
+    behind("study.figure('seen', one, print)", "both = study.table('both', one.merge(two))\nstudy.judge('a', 3)")
+    found = sweeps_behind(tmp_path / "mine.ipynb")
+    assert found == {"a": set(), "table seen": {"first"}, "table both": {"first", "second"}}
+
+
+def test_a_loop_of_judges_judges_each_claim_that_it_could(behind):
+    loop = "for name, value in {'a': one.value.min(), 'b': 3}.items():\n    study.judge(name, value)"
+    found = behind(loop)
+    assert (found["a"], found["b"]) == (["first"], ["first"])
+    listed = "judged = {'a': one.value.min(), 'b': two.value.min()}\nnames = list(judged)"
+    found = behind(listed, "for name in names:\n    study.judge(name, judged[name])")
+    assert {name: found[name] for name in "ab"} == dict.fromkeys("ab", ["first", "second"])
+    assert behind("judged = {}\njudged['a'] = one", "for k, v in judged.items(): study.judge(k, v)")["a"] == ["first"]
+
+
+# The lab's own notebooks
+
+
+def judged_in(exercise):
+    found = sweeps_behind(parameters.notebook_of(exercise))
+    return {name: sorted(trials) for name, trials in found.items() if name in claims.ledger()}
+
+
+def test_the_verdicts_on_complexity_rest_each_on_their_own_measurement():
+    """Of ten sweeps no verdict rests on more than three, and what is drawn together is cited together."""
+    by_operation = dict.fromkeys(["attention-softmax-lower-order", "attention-wide-regime", "attention-n-dominates"],
+                                 ["time_operations"])  # fmt: skip
+    assert judged_in("1.1") == by_operation | {
+        "attention-flops-n2d": ["count"],
+        "attention-time-exponent": ["rates_of_machine", "time_by_length", "time_by_width"],
+        "attention-flash-speed": ["rates_of_machine", "time_by_length"],
+        "attention-memory-quadratic": ["peak"],
+        "attention-flash-memory": ["peak"],
+        "attention-flash-exact": ["errors"],
+        "attention-checkpointing": ["peak_of_training", "time_of_training"],
+    }
+
+
+def test_the_verdicts_on_masks_rest_on_trainings_and_the_exact_one_on_none():
+    trained = ["nomask-train-loss", "nomask-generation", "nomask-copies-future", "causal-no-leak", "zero-after-softmax"]
+    assert judged_in("1.3") == {f"attention-{name}": ["arm_run"] for name in trained} | {
+        "attention-mask-triangle": [],
+        "attention-cross-needs-no-mask": ["reversal"],
+    }
+
+
+def test_a_verdict_on_what_a_function_of_the_notebook_swept():
+    assert judged_in("1.20")["ffn-glu-worth-parameters"] == ["learn"]
+
+
+@pytest.mark.parametrize("notebook", parameters.notebooks(), ids=lambda path: path.stem)
+def test_every_claim_of_a_notebook_is_found(notebook):
+    mine = {c.id for c in claims.ledger().values() if c.exercise == parameters.exercise_of(notebook) and not c.open}
+    assert mine <= sweeps_behind(notebook).keys()

@@ -1,0 +1,60 @@
+"""Shared layers, and models that may be left early."""
+
+import pytest
+import torch
+from pieces import close, differs, small_model, tokens
+
+from lab.models.early_exit import early_exit
+from lab.models.initialization import branch_weights, branches
+
+
+def test_shared_layers_are_one_block_used_in_turn():
+    own, shared, cycled = (small_model(n_layers=4, unique_layers=unique) for unique in (None, 1, 2))
+    sizes = [sum(p.numel() for p in model.blocks.parameters()) for model in (own, shared, cycled)]
+    assert sizes[0] == 4 * sizes[1] == 2 * sizes[2]
+    with torch.no_grad():
+        own.blocks.load_state_dict(cycled.blocks.state_dict())
+        own.load_state_dict(cycled.state_dict(), strict=False)  # where a shared tensor has one name
+    close(own(tokens()), cycled(tokens()), 0)
+    caches, steps = shared.caches(2), []
+    for chunk in tokens().split(1, dim=1):
+        steps.append(shared(chunk, caches=caches))
+    close(torch.cat(steps, 1), shared(tokens()))
+    for start in ("depth-scaled", "deepnorm", "t-fixup", "fixup"):
+        model = small_model(n_layers=4, unique_layers=1, initialization=start)
+        assert branches(model) == 8 and len(branch_weights(model)) == 4 and len(model.writes_to_stream()) == 2
+    for wrong, message in (({"unique_layers": 3}, "divide"), ({"unique_layers": 1, "n_heads": [4] * 4}, "list")):
+        with pytest.raises(ValueError, match=message):
+            small_model(n_layers=4, **wrong)
+
+
+@pytest.mark.parametrize("residual", ["pre", "post", "dense", "reversible"])
+def test_exits_end_with_the_whole_model_and_begin_with_the_first_block(residual):
+    model, x = small_model(residual=residual, n_layers=3), tokens()
+    answers = list(model.exits(x))
+    assert len(answers) == 3
+    close(answers[-1], model(x))
+    differs(answers[0], answers[1])
+    first = small_model(residual=residual, n_layers=1)
+    own = {name for name in first.state_dict() if "weights" not in name}  # dense has as many as it may need
+    first.load_state_dict({name: w for name, w in model.state_dict().items() if name in own}, strict=False)
+    close(answers[0], first(x))
+
+
+def test_early_exit_takes_the_first_sure_block_and_runs_no_more_than_needed():
+    model, x = small_model(n_layers=4, initialization={"kind": "fan-in", "gain": 2.0}), tokens(8, batch=16)
+    runs = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda *_: runs.append(1))
+    answers = torch.stack(list(model.exits(x)))  # (4, b, t, V)
+    confidence = answers.softmax(-1).amax(-1)  # (4, b, t)
+    for wanted in (0.0, confidence[0].min().item(), confidence.median().item(), 1.0):
+        runs.clear()
+        logits, depth = early_exit(model, x, wanted)
+        assert len(runs) == depth.max()
+        sure = torch.cat([confidence[:-1] >= wanted, torch.ones_like(confidence[:1], dtype=torch.bool)])
+        assert torch.equal(depth, sure.double().argmax(0) + 1)
+        close(logits, answers.gather(0, (depth - 1)[None, ..., None].expand(1, *logits.shape))[0])
+    assert len(early_exit(model, x, confidence.median().item())[1].unique()) > 1
+    with pytest.raises(ValueError, match="confidence"):
+        early_exit(model, x, 1.5)

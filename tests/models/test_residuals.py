@@ -1,0 +1,215 @@
+"""Norms and residuals, the reversible ones too: the property that defines each.
+
+Of `lab.models.norms`, `lab.models.residuals` and `lab.models.reversible`.
+"""
+
+import math
+
+import pytest
+import torch
+from pieces import close, differs, loss_of, randn, small_config, small_model, tokens
+from torch import nn
+
+from lab.measure.depth import (
+    gradient_norms,
+)
+from lab.measure.probe import tap
+from lab.models.encoder_decoder import EncoderDecoder
+from lab.models.norms import Norm
+from lab.models.residuals import Residual
+from lab.recipes.timed_calls import saved_bytes
+
+# Norms
+
+
+@pytest.mark.parametrize("kind, zeros", [("layernorm", 2), ("rmsnorm", 1)])
+def test_the_jacobian_of_a_norm_is_a_projection_over_the_spread(kind, zeros):
+    norm = Norm.build({"kind": kind, "affine": False, "eps": 0.0}, small_config())
+    x = 3 * randn(32, dtype=torch.float64) + 1
+    size = (x - x.mean() if kind == "layernorm" else x).square().mean().sqrt()
+    values = torch.linalg.svdvals(torch.autograd.functional.jacobian(norm, x))
+    close(values[: 32 - zeros], (1 / size).expand(32 - zeros), 1e-10)
+    assert values[32 - zeros :].max() < 1e-12
+
+
+def test_rms_norm_is_layer_norm_of_centred_input():
+    rms, layer = (Norm.build({"kind": kind, "affine": False}, small_config()) for kind in ("rmsnorm", "layernorm"))
+    x = 3 * randn(2, 12, 32) + 1
+    close(rms(x - x.mean(-1, keepdim=True)), layer(x), 1e-6)
+    differs(rms(x), layer(x), 0.1)
+
+
+def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
+    x, real = 3 * randn(4, 12, 32) + 1, torch.arange(12) < torch.tensor([[12], [7], [3], [1]])
+    aware, blind = (Norm.build({"kind": "batchnorm", "padding_aware": flag}, small_config()) for flag in (True, False))
+    aware.real = real
+    changed = torch.where(real[..., None], x, 100.0)
+    close(aware(x), aware(changed), 0)
+    differs(blind(x)[real], blind(changed)[real], 0.1)
+    close(aware(x)[real].mean(0), torch.zeros(32))
+    close(aware(x)[real].var(0, unbiased=False), torch.ones(32), 1e-4)
+    for _ in range(200):
+        aware(x)
+    differs(aware(x)[:1], aware(x[:1].expand(4, 12, 32))[:1], 0.1)  # in training others matter
+    for _ in range(200):
+        aware(x)
+    aware.eval()
+    mean, variance = x[real].mean(0), x[real].var(0)
+    close(aware(x)[real], (x[real] - mean) / (variance + 1e-5).sqrt(), 1e-3)
+    aware.real = real[:1]
+    close(aware(x[:1]), aware(x[:1].clone()), 0)
+
+
+def test_a_model_hands_its_padding_to_batch_norm():
+    real = torch.arange(12) < torch.tensor([[12], [5]])
+    before = tokens()
+    after = torch.where(real, before, (before + 1) % 13)
+    for aware in (True, False):
+        model = small_model(mask="none", norm={"kind": "batchnorm", "padding_aware": aware}).train()
+        change = (model(before, real=real)[real] - model(after, real=real)[real]).abs().max()
+        assert (change < 1e-5) == aware
+        assert model(before).shape == (2, 12, 13), "without padding again"
+
+
+def test_normed_queries_and_keys_do_not_care_for_the_size_of_their_weights():
+    for qk_norm, indifferent in (("none", False), ("layernorm", True), ("rmsnorm", True)):
+        small, large = (small_model(qk_norm=qk_norm, d_model=64) for _ in range(2))
+        with torch.no_grad():
+            for block in large.blocks:
+                block.attention.heads.qkv.weight[:128] *= 20
+        change = (small(tokens()) - large(tokens())).abs().max()
+        assert (change < 1e-3) == indifferent, qk_norm
+        with tap(large, {"*.query_norm": lambda x: x.norm(dim=-1).max()}) as table:
+            large(tokens())
+        assert (table().value <= 4 + 1e-4).all() == indifferent, "√16, the width of a head"
+
+
+# Residuals
+
+
+def test_residuals_stand_where_their_drawing_says():
+    x, fields, branch = randn(2, 12, 32), small_config(n_layers=6), nn.Linear(32, 32)
+    norm = nn.LayerNorm(32)
+    expected = {
+        "sandwich": x + norm(branch(norm(x))),
+        "deepnorm": norm(12**0.25 * x + branch(x)),
+        "none": branch(norm(x)),
+        "weighted": 0.5 * x + 0.5 * branch(norm(x)),
+        "scaled": x + branch(norm(x)),
+        "stochastic-depth": x + 0.8 * branch(norm(x)),
+    }
+    for kind, value in expected.items():
+        close(Residual.build(kind, fields).eval()(x, branch), value)
+    learned = Residual.build({"kind": "weighted", "a": 0.9, "learned": True}, fields)
+    close(learned(x, branch), 0.9 * x + 0.1 * branch(norm(x)))
+    learned(x, branch).square().sum().backward()
+    assert learned.logit.grad.abs() > 0 and not list(Residual.build("weighted", fields).norm.buffers())
+    for wrong in ({"kind": "weighted", "a": 1.0}, {"kind": "stochastic-depth", "keep": 0.0}):
+        with pytest.raises(ValueError, match="must lie"):
+            Residual.build(wrong, fields)
+    assert [small_model(residual=kind).norm.__class__.__name__ for kind in ("sandwich", "deepnorm")] == [
+        "LayerNorm",
+        "Norm",
+    ]
+
+
+def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch():
+    x, branch = randn(2, 12, 32), nn.Linear(32, 32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inside, outside = (
+            Residual.build({"kind": "post", "dropout": 0.5, "outside": flag}, small_config()) for flag in (False, True)
+        )
+        assert (outside.train()(x, branch) == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert not (inside.train()(x, branch) == 0).any()
+    for residual in (inside, outside):
+        close(residual.eval()(x, branch), nn.LayerNorm(32)(x + branch(x)))
+
+
+def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
+    for kind, expected in (("pre", 1.0), ({"kind": "weighted", "a": 0.8}, 0.8**12)):
+        model = small_model(residual=kind, n_layers=6, norm="none")
+        with torch.no_grad():
+            for weight in model.writes_to_stream():
+                weight.zero_()
+        x = model.embedding(tokens())
+        close(model.hidden(tokens()), expected * x)
+
+
+def test_dense_connections_with_weights_one_are_the_plain_ones():
+    pre, dense = small_model(residual="pre", n_layers=3), small_model(residual="dense", n_layers=3)
+    close(dense(tokens()), pre(tokens()))
+    dense(tokens()).square().sum().backward()
+    for i, block in enumerate(dense.blocks):
+        for j, residual in enumerate((block.attention_residual, block.ffn_residual)):
+            seen = residual.weights.grad != 0
+            assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), "all earlier results, no later"
+    with torch.no_grad():
+        dense.blocks[2].ffn_residual.weights[0] = 3.0
+    differs(dense(tokens()), pre(tokens()))
+
+
+def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluation():
+    residual, x = Residual.build({"kind": "stochastic-depth", "keep": 0.7}, small_config()), randn(1, 3, 32)
+    branch = nn.Linear(32, 32)
+    with torch.no_grad():
+        outputs = torch.stack([residual.train()(x, branch) for _ in range(2000)])
+        ran = (outputs != x).flatten(1).any(1)
+        assert ran.double().mean().item() == pytest.approx(0.7, abs=5 * math.sqrt(0.21 / 2000))
+        whole = x + branch(residual.norm(x))
+        close(outputs[ran], whole.expand_as(outputs[ran]))
+        close(residual.eval()(x, branch), 0.7 * whole + 0.3 * x)
+    first, again, other = (small_model(seed, residual="stochastic-depth", n_layers=8).train() for seed in (0, 0, 1))
+    runs = [torch.stack([model(tokens()) for _ in range(5)]) for model in (first, again, other)]
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0][0], runs[0][1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+# Reversible layers
+
+
+def plain_through(stream, layers):
+    return Residual.through(stream, layers)
+
+
+@pytest.mark.parametrize("fields", [{}, {"position": "t5"}, {"position": "learned", "bias": True, "unique_layers": 1}],
+                         ids=str)  # fmt: skip
+def test_reversible_gradients_are_those_of_plain_autograd(fields):
+    kept, undone = (small_model(residual="reversible", n_layers=4, **fields) for _ in range(2))
+    kept.residual = type("Kept", (kept.residual,), {"through": staticmethod(plain_through)}, kind=None)
+    for model in (kept, undone):
+        loss_of(model).backward()
+    close(kept(tokens()), undone(tokens()))
+    for (name, a), b in zip(kept.named_parameters(), undone.parameters(), strict=True):
+        assert a.grad.abs().max() > 0, name
+        close(a.grad, b.grad, 1e-5)
+
+
+def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
+    model = EncoderDecoder(small_config(residual="reversible"))
+    loss_of(model, (tokens(9), tokens(7, seed=1))).backward()
+    norms = gradient_norms(model.encoder.blocks)
+    assert (norms.norm > 0).all() and norms.norm.notna().all()
+
+
+def test_reversible_layers_are_undone_to_rounding():
+    model = small_model(residual="reversible", n_layers=12, d_model=64)
+    x, layers = model.prepared(tokens(), None, None, None, {})
+    before = stream = model.residual.enter(x)
+    with torch.no_grad():
+        for block, inputs in layers:
+            stream = block(stream, **inputs)
+        differs(stream, before, 1.0)
+        for block, inputs in reversed(layers):
+            stream = block.inverse(stream, **inputs)
+    assert (stream - before).abs().max() < 1e-5
+
+
+def test_reversible_layers_keep_nothing_more_in_deeper_models():
+    def kept(residual, n_layers):
+        model = small_model(residual=residual, n_layers=n_layers)
+        owned = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+        return saved_bytes(lambda: loss_of(model)) - sum(owned.values()) * (residual != "reversible")
+
+    assert kept("reversible", 16) == kept("reversible", 2)
+    assert kept("pre", 16) > 6 * kept("pre", 2)
