@@ -58,6 +58,7 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/attention_probe.py
 	$(BIN)/python benchmarks/runner.py
+	$(BIN)/python benchmarks/engine.py
 	@$(BIN)/python benchmarks/summary.py
 
 publish: setup  ## results/quick anew, and the READMEs' tables from it

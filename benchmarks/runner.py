@@ -31,7 +31,8 @@ def products(seed, count=8, size=1024):
 
 def sweep(jobs, count):
     with tempfile.TemporaryDirectory() as store:
-        trials.sweep(products, {"seed": range(count)}, store=store, jobs=jobs, device="cpu")
+        sources = trials.Sources(store=store)
+        trials.sweep(products, {"seed": range(count)}, sources=sources, jobs=jobs, device="cpu")
 
 
 def command(*words):

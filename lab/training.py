@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import operator
 
 import pandas as pd
 import torch
@@ -41,16 +42,23 @@ def cross_entropy(logits, targets, reduction="mean"):
     return F.cross_entropy(logits.reshape(-1, classes), targets.flatten(), reduction=reduction, ignore_index=-100)
 
 
-def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, stop=None):
+def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mark=None, until_mark=False, stop=None):
     """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate, diverged, ...
 
     draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed` alone.
     Inputs are a tensor, or a tuple of them where the model takes several.
     loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
     evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
-    stop(row) -> bool; True for a recorded row ends the training there, before the step is taken.
-    A loss or gradient that is not finite is a result: the history ends there with diverged True.
+    mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95), and is kept in the
+    attrs of the history: steps_to_mark(history) tells when it was reached, as closely as rows are recorded.
+    until_mark ends the training at the first recorded row that reaches the mark, stop(row) -> bool at the first for
+    which it is True; both before the step is taken.
+    A loss or gradient that is not finite is a result: the history ends there with diverged True. Parameters that the
+    loss of a step does not hold stay as they are in that step.
+    ValueError for a mark that is none or is of no column, and for a `decay_on` that is in no matrix's name.
     """
+    if until_mark and mark is None:
+        raise ValueError("until_mark needs a mark")
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
@@ -60,14 +68,14 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
             (decayed if p.ndim >= 2 and config.decay_on in name else plain).append(p)
     if config.decay_on and not decayed:
         raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
-    vectors = [joined(parameters) for parameters in (decayed, plain)]
-    groups = [{"params": vectors[0]}, {"params": vectors[1], "weight_decay": 0.0}]
+    parameters, groups = decayed + plain, [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
         groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
     )
     history = []
 
     def record(step, value):
+        """Append a row; returns whether the training ends there."""
         row = {"step": step, "loss": value, "learning_rate": config.rate(step), "diverged": not math.isfinite(value)}
         if evaluate:
             model.eval()
@@ -75,19 +83,20 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
                 row |= evaluate(model)
             model.train()
         history.append(row)
+        reached = mark is not None and reaches(row, mark)
+        return (until_mark and reached) or (stop is not None and stop(row))
 
     model.train()
     for step in range(config.steps):
         inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
         trace.step(step, value, (inputs, targets))
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad()
         value.backward()
-        norm = torch.nn.utils.clip_grad_norm_(vectors, config.clip)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)
         finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
-        if step == 0 or (every and step % every == 0) or not finite:
-            record(step, value.item() if finite else math.nan)
-        if not finite or (stop and history[-1]["step"] == step and stop(history[-1])):
+        due = step == 0 or (every and step % every == 0) or not finite
+        if (due and record(step, value.item() if finite else math.nan)) or not finite:
             break
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)
@@ -96,28 +105,35 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, sto
         if config.steps:
             record(config.steps, value.item())
     model.eval()
-    return pd.DataFrame(history)
+    history = pd.DataFrame(history)
+    history.attrs["mark"] = mark
+    return history
 
 
-def joined(parameters):
-    """Make the parameters parts of one vector, and their gradients of its gradient; returns it.
+SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
-    Clipping and the optimiser then are one operation each, where a deep model would take hundreds of small ones.
-    """
-    if not parameters:
-        return torch.zeros(0, requires_grad=True)
-    vector = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
-    vector.grad = torch.zeros_like(vector)
-    sizes = [p.numel() for p in parameters]
-    for p, value, gradient in zip(parameters, vector.detach().split(sizes), vector.grad.split(sizes), strict=True):
-        p.data, p.grad = value.view_as(p), gradient.view_as(p)
-    return vector
+
+def reaches(row, mark):
+    """Whether a row of a history reaches the mark (column, sign, number). ValueError for what is no mark of the row."""
+    try:
+        column, sign, number = mark
+        return bool(SIGNS[sign](row[column], number))
+    except (KeyError, TypeError, ValueError):
+        words = f"one of {', '.join(row)}; one of {' '.join(SIGNS)}; a number"
+        raise ValueError(f"a mark is ({words}), not {mark!r}") from None
+
+
+def steps_to_mark(history):
+    """Steps taken before the first recorded row that reaches the mark of a history; None where none does."""
+    rows = history.to_dict("records")
+    return next((row["step"] for row in rows if reaches(row, history.attrs["mark"])), None)
 
 
 def fit(model, task, config, *, seed, **options):
     """train() on task.batch; returns (what to keep of the run, history).
 
-    Kept: fingerprint of the outputs before training, data_hash, parameters, training_loss, diverged.
+    Kept: fingerprint of the outputs before training, data_hash, parameters (how many), training_loss (the last
+    recorded), diverged, diverged_at (a step, or None); where a mark is given, it (the number) and steps_to_mark.
     """
     tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
     run = {
@@ -127,7 +143,11 @@ def fit(model, task, config, *, seed, **options):
     }
     history = train(model, task.batch, config, seed=seed, **options)
     last = history.iloc[-1] if len(history) else {"loss": math.nan, "diverged": False}
-    return run | {"training_loss": last["loss"], "diverged": bool(last["diverged"])}, history
+    diverged = bool(last["diverged"])
+    run |= {"training_loss": last["loss"], "diverged": diverged, "diverged_at": int(last["step"]) if diverged else None}
+    if mark := history.attrs["mark"]:
+        run |= {"mark": mark[-1], "steps_to_mark": steps_to_mark(history)}
+    return run, history
 
 
 @torch.no_grad()

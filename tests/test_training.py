@@ -9,7 +9,7 @@ from torch import nn
 
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup, accuracy
-from lab.training import TrainConfig, cross_entropy, data_fingerprint, joined, output_fingerprint, train
+from lab.training import TrainConfig, cross_entropy, data_fingerprint, fit, output_fingerprint, steps_to_mark, train
 
 TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
 
@@ -119,7 +119,7 @@ def test_gradients_are_clipped_to_their_norm(clip, largest):
     norms, model = [], Two()
 
     def loss(model, inputs, targets):
-        norms.append(model.weight.grad.norm().item())  # of the step before
+        norms.append(0.0 if model.weight.grad is None else model.weight.grad.norm().item())  # of the step before
         return 4 * model.weight.sum()
 
     train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)
@@ -145,16 +145,15 @@ def test_what_is_frozen_stays_and_the_rest_is_trained():
     assert kept == {f"blocks.0.attention.{name}" for name, _ in frozen.named_parameters()}
 
 
-def test_joining_parameters_keeps_their_values_and_shares_memory():
+def test_a_parameter_that_a_step_does_not_use_stays():
     model = build()
-    before, x = [p.detach().clone() for p in model.parameters()], TASK.batch(torch.Generator(), 4)[0]
-    vector, logits = joined(list(model.parameters())), model(x)
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    logits.sum().backward()
-    assert torch.equal(vector.grad, torch.cat([p.grad.flatten() for p in model.parameters()])) and vector.grad.any()
-    with torch.no_grad():
-        vector.zero_()
-    assert not any(p.any() for p in model.parameters())
+    unused, before = model.blocks[0].ffn, [p.detach().clone() for p in model.blocks[0].ffn.parameters()]
+
+    def loss(model, *_):
+        return sum(p.sum() for name, p in model.named_parameters() if ".ffn." not in name)
+
+    train(model, TASK.batch, short(weight_decay=0.5), loss=loss)
+    assert all(torch.equal(p, b) for p, b in zip(unused.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".attention.", 2), (".weight", 6)])
@@ -196,6 +195,79 @@ def test_the_model_is_evaluated_at_the_documented_steps(steps, every, expected):
     assert seen[0] == untrained and seen[-1] == output_fingerprint(model, torch.arange(8)[None])
     assert not model.training
     assert history.learning_rate.tolist() == [short(steps=steps).rate(step) for step in expected]
+
+
+class Falling(nn.Module):
+    """One weight, pushed down by the rate of every step: 0, -1, -2, ..."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.weight.expand(len(x), 2)
+
+
+def falling(mark=None, *, steps=12, every=1, **options):
+    """(run, history) of a training in which `below` is the steps taken, and the loss is their negative."""
+
+    class Task:
+        @staticmethod
+        def batch(generator, size):
+            return torch.zeros(size, 1), torch.zeros(size, dtype=torch.long)
+
+    config = TrainConfig(steps=steps, learning_rate=1.0, warmup=0, final=1.0, weight_decay=0.0, betas=(0.0, 0.0))
+    options = {"loss": lambda model, *_: model.weight.sum()} | options
+    return fit(Falling(), Task, config, seed=0, every=every, mark=mark, **options,
+               evaluate=lambda model: {"below": round(-model.weight.item())})  # fmt: skip
+
+
+@pytest.mark.parametrize("mark, every, reached", [
+    (("below", ">=", 6), 1, 6), (("below", ">", 6), 1, 7), (("below", ">=", 6), 4, 8), (("below", ">", 11), 5, 12),
+    (("loss", "<", -2.5), 1, 3), (("loss", "<=", 0.5), 1, 0), (["below", ">", 12], 1, None),
+], ids=str)  # fmt: skip
+def test_a_curve_tells_when_its_mark_was_reached(mark, every, reached):
+    run, history = falling(mark, every=every)
+    assert history.attrs["mark"] == mark and run["mark"] == mark[2]
+    assert run["steps_to_mark"] == steps_to_mark(history) == reached
+    assert history.step.iloc[-1] == 12 and (history.below == history.step).all(), "the mark only watches"
+    stopped, short_history = falling(mark, every=every, until_mark=True)
+    assert stopped["steps_to_mark"] == reached and short_history.step.iloc[-1] == (12 if reached is None else reached)
+    assert short_history.equals(history[: len(short_history)])
+
+
+def test_a_training_without_a_mark_tells_none():
+    run, history = falling()
+    assert not {"mark", "steps_to_mark"} & run.keys() and history.attrs["mark"] is None
+    assert (run["diverged"], run["diverged_at"], run["training_loss"]) == (False, None, -11)
+
+
+def test_stop_and_mark_end_a_training_whichever_comes_first():
+    ends = [falling(("below", ">", 4), until_mark=True, stop=lambda row, at=at: row["step"] == at)[1] for at in (3, 7)]
+    assert [history.step.iloc[-1] for history in ends] == [3, 5]
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_diverged_run_says_when_and_has_no_mark(at):
+    def loss(model, *_):
+        return model.weight.sum() * (math.nan if round(-model.weight.item()) == at else 1)
+
+    run, history = falling(("below", ">", 7), loss=loss)
+    assert run["diverged"] and run["diverged_at"] == at == history.step.iloc[-1]
+    assert run["steps_to_mark"] is None and math.isnan(run["training_loss"])
+
+
+@pytest.mark.parametrize("wrong", [("depth", "<", 1), ("below", "=", 1), ("below", "<"), 1.88, ("below", "<", "low")])
+def test_a_mark_that_is_none_is_refused_before_a_step(wrong):
+    calls = []
+    with pytest.raises(ValueError, match=r"a mark is \(one of step, loss, .*below"):
+        falling(wrong, loss=lambda model, *_: calls.append(1) or model.weight.sum())
+    assert len(calls) == 1
+
+
+def test_until_mark_needs_one():
+    with pytest.raises(ValueError, match="needs a mark"):
+        falling(until_mark=True)
 
 
 def test_recording_changes_nothing():

@@ -56,8 +56,8 @@ def learning(
         steps=steps, batch=16, learning_rate=learning_rate, warmup=warmup, final=1.0, betas=(0.9, beta2), clip=clip
     )
     run, history = fit(
-        model, task, settings, seed=seed, every=every, stop=lambda row: row["validation"] < mark,
+        model, task, settings, seed=seed, every=every, mark=("validation", "<", mark), until_mark=True,
         evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
     )  # fmt: skip
-    last = history.iloc[-1]
-    return run | {"loss": last.validation, "learnt": bool(last.validation < mark), "steps_taken": int(last.step)}
+    last, learnt = history.iloc[-1], run["steps_to_mark"] is not None
+    return run | {"loss": last.validation, "learnt": learnt, "steps_taken": int(last.step)}

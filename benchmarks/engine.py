@@ -1,0 +1,82 @@
+"""What the engine adds to trials: a trial that does nothing, and finding recorded ones again.
+
+Written to results/benchmarks. Trials run in this process, each sweep in a store of its own; looking up reads the record
+from its file, as every run does once.
+"""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import summary
+
+from lab.engine import trials
+from lab.engine.record import File, Record
+from lab.engine.recording import KEPT
+from lab.measure import statistics, timing
+
+LABELS = {"machine": "a machine", "device": "cpu", "torch": "", "threads": 1, "commit": "", "date": ""}
+
+
+def empty(seed):
+    return {"loss": seed / 3}
+
+
+def sweep(count, record=None):
+    """Sweep `count` empty trials with a new store, or out of the record in the folder given; returns what was used."""
+    with tempfile.TemporaryDirectory() as folder:
+        used, given = [], {} if record is None else {"record": Record([record]), "recorded_only": True}
+        sources = trials.Sources(store=folder, **given)
+        trials.sweep(empty, {"seed": range(count)}, sources=sources, device="cpu", used=used)
+        return used
+
+
+def write_record(folder, count):
+    """A record of `count` empty trials, each with a curve of sixteen losses."""
+    (used,), file = sweep(1), File(Path(folder) / "00_empty.jsonl")
+    kept = {name: used.body[name] for name in KEPT} | {"run": file.add_run(LABELS | {"arithmetic": "another"})}
+    file.codes[kept["code"]] = {"parts": used.body["parts"]}
+    for seed in range(count):
+        curve = [[step, 5.545177 / (1 + step + seed)] for step in range(16)]
+        file.trials.append(kept | {"parameters": {"seed": seed}, "columns": {"loss": seed / 3}, "curve": curve})
+    file.write()
+
+
+def measure(repeats, count, recorded):
+    """Long form: name, repeat, seconds (of a trial; of all recorded ones)."""
+    with tempfile.TemporaryDirectory() as record:
+        write_record(record, recorded)
+        calls = {"an empty trial": partial(sweep, count), "recorded trials": partial(sweep, recorded, record)}
+        table = timing.interleaved(calls, repeats, warmup=1)
+    table.loc[table.name == "an empty trial", "seconds"] /= count
+    return table
+
+
+def verdicts(table, recorded):
+    seconds = table.groupby("name").seconds
+    empty_ones = statistics.mean(1e3 * seconds.get_group("an empty trial"))
+    yield summary.line("milliseconds of an empty trial", empty_ones, at_most=5)
+    looked_up = statistics.mean(seconds.get_group("recorded trials"))
+    yield summary.line(f"seconds to look up {recorded:,} recorded trials", looked_up, at_most=2)
+
+
+def plot(table):
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, 2)
+    units = (("an empty trial", 1e3, "milliseconds"), ("recorded trials", 1, "seconds"))
+    for ax, (name, scale, unit) in zip(axes, units, strict=True):
+        values = scale * table.seconds[table.name == name]
+        ax.bar([name], values.median(), 0.5)
+        ax.plot([0] * len(values), values, "k.", ms=3)
+        ax.set(ylabel=unit)
+
+
+def main(given=None):
+    options = summary.options(__doc__, given, repeats=10, trials=200, recorded=10_000)
+    table = measure(options.repeats, options.trials, options.recorded)
+    summary.write("engine", options.folder, table, plot, verdicts(table, options.recorded))
+
+
+if __name__ == "__main__":
+    main()
