@@ -129,10 +129,10 @@ def check_device(wanted):
 
 def announce(cluster, device):
     """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
-    from lab.engine import trials, workers
+    from lab.engine import running, workers
 
     with workers.connected(cluster) as client:
-        place = trials.whereabouts_of(client, device, threads=1)
+        place = running.whereabouts_of(client, device, threads=1)
         slots, _ = workers.slots(client)
         typer.echo(
             f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "

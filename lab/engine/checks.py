@@ -15,7 +15,7 @@ from scipy import stats
 
 from lab.engine import arithmetic, runs, store
 from lab.engine.record import digits
-from lab.engine.trials import run_trial
+from lab.engine.running import run_trial
 
 AT_START, FIRST_STEPS = 1e-5, 1e-3  # relative, of the loss before training and in its first ten steps
 WITHOUT_SEEDS = 1e-3, 1e-6  # relative and absolute, of numbers that no seed moves

@@ -29,8 +29,8 @@ def record_run(folder, trials, path, *, because=""):
     run, file = runs.read_run(folder), File(path)
     if run is None or "record" not in run:
         raise CannotRecord(f"{runs.shown(folder)} holds no finished run: `lab run` comes first")
-    if run["changes"] is not False or provenance.commit() != {"commit": run["commit"], "changes": False}:
-        raise CannotRecord(f"{runs.shown(folder)} was not made by the commit that is checked out: commit, run, record")
+    if run["changes"] is not False:
+        raise CannotRecord(f"{runs.shown(folder)} was not made by a commit alone: commit, run, record")
     known, count = {_name(body): body for body in file.trials}, dict.fromkeys(("new", "same", "replaced", "dropped"), 0)
     states = run["record"]["trials"]
     today = {}

@@ -4,29 +4,21 @@ Every finished trial is a file of its own, written at once, so that a kill at an
 What this machine has not run is drawn from the record (`lab.engine.record`), and only what neither knows runs now.
 """
 
-import hashlib
-import inspect
-import itertools
 import json
 import os
-import platform
-import random
 import time
-import traceback
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from inspect import Parameter, isfunction, signature
 from pathlib import Path
 
 from lab import trace
 from lab.engine import fingerprint, workers
 from lab.engine import store as trial_store
-from lab.engine.device import available, current
+from lab.engine.device import available
+from lab.engine.points import points_of
 from lab.engine.record import Record, State
-
-LABELS = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
+from lab.engine.running import LABELS, run_traced, run_trial, whereabouts, whereabouts_of
 
 
 class TrialsFailed(RuntimeError):
@@ -111,7 +103,7 @@ def sweep(
     for one whose workers differ, OSError for a store that cannot be written, NotRecorded and OutOfTime as `sources`
     ask, and TrialsFailed after all other trials have finished.
     """
-    points = _points(trial, grid)
+    points = points_of(trial, grid)
     report = progress or (lambda done, total, workers, left: None)
     if timing:
         return _timed(trial, points, device=available(device), threads=threads, report=report)
@@ -142,7 +134,7 @@ def sweep(
         if not cluster and not sources.traced and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
         report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
-        run = partial(_traced, code) if sources.traced else run_trial
+        run = partial(run_traced, code) if sources.traced else run_trial
         call = partial(run, device=place["device"], threads=threads)
         outcomes = _run_here(partial(call, trial), left, sources.deadline) if client is None else workers.run(
             client, call, trial, left, sources.deadline)  # fmt: skip
@@ -217,168 +209,11 @@ class Cost:
         return total
 
 
-# Parameters
-
-NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-
-
-def _points(trial, grid):
-    """The parameter dicts of a grid, defaults included, as they look after a round trip through JSON."""
-    if not isfunction(trial) or trial.__name__ == "<lambda>":
-        raise TypeError(f"a trial is a function written with def, not {trial!r}")
-    if isinstance(grid, Mapping):
-        axes = {name: _values(values) for name, values in grid.items()}
-        points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        if empty := [name for name, values in axes.items() if not len(values)]:
-            raise ValueError(f"the grid of {trial.__name__} has no value for {', '.join(map(repr, empty))}")
-    else:
-        points = [dict(point) for point in grid]
-    if not points:
-        raise ValueError(f"the grid of {trial.__name__} is empty")
-    return [_complete(trial, point) for point in points]
-
-
-def _values(values):
-    """The list of values of one parameter; what is no list counts as one value."""
-    listed = isinstance(values, (list, tuple, range)) or type(values).__name__ == "ndarray"
-    return list(values) if listed else [values]
-
-
-def _complete(trial, point):
-    takes = signature(trial).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    missing = [name for name, p in takes.items() if p.default is p.empty and p.kind in NAMED and name not in point]
-    unknown = [name for name in point if name not in takes and not open_ended]
-    wrong = [f"{name!r} is missing" for name in missing] + [f"{name!r} is unknown" for name in unknown]
-    if wrong:
-        raise TypeError(f"{trial.__name__}{signature(trial)}: parameter {', '.join(wrong)}")
-    if taken := [name for name in takes if name in LABELS]:
-        raise TypeError(f"{trial.__name__}: {', '.join(taken)} is recorded by the sweep; name the parameter otherwise")
-    defaults = {name: p.default for name, p in takes.items() if p.kind in NAMED and name not in point}
-    try:
-        values = json.loads(json.dumps(point | defaults, default=trial_store.plain_or_error))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"the parameters of {trial.__name__} must be JSON values: {error}") from None
-    numbers = {
-        name: kind for name, kind in inspect.get_annotations(trial, eval_str=True).items() if kind in (int, float)
-    }
-    for name, kind in numbers.items():  # so that 1 and 1.0 are one trial
-        if isinstance(values.get(name), (int, float)) and kind(values[name]) == values[name]:
-            values[name] = kind(values[name])
-    return values
-
-
-# One trial
-
-
-def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf")):
-    """What one trial gives: its rows with where it ran and what it touched, or the cause why it failed.
-
-    Random numbers that come from no generator of the trial's own follow from its parameters. A trial that is still in
-    training `until` seconds after its start ends there: {"curve", "batch"} of its beginning.
-    """
-    import numpy
-    import torch
-
-    from lab.engine import arithmetic
-
-    threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
-    seed = int(hashlib.sha256(trial_store.canonical(parameters).encode()).hexdigest()[:8], 16)
-    token = current.set(device)
-    torch.set_num_threads(threads)
-    try:
-        start = time.perf_counter()
-        for sow in (random.seed, numpy.random.seed, torch.manual_seed):
-            sow(seed)
-        with trace.touching(timing=timing, until=start + until) as touched, arithmetic.fast():
-            result = trial(**json.loads(trial_store.canonical(parameters)))
-        seconds = time.perf_counter() - start
-        rows = [_row(row, parameters) for row in _rows(result)]
-        place = {"device": device, "torch": torch.__version__, "threads": threads, "seconds": round(seconds, 4)}
-        seen = {"curve": touched.curve, "batch": touched.batch}
-        made_of = {"kinds": touched.kinds, "data": touched.all_data()}
-        return {"n": len(rows), "columns": trial_store.columns(rows)} | seen | place | made_of
-    except trace.Enough:
-        return {"curve": touched.curve, "batch": touched.batch}
-    except (Exception, SystemExit) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        cause = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno}, in {where.name})"
-        return {"failed": cause, "traceback": traceback.format_exc()}
-    finally:
-        torch.set_num_threads(threads_before)
-        torch.set_default_dtype(dtype_before)
-        current.reset(token)
-
-
-def _traced(code, trial, parameters, **options):
-    """run_trial, failed where it runs a definition of lab that its fingerprint would not notice."""
-    with trace.executed() as found:
-        outcome = run_trial(trial, parameters, **options)
-    known = set(code.parts)
-    for name in outcome.get("kinds", ()):
-        seam, _, kind = name.partition(".")
-        known |= set(fingerprint.code_of(dict.get(trace.SEAMS[seam].kinds, kind)).parts)
-    if outside := sorted(name for name in found - known if not name.startswith(fingerprint.RUNS)):
-        return {"failed": f"runs {', '.join(outside)}, which its fingerprint does not hold"}
-    return outcome
-
-
-def _rows(result):
-    import pandas
-
-    if isinstance(result, pandas.DataFrame):
-        return result.to_dict("records")
-    rows = [result] if isinstance(result, Mapping) else result
-    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise TypeError(f"a trial returns a dict, a list of dicts or a DataFrame, not {result!r}")
-    return rows
-
-
-def _row(row, parameters):
-    row = {name: trial_store.plain(value) for name, value in row.items()}
-    if taken := [name for name in row if name in parameters or name in LABELS]:
-        raise TypeError(f"the table has its own column for {', '.join(taken)}: give the row's value another name")
-    if odd := {name: value for name, value in row.items() if not isinstance(value, (str, int, float, type(None)))}:
-        raise TypeError(f"a row holds numbers, words, True, False and None, not {odd}")
-    return row
-
-
-# Places and engines
-
-
 def _run_here(call, left, deadline):
     for key, point in list(left.items()):
         if time.time() > deadline:
             return
         yield key, call(point)
-
-
-def whereabouts(device, threads):
-    """What must be the same wherever the trials of one sweep run."""
-    import torch
-
-    from lab.engine import arithmetic
-
-    place = available(device)
-    python = ".".join(platform.python_version_tuple()[:2])
-    build = {"device": place, "torch": str(torch.__version__), "python": python}
-    return build | {"arithmetic": arithmetic.digest(place, threads), "code": package_hash()}
-
-
-def package_hash():
-    """The hash of all code of lab."""
-    files = sorted(Path(trace.__file__).parent.rglob("*.py"))
-    return fingerprint.digest(json.dumps([trace.file_hash(path) for path in files]))
-
-
-def whereabouts_of(client, device, threads):
-    """The whereabouts of a cluster. RuntimeError where its workers differ, or run another Python or lab than this."""
-    there = workers.agreed(client, partial(whereabouts, device, threads))
-    if there["python"] != (here := ".".join(platform.python_version_tuple()[:2])):
-        raise RuntimeError(f"the workers run Python {there['python']}, but here it is {here}: use the same")
-    if there["code"] != package_hash():
-        raise RuntimeError("the workers run other code of lab: install the same commit there")
-    return there
 
 
 def _table(points, bodies):
