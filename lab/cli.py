@@ -69,6 +69,7 @@ def run(
     traced: Annotated[bool, typer.Option("--traced", hidden=True)] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
     from lab import terminal
     from lab.engine import batch, runs
     from lab.ledger import summary

@@ -1,10 +1,12 @@
 """One thread for torch, so that numbers repeat; hypothesis without a clock; Ctrl-C ends what tests start."""
 
 import signal
+import sys
 
 import torch
 from hypothesis import settings
 
+sys.modules.setdefault("rfc3987_syntax", None)  # as in `lab run`
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background would ignore
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)

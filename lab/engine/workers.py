@@ -4,7 +4,7 @@ import atexit
 import logging
 import sys
 from concurrent.futures import CancelledError, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from math import inf
 from time import time
@@ -142,6 +142,7 @@ def run(client, call, trial, left, deadline=inf):
     machine go away.
     """
     from dask.distributed import KilledWorker
+    from distributed.client import ClosedClientError
     from distributed.scheduler import NoWorkerError
 
     packed = pack(trial)
@@ -175,7 +176,8 @@ def run(client, call, trial, left, deadline=inf):
         for future in futures:
             future.cancel()
     finally:
-        executor.shutdown(wait=False)
+        with suppress(ClosedClientError):  # it has nothing left to cancel
+            executor.shutdown(wait=False)
 
 
 # What travels: code that the workers have no file of
