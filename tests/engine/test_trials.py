@@ -1,6 +1,6 @@
 """A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials.
 
-Of `lab.engine.device` and `lab.engine.store`.
+Of `lab.engine.device`, `lab.engine.store`, `lab.engine.points` and `lab.engine.running`: a sweep is how they are used.
 """
 
 import math
