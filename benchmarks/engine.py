@@ -1,7 +1,7 @@
 """What the engine adds to trials: a trial that does nothing, and finding recorded ones again.
 
 Written to results/benchmarks. Trials run in this process, each sweep in a store of its own; looking up reads the record
-from its file, as every run does once.
+from its file, as every run does once. Seconds are processor time of one thread.
 """
 
 import tempfile
@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import summary
+import torch
 
 from lab.engine import trials
 from lab.engine.record import File, Record
@@ -46,8 +47,9 @@ def measure(repeats, count, recorded):
     """Long form: name, repeat, seconds (of a trial; of all recorded ones)."""
     with tempfile.TemporaryDirectory() as record:
         write_record(record, recorded)
-        calls = {"an empty trial": partial(sweep, count), "recorded trials": partial(sweep, recorded, record)}
-        table = timing.interleaved(calls, repeats, warmup=1)
+        calls = {("an empty trial",): partial(sweep, count), ("recorded trials",): partial(sweep, recorded, record)}
+        table = timing.seconds_a_call(calls, ["name"], repeats).rename(columns={"seconds_a_call": "seconds"})
+    table = table.drop(columns="wall_seconds_a_call")
     table.loc[table.name == "an empty trial", "seconds"] /= count
     return table
 
@@ -74,6 +76,7 @@ def plot(table):
 
 def main(given=None):
     options = summary.options(__doc__, given, repeats=10, trials=200, recorded=10_000)
+    torch.set_num_threads(1)
     table = measure(options.repeats, options.trials, options.recorded)
     summary.write("engine", options.folder, table, plot, verdicts(table, options.recorded))
 

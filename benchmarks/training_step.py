@@ -4,7 +4,11 @@ Same sizes, data, optimiser (fused AdamW), clipping and precision; no dropout; l
 thread. Else each as it comes: lab's products are `arithmetic.fast`, GPT-2's GELU is a formula of several operations,
 x-transformers has fewer biases. Beside them GPT-2 with lab's products, the products and the fused attention of such a
 step alone, since what uses these kernels is not faster, and one large product, the machine's peak: both `fast` too.
+Last, `train()` beside a plain loop over the same model: what the lab's own loop costs, in processor time.
 """
+
+from functools import partial
+from itertools import product
 
 import pandas as pd
 import summary
@@ -19,14 +23,15 @@ from lab.engine.arithmetic import fast
 from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
-from lab.training import cross_entropy
+from lab.training import TrainConfig, cross_entropy, train
 
 N_LAYERS, CONTEXT, BATCH, VOCABULARY, D_HEAD, PEAK = 4, 128, 8, 256, 32, 2048
+DEEP = 24, 32  # layers and width of a stack of many small parameters
 
 
-def ours(d_model):
+def ours(d_model, n_layers=N_LAYERS):
     config = ModelConfig(
-        vocabulary=VOCABULARY, context=CONTEXT, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // D_HEAD,
+        vocabulary=VOCABULARY, context=CONTEXT, d_model=d_model, n_layers=n_layers, n_heads=d_model // D_HEAD,
         bias=True, position="learned",
     )  # fmt: skip
     model = Transformer(config)
@@ -92,15 +97,44 @@ def kernels(d_model):
     return run
 
 
-def operations(d_model):
+def plain_loop(model, draw, config):
+    """The training that train() does, as one would write it down."""
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=config.betas, weight_decay=config.weight_decay, fused=True)
+    model.train()
+    for i in range(config.steps):
+        tokens, targets = draw(generator, config.batch)
+        loss = cross_entropy(model(tokens), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.param_groups[0]["lr"] = config.rate(i)
+        optimizer.step()
+
+
+def loops(n_layers, d_model, repeats):
+    """Long form like measure(), one row per training of a few steps."""
+    config = TrainConfig(steps=max(2, 512 // d_model), batch=BATCH, warmup=0)
+    calls = {}
+    for loop in (train, plain_loop):
+        (model, _), draw = ours(d_model, n_layers), Code(context=CONTEXT).batch
+        calls[loop.__name__, n_layers, d_model] = faster(partial(loop, model, draw, config))
+    table = timing.seconds_a_call(calls, ["name", "n_layers", "d_model"], repeats)
+    seconds = table.pop("seconds_a_call") / config.steps
+    table["tokens_per_second"] = BATCH * CONTEXT / seconds
+    table["gflop_per_s"] = 1e-9 * operations(d_model, n_layers) / seconds
+    return table.drop(columns="wall_seconds_a_call")
+
+
+def operations(d_model, n_layers=N_LAYERS):
     """Floating-point operations of one step, two a multiply-add, the backward pass twice the forward one."""
     heads = d_model // D_HEAD
     block = cost.block_macs(CONTEXT, d_model, heads, heads, D_HEAD, 4 * d_model, causal=True)
-    return 2 * 3 * BATCH * (N_LAYERS * sum(block.values()) + CONTEXT * d_model * VOCABULARY)
+    return 2 * 3 * BATCH * (n_layers * sum(block.values()) + CONTEXT * d_model * VOCABULARY)
 
 
 def measure(d_model, repeats, tokens, targets):
-    """Long form, one row per step: d_model, name, repeat, tokens_per_second, gflop_per_s."""
+    """Long form, one row per step: n_layers, d_model, name, repeat, tokens_per_second, gflop_per_s."""
     arms = {"lab": ours, "GPT-2": gpt2, "x-transformers": x_transformers}
     calls = {name: step(*arm(d_model), tokens, targets) for name, arm in arms.items()}
     calls["lab"] = faster(calls["lab"])
@@ -112,12 +146,13 @@ def measure(d_model, repeats, tokens, targets):
     peak = table.name == "matrix product"
     table["tokens_per_second"] = (BATCH * CONTEXT / table.seconds).mask(peak)
     table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(peak, 2 * PEAK**3 / table.seconds)
-    table.insert(0, "d_model", d_model)
+    table[["n_layers", "d_model"]] = N_LAYERS, d_model
     return table.drop(columns="seconds")
 
 
 def verdicts(table):
-    for d_model, rows in table.groupby("d_model"):
+    own = table.name.isin(["train", "plain_loop"])
+    for d_model, rows in table[~own].groupby("d_model"):
         speed = rows.pivot(index="repeat", columns="name", values="gflop_per_s")  # the same operations in every arm
         over = {name: statistics.ratio(speed["lab"], speed[name]) for name in speed}
         yield summary.line(f"lab over GPT-2, d {d_model}", over["GPT-2"], at_least=1.3)
@@ -127,12 +162,17 @@ def verdicts(table):
         yield summary.line(f"lab over x-transformers, d {d_model}", over["x-transformers"], at_least=1)
         if d_model == 512:
             yield summary.line(f"share of the peak, d {d_model}", over["matrix product"], at_least=0.6)
+    for (n_layers, d_model), rows in table[own].groupby(["n_layers", "d_model"]):
+        speed = rows.pivot(index="repeat", columns="name", values="tokens_per_second")
+        over = statistics.ratio(speed["train"], speed["plain_loop"])
+        yield summary.line(f"train() over a plain loop, {n_layers} layers of d {d_model}", over, at_least=0.98)
 
 
 def plot(table):
     import matplotlib.pyplot as plt
 
     _, axes = plt.subplots(1, 2)
+    table = table[~table.name.isin(["train", "plain_loop"])]
     for ax, column in zip(axes, ("tokens_per_second", "gflop_per_s"), strict=True):
         for i, (name, rows) in enumerate(table.groupby("name")):
             if rows[column].isna().all():
@@ -148,10 +188,12 @@ def plot(table):
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=12, widths=[64, 128, 256, 512])
+    options = summary.options(__doc__, given, repeats=12, pairs=30, widths=[64, 128, 256, 512])
     torch.set_num_threads(1)
     tokens, targets = Code(context=CONTEXT).validation(BATCH)
-    table = pd.concat([measure(width, options.repeats, tokens, targets) for width in options.widths])
+    parts = [measure(width, options.repeats, tokens, targets) for width in options.widths]
+    parts += [loops(*size, options.pairs) for size in [*product([N_LAYERS], options.widths), DEEP]]
+    table = pd.concat(parts)
     summary.write("training_step", options.folder, table, plot, verdicts(table))
 
 

@@ -22,7 +22,7 @@ def benchmark(monkeypatch):
 @pytest.mark.parametrize(
     "name, sizes, lines",
     [
-        ("training_step", "--widths 32 64 --repeats 2", 9),
+        ("training_step", "--widths 32 64 --repeats 2 --pairs 2", 9),
         ("decoding", "--widths 32 --batches 1 2 --new 3 --repeats 2", 2),
         ("attention_probe", "--width 32 --length 128 --repeats 1", 2),
         ("runner", "--repeats 2 --trials 2 --runs 0", 2),
