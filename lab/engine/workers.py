@@ -21,6 +21,7 @@ QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.in
 # A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
 PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
+GONE = "the cluster went away; finished trials are stored, run again to go on"
 
 
 @contextmanager
@@ -156,7 +157,7 @@ def run(client, call, trial, left, deadline=inf):
         except KilledWorker:
             return None
         except (CancelledError, NoWorkerError):
-            raise ConnectionError("the cluster went away; finished trials are stored, run again to go on") from None
+            raise ConnectionError(GONE) from None
         except Exception as error:  # the call could not be loaded there, or what it returned could not be loaded here
             return {"failed": f"{type(error).__name__}: {error}"}
 
@@ -164,7 +165,7 @@ def run(client, call, trial, left, deadline=inf):
         suspects = []
         longest_first = reversed(work.items())  # as grids grow: nobody is left alone with a long trial at the end
         futures = {executor.submit(task): key for key, task in longest_first}
-        for future in as_completed(futures, timeout=max(1, deadline - time()) if deadline < inf else None):
+        for future in _finished(futures, client, deadline):
             if (result := outcome(future)) is None:
                 suspects.append(futures[future])
             else:
@@ -178,6 +179,22 @@ def run(client, call, trial, left, deadline=inf):
     finally:
         with suppress(ClosedClientError):  # it has nothing left to cancel
             executor.shutdown(wait=False)
+
+
+def _finished(futures, client, deadline):
+    """The futures as they finish. TimeoutError at the deadline, ConnectionError where the client has been closed: a
+    result that was on its way when its scheduler died never arrives."""
+    waiting = set(futures)
+    while waiting:
+        try:
+            for future in as_completed(waiting, timeout=max(1, min(deadline - time(), 5))):
+                waiting.discard(future)
+                yield future
+        except TimeoutError:
+            if client.status in ("closing", "closed"):
+                raise ConnectionError(GONE) from None
+            if time() >= deadline:
+                raise
 
 
 # What travels: code that the workers have no file of

@@ -174,7 +174,7 @@ def test_scheduler_killed_twice_then_workers_of_a_cluster(sweeps, undisturbed):
         try:
             process, before = sweeps.start(cluster=cluster.address), sweeps.stored()
             wait_for(lambda before=before: sweeps.stored() > before)
-            time.sleep(chance.uniform(0, 0.5))
+            time.sleep(chance.uniform(0, 0.2))
             cluster.scheduler.kill()
             _, err = process.communicate(timeout=60)
         finally:
