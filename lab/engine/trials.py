@@ -132,7 +132,7 @@ def sweep(
         if left:
             trial_store.make(folder)
         if not cluster and not sources.traced and min(jobs, len(left)) > 1:
-            client = stack.enter_context(workers.local(jobs))
+            client = stack.enter_context(workers.local(jobs, workers.code_files(trial)))
         report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
         run = partial(run_traced, code) if sources.traced else run_trial
         call = partial(run, device=place["device"], threads=threads)

@@ -13,6 +13,7 @@ from lab import trace
 from lab.engine import fingerprint
 
 _pools = {}  # number of workers -> client
+_files = {}  # number of workers -> {path: hash} of the code that they have been given
 # Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25}  # bytes
@@ -25,16 +26,21 @@ GONE = "the cluster went away; finished trials are stored, run again to go on"
 
 
 @contextmanager
-def local(n_workers):
+def local(n_workers, files=None):
     """A client of `n_workers` worker processes on this machine, which find modules where this process does.
 
     They stay for the next sweep, since starting them takes seconds, and end with this process or with an exception.
+    What they imported they keep: where one of `files` {path: hash} is not what an earlier sweep had, they start anew.
     """
-    if n_workers in _pools and not _ready(n_workers):
+    before = _files.setdefault(n_workers, {})
+    edited = any(before.get(path, now) != now for path, now in (files or {}).items())
+    if n_workers in _pools and (edited or not _ready(n_workers)):
         _close(n_workers)
     if n_workers not in _pools:
         _pools[n_workers] = _start(n_workers)
+        before.clear()
         atexit.register(_close, n_workers)
+    before |= files or {}
     try:
         yield _pools[n_workers]
     except BaseException:
@@ -200,18 +206,33 @@ def _finished(futures, client, deadline):
 # What travels: code that the workers have no file of
 
 
+def foreign_kinds():
+    """(module and name of the seam, kind, variant) of every kind that is registered outside lab."""
+    return [(seam.__module__, name, kind, variant) for name, seam in trace.SEAMS.items()
+            for kind, variant in seam.kinds.items() if variant.__module__.split(".")[0] != "lab"]  # fmt: skip
+
+
+def modules_behind(trial):
+    """Names of the modules that a trial, and the kinds registered outside lab, are defined in, lab's included."""
+    items = (trial, *(variant for *_, variant in foreign_kinds()))
+    return {label.rpartition(".")[0] for item in items for label in fingerprint.code_of(item).parts}
+
+
+def code_files(trial):
+    """{path: hash} of the files of these modules, as they are now."""
+    paths = {path for name in modules_behind(trial) if (path := fingerprint.source_file(name))}
+    return {path: trace.file_hash(path) for path in paths}
+
+
 def pack(trial):
     """The trial, and the kinds that are registered outside lab, as bytes; own modules travel by value."""
     import cloudpickle
 
-    kinds = [(type_.__module__, name, kind, variant) for name, type_ in trace.SEAMS.items()
-             for kind, variant in type_.kinds.items() if variant.__module__.split(".")[0] != "lab"]  # fmt: skip
-    modules = {item.__module__ for item in (trial, *(variant for *_, variant in kinds))}
-    own = [sys.modules[name] for name in modules if travels(name)]
+    own = [sys.modules[name] for name in modules_behind(trial) if name in sys.modules and travels(name)]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((trial, kinds))
+        return cloudpickle.dumps((trial, foreign_kinds()))
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)

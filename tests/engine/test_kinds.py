@@ -74,6 +74,20 @@ def test_an_edited_kind_of_ones_own_is_run_again(beside, tmp_path, apart, jobs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["from mine_2 import half", "    from mine_2 import half"], ids=["above", "inside"])
+def test_workers_do_not_keep_a_helper_that_was_edited(beside, tmp_path, where):
+    """What a trial's module imports, at its top or inside a function, is new in processes that are there already."""
+    trial = f"{where if where[0] == 'f' else ''}\ndef halved(seed):\n{where if where[0] == ' ' else ''}\n"
+    trial += "    return {'half': half(seed)}\n"
+    found, grid = [], {"seed": [2, 4, 6]}
+    for divisor in (2, 4, 2):
+        beside("mine_2", f"def half(x):\n    return x / {divisor}\n")
+        sources = trials.Sources(store=tmp_path / f"store {len(found)}")
+        found.append(trials.sweep(beside("mine", trial).halved, grid, sources=sources, jobs=2).half.tolist())
+    assert found == [[1, 2, 3], [0.5, 1, 1.5], [1, 2, 3]]
+
+
+@pytest.mark.slow
 def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
     """Cells that define a kind, a trial that names it, then the kind changed in its cell: nothing old is seen."""
     cells = f"""
