@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from pieces import close, differs, randn
 
 from lab.models import ModelConfig, Transformer
 from lab.models.mixers import Mixer
@@ -42,18 +43,6 @@ def part(choice, **fields):
 
 def tokens(length=20, batch=2, seed=0):
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def differs(a, b, by=1e-3):
-    assert (a - b).abs().max() > by
 
 
 # All kinds
