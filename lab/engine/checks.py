@@ -70,10 +70,8 @@ def spot_check(used, seconds, cursor, *, device="cpu"):
 
 
 def alarms(findings):
-    """The findings that stand: digits that differ, and numbers of an arm whose other seeds disagree as well."""
-    faults = [each for each in findings if not each.agrees]
-    checked = [each.trial for each in findings]
-    return [each for each in faults if each.part != "all numbers" or len(faults) > 1 or checked.count(each.trial) == 1]
+    """The findings that do not agree with the record."""
+    return [each for each in findings if not each.agrees]
 
 
 def origins(used):
@@ -163,7 +161,6 @@ class Seeds:
         self.arms = {}
         for each in used:
             self.arms.setdefault(self._arm(each), []).append(each)
-        self._spreads = {}
 
     @staticmethod
     def _arm(each):
@@ -177,18 +174,16 @@ class Seeds:
     def spread(self, each):
         """{(row, column): (standard deviation over seeds, degrees of freedom, one item)} of a sweep's numbers.
 
-        Deviations are pooled over the arms of the sweep; one item is the smallest step between its values.
+        Deviations are pooled over the arms of the sweep, without the trial in question, so that one wrong row does not
+        explain itself; one item is the smallest step between values.
         """
-        name = each.trial.__name__
-        if name not in self._spreads:
-            values = {}
-            for arm, members in self.arms.items():
-                if members[0].trial.__name__ == name:
-                    for member in members:
-                        for place, value in numbers(member.body).items():
-                            values.setdefault(place, {}).setdefault(arm, []).append(value)
-            self._spreads[name] = {place: _pooled(groups) for place, groups in values.items()}
-        return self._spreads[name]
+        values = {place: {} for place in numbers(each.body)}
+        for arm, members in self.arms.items():
+            for member in members:
+                if member.trial.__name__ == each.trial.__name__ and member is not each:
+                    for place, value in numbers(member.body).items():
+                        values.setdefault(place, {}).setdefault(arm, []).append(value)
+        return {place: _pooled(groups) for place, groups in values.items()}
 
     def compare(self, each, here):
         """(what disagrees or "", mean difference in standard deviations) of a trial run on another arithmetic."""

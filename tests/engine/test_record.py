@@ -206,6 +206,17 @@ def test_on_another_arithmetic_the_spread_over_seeds_decides(recorded, tmp_path,
         assert {each.parameters["width"] for each in checks.alarms(found) if each.parameters} == {4}
 
 
+def test_on_another_arithmetic_one_row_of_an_arm_is_enough(recorded, tmp_path):
+    file = File(recorded.file.path)
+    (run,) = file.runs
+    file.runs[run]["arithmetic"] = "another"
+    file.trials[3]["columns"]["loss"] += 0.5
+    file.write()
+    _, used = recorded()
+    assert file.trials[3]["parameters"] in [each.parameters for each in checks.alarms(
+        checks.spot_check(used, 20, tmp_path / "cursor"))]  # fmt: skip
+
+
 def test_digits_are_what_two_runs_must_agree_on():
     assert digits(body()) == digits(body(seconds=9.0, run="other"))
     assert digits(body()) != digits(body(value=1.5000000000000002))
