@@ -1,10 +1,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# where there is a folder wheelhouse, all comes from it and nothing from the network
+WHEELS := $(if $(wildcard wheelhouse),--no-index --find-links wheelhouse)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(WHEELS)
 
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: lab setup lint test quicktest jupyter book bench publish format clean
+.PHONY: lab setup wheelhouse lint test quicktest jupyter book bench publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -19,7 +21,12 @@ setup: .venv/.ready  ## only the environment
 	@$(PIP) -e .
 	@echo "[3/3] a check that all is found"
 	-@$(BIN)/lab doctor
+	@mkdir -p .venv/share/jupyter/lab/settings  # a notebook in git changes when it is saved, not by itself
+	@echo '{"@jupyterlab/docmanager-extension:plugin": {"autosave": false}}' > .venv/share/jupyter/lab/settings/overrides.json
 	@touch $@
+
+wheelhouse: setup  ## all packages as files in a folder: `make setup` there needs no network
+	$(BIN)/python -m pip wheel --quiet -c constraints.txt -w wheelhouse . "setuptools>=77"
 
 .venv/.ready-test: .venv/.ready
 	@echo "what the tests need"
@@ -37,16 +44,27 @@ test: lint  ## lint, tests, the smoke run of every notebook
 quicktest: lint  ## lint, and the tests that take seconds
 	@$(PYTEST) -m "not slow"
 
-jupyter: setup  ## JupyterLab on this machine only, with its token
-	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+SPEAK = $(if $(filter command,$(origin LANGUAGE)),$(LANGUAGE),en)
+
+.venv/.ready-zh: .venv/.ready
+	@echo "JupyterLab's own words in Chinese"
+	@$(PIP) -e ".[chinese]"
+	@touch $@
+
+jupyter: setup $(if $(filter zh,$(SPEAK)),.venv/.ready-zh)  ## JupyterLab on this machine only, with its token; LANGUAGE=zh: all in Chinese
+	$(BIN)/python -m lab.commands.translated $(SPEAK)
+	LAB_LANGUAGE=$(SPEAK) $(BIN)/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir=. \
+		$(if $(filter zh,$(SPEAK)),--LabApp.app_settings_dir=$(CURDIR)/lab/languages/jupyterlab-zh) \
+		--LabApp.default_url=/lab/tree/notebooks$(if $(filter en,$(SPEAK)),,/$(SPEAK))
 
 .venv/.ready-book: .venv/.ready
 	@echo "what the book needs"
 	@$(PIP) -e ".[book]"
 	@touch $@
 
-book: .venv/.ready-book  ## the book of all results, opened in the browser
+book: .venv/.ready-book  ## the book of all results in both languages, zipped too, opened in the browser
 	$(BIN)/lab book --open
+	cd results && ../$(BIN)/python -m zipfile -c book.zip book
 
 .venv/.ready-bench: .venv/.ready
 	@echo "what the benchmarks need"
@@ -59,6 +77,7 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	$(BIN)/python benchmarks/attention_probe.py
 	$(BIN)/python benchmarks/runner.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/redraw.py
 	@$(BIN)/python benchmarks/summary.py
 
 publish: setup  ## results/quick anew, and the READMEs' tables from it

@@ -10,6 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from lab import figures
+from lab.language import tr
+
 LEAST = 0.005  # lighter weights are left out of tables
 DOT = "\u00b7"
 
@@ -57,19 +60,23 @@ def _spelt(tokens):
 
 def _along(table, side):
     """The tokens of a table from position 0 on, queries or keys; None where none is known."""
-    known = dict(zip(table[side], table[f"{side}_token"], strict=True))
+    known, other = (
+        dict(zip(table[s], table[f"{s}_token"], strict=True)) for s in (side, "query" if side == "key" else "key")
+    )
+    if all(other.get(place, token) == token for place, token in known.items()):  # the same tokens on both sides
+        known = other | known
     return [known.get(place) for place in range(max(known) + 1)]
 
 
 def draw_map(axis, table):
     """A map with its tokens along both sides, where there is room for them and they can be written."""
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
-    axis.set(xlabel="key", ylabel="query")
+    axis.set(xlabel=tr("key"), ylabel=tr("query"))
     axis.locator_params(integer=True)
     for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
         texts = characters(_along(table, side))
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
-            ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family="monospace")
+            ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family=figures.monospace())
     axis.grid(False)
 
 
@@ -83,22 +90,39 @@ def draw_arcs(axis, table, threshold):
         axis.plot(middle + half * np.cos(angle), np.sqrt(half) * np.sin(angle), color="C0", lw=1, alpha=row.weight)
     for position, word in characters([k if k is not None else q for k, q in zip_longest(keys, queries)]):
         turn = 90 if len(word) > 2 else 0
-        axis.text(position, -0.2, word, ha="center", va="top", fontsize=7, family="monospace", rotation=turn)
+        axis.text(position, -0.2, word, ha="center", va="top", fontsize=7, family=figures.monospace(), rotation=turn)
     axis.set(xlim=(-1, last + 1), ylim=(-1, np.sqrt(last / 2) + 0.3), yticks=[], xticks=[])
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
 
 
-def plot_maps(table):
-    """A panel for each value of the column `panel`, three to a row."""
+def plot_maps(table, names=None):
+    """A panel for each value of the column `panel`, three to a row; `names` maps these to their words."""
     panels = table.groupby("panel", sort=False)
     rows = -(-panels.ngroups // 3)
-    fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(8, 2.8 * rows), squeeze=False)
+    fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(10, 3.9 * rows), squeeze=False)
     for axis in axes.flat[panels.ngroups :]:
         axis.set_visible(False)
     for axis, (name, part) in zip(axes.flat, panels, strict=False):
         draw_map(axis, part)
-        axis.set_title(name)
+        axis.set_title((names or {}).get(name, name))
+
+
+def plot_heads(tokens, maps):
+    """Every head on one text, a row for each layer: maps are tensors (1, h, q, k), tokens as in `characters`."""
+    rows, columns = len(maps), maps[0].shape[1]
+    fig, axes = plt.subplots(
+        rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
+    )
+    texts = characters(tokens)
+    for (i, j), axis in np.ndenumerate(axes):
+        axis.imshow(maps[i][0, j].cpu(), cmap="Blues", vmin=0, vmax=1)
+        axis.set(title=f"{i + 1} . {j + 1}", xticks=[], yticks=[])
+        if len(texts) * columns <= 128:
+            axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
+            axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
+        axis.grid(False)
+    fig.suptitle(tr("Every head, layer . head: rows look, columns are looked at, darker is more"))
 
 
 def plot_arcs(table, threshold=0.2):
@@ -108,6 +132,22 @@ def plot_arcs(table, threshold=0.2):
     for axis, (name, part) in zip(axes.flat, panels, strict=True):
         draw_arcs(axis, part, threshold)
         axis.set_title(name)
+
+
+def _measure(name):
+    """The name of a measure of head_scores in the reader's language; that of another one as it is."""
+    known = {
+        "distance": tr("distance"),
+        "entropy": tr("entropy"),
+        "content": tr("content"),
+        "within 3": tr("within 3"),
+        "first token": tr("first token"),
+        "previous token": tr("previous token"),
+        "induction": tr("induction"),
+        "duplicate": tr("duplicate"),
+        "before the copy": tr("before the copy"),
+    }
+    return known.get(name, name)
 
 
 def plot_scores(table):
@@ -122,8 +162,8 @@ def plot_scores(table):
         axis.imshow(grid, vmin=0, vmax=max(1, np.nanmax(grid, initial=0)), cmap="Blues", origin="lower", aspect="auto")
         for (i, j), value in np.ndenumerate(grid if grid.size <= 24 else np.empty((0, 0))):
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", color="w" if value > 0.6 else "k", fontsize=7)
-        axis.set(xlabel="head", ylabel="layer", xticks=[], yticks=range(len(grid)))
-        axis.set_title(f"{measure}\nuniform: {part.uniform.iloc[0]:.3g}", fontsize=8)
+        axis.set(xlabel=tr("head"), ylabel=tr("layer"), xticks=[], yticks=range(len(grid)))
+        axis.set_title(_measure(measure) + "\n" + tr("uniform: {value:.3g}", value=part.uniform.iloc[0]), fontsize=8)
         axis.grid(False)
 
 
@@ -142,8 +182,95 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
     xs = list(groups.groups)
     intervals = [mean(values) for _, values in groups]
     (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
-    axes.fill_between(
-        xs, [i.low for i in intervals], [i.high for i in intervals], color=line.get_color(), alpha=0.18, lw=0
-    )
+    low, high = np.array([(i.low, i.high) for i in intervals]).T
+    axes.fill_between(xs, low, high, where=np.isfinite(high), color=line.get_color(), alpha=0.18, lw=0)
     axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line
+
+
+def by_arm(axes, table, x, y, arm, names=None, **words):
+    """A line for each value of the column `arm`, as seeds_and_mean draws it, with a legend.
+
+    `names` is a function or a mapping from values to their words; `words` are the title and labels of the axes.
+    """
+    for value, part in table.groupby(arm, sort=False):
+        seeds_and_mean(axes, part, x, y, label=_word(value, names))
+    axes.set(**words)
+    axes.legend()
+
+
+def _word(value, names):
+    """What `names`, a function or a mapping or None, says for a value; the value itself where that is nothing."""
+    return (names if callable(names) else (names or {}).get)(value) or value
+
+
+def forest(axes, table, value, arm, *, bar=(), names=None, **words):
+    """A row for each value of the column `arm`: `value` of each seed as a dot, their mean with its 95 % t interval.
+
+    A line stands at zero, a dashed one at `bar`, the smallest difference that matters (two for a range). `names` and
+    `words` as in by_arm.
+    """
+    from lab.measure.statistics import mean
+
+    groups = table.groupby(arm, sort=False)[value]
+    for row, (_, values) in enumerate(groups):
+        found = mean(values)
+        axes.plot(values, [row + 0.25] * len(values), ".", color="C0", alpha=0.45)
+        axes.plot(found.effect, row, "o", color="C0", ms=6)
+        if np.isfinite(found.high):
+            axes.plot((found.low, found.high), (row, row), color="C0")
+    axes.axvline(0, color="#555555", lw=0.8, zorder=1)
+    for at in np.atleast_1d(bar):
+        axes.axvline(at, **figures.PREDICTION)
+        axes.annotate(tr("bar {at:g}", at=at), (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
+    axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
+    axes.set_yticklabels([_word(name, names) for name in groups.groups])
+    axes.grid(False, axis="y")
+
+
+def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
+    """Every seed as a dot on logarithmic axes, the power of `x` that was fitted as a line, with its 95 % interval.
+
+    `slope` is the predicted power: a dashed line through the middle of the dots. Returns the fitted one, an Interval
+    over seeds (statistics.exponent). Give the axes a legend.
+    """
+    from lab.measure.statistics import exponent
+
+    axes.set(xscale="log", yscale="log")
+    found = exponent(table[x], table[y], table[seed])
+    (dots,) = axes.plot(table[x], table[y], ".", alpha=0.45, color=color)
+    ends = np.array([table[x].min(), table[x].max()])
+
+    def power(of):
+        return np.exp(np.log(table[y]).mean() + of * (np.log(ends) - np.log(table[x]).mean()))
+
+    said = tr("slope {effect:.2f} [{low:.2f}, {high:.2f}]", effect=found.effect, low=found.low, high=found.high)
+    axes.plot(ends, power(found.effect), color=dots.get_color(), label=f"{label}: {said}" if label else said)
+    if slope is not None:
+        axes.plot(ends, power(slope), **figures.PREDICTION, label=tr("predicted slope {slope:g}", slope=slope))
+    return found
+
+
+def marks(axes, levels):
+    """A dashed line with its name at each level, {name: height}."""
+    for name, height in levels.items():
+        axes.axhline(height, **figures.PREDICTION)
+        axes.annotate(name, (1, height), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+
+
+def squares(table, *, value, across, down, names=None, title="", label=""):
+    """A square of colours for each value of the columns `across` and `down`: `value` by the columns y and x, one scale.
+
+    `names` maps values of either column to their words; `label` is that of the colours.
+    """
+    columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
+    size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)
+    fig, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, layout="compressed")
+    for (i, j), ax in np.ndenumerate(axes):
+        part = table[(table[down] == rows[i]) & (table[across] == columns[j])]
+        image = ax.imshow(part.pivot(index="y", columns="x", values=value), "Blues", vmin=0, vmax=table[value].max())
+        ax.set(title=(names or {}).get(columns[j], columns[j]) if i == 0 else "", xticks=[], yticks=[])
+        ax.set_ylabel((names or {}).get(rows[i], rows[i]) if j == 0 else "")
+        ax.grid(False)
+    fig.suptitle(title)
+    fig.colorbar(image, ax=axes, label=label)

@@ -1,7 +1,5 @@
-"""The command `lab`: run, record, list, claims, diff, book, doctor, clean."""
+"""The command `lab`: everything that can be done from a terminal."""
 
-import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -9,53 +7,33 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+from lab.commands import arguments, browse, classroom, machines, new, replicate, student, upkeep, worker
+from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
+from lab.commands.execution import execute
+from lab.language import using
+
+app = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
+app.add_typer(machines.app, name="machines")
+app.add_typer(classroom.app, name="class")
+app.command("list")(browse.lessons)
 
 
-def refuse(error):
-    typer.echo(f"lab: {error}", err=True)
-    raise typer.Exit(2)
-
-
-def assignments(items):
-    """{name: value} of NAME=VALUE, each value as YAML reads it or else as text."""
-    from lab.engine.parameters import Refused, read_yaml
-
-    values = {}
-    for item in items:
-        name, equals, text = item.partition("=")
-        if not equals:
-            raise Refused(f"-p {item!r}: NAME=VALUE is wanted")
-        if name in values:
-            raise Refused(f"-p {item!r}: {name} is given twice; once is allowed")
-        try:
-            values[name] = read_yaml(text) if text else text
-        except ValueError:
-            values[name] = text
-    return values
-
-
-def seconds(text):
-    """The seconds that 90, 30s, 5m or 2h mean. BadParameter for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if not found:
-        raise typer.BadParameter(f"{text!r} is no time: 30s, 5m or 2h are")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+@app.callback()
+def front(context: typer.Context):
+    """Run the notebooks of Transformer Lab and browse what they measured."""
+    if context.invoked_subcommand is None:
+        typer.echo(browse.front())
 
 
 @app.command()
 def run(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises.")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="smoke, quick or full.")] = "quick",
-    jobs: Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    cluster: Annotated[str, typer.Option(help="A Dask scheduler, such as tcp://host:8786.")] = "",
-    parameter: Annotated[
-        list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="A parameter; may be repeated.")
-    ] = None,
+    notebooks: arguments.Notebooks = None,
+    profile: arguments.Profile = "quick",
+    jobs: arguments.Jobs = 0,
+    device: arguments.Device = "auto",
+    cluster: arguments.Cluster = "",
+    parameter: arguments.Parameters = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
     name: Annotated[str | None, typer.Option(help="Of a run in results/runs; else made of its parameters.")] = None,
     results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
@@ -65,81 +43,33 @@ def run(
     again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
     recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
+    language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")] = "en",
     sample: Annotated[Path | None, typer.Option(hidden=True)] = None,
     traced: Annotated[bool, typer.Option("--traced", hidden=True)] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
     sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
-    from lab import terminal
     from lab.engine import batch, runs
-    from lab.ledger import summary
 
     options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
     options |= {"recorded_only": recorded_only, "traced": traced, "sample": sample and sample.resolve()}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
-    folder = runs.project_root() / "results"
     try:
-        if results is not None:
-            folder = place_of(results)
+        folder = place_of(results) if results is not None else runs.project_root() / "results"
         overrides = assignments(parameter or [])
         if not cluster:  # there, each worker is asked
             check_device(device)
-        todo = batch.plan(notebooks or [], profile, folder, overrides, file=file, name=name, under_test=under_test)
-        if cluster:
-            announce(cluster, device)
-        with batch.only_one(folder):
-            failed = terminal.run_all(todo, runs.Options(**options), again)
-            for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
-                if summary.outdated(place):
-                    summary.summarise(place)
-    except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
+    except ValueError as error:
         refuse(error)
-    except OSError as error:
-        typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
-        raise typer.Exit(130) from None
+
+    def plan():
+        told = {"file": file, "name": name, "speak": language, "under_test": under_test}
+        return batch.plan(notebooks or [], profile, folder, overrides, **told)
+
+    with using(language):
+        _, failed = execute(plan, folder, runs.Options(**options), again)
     raise typer.Exit(1 if failed else 0)
-
-
-def place_of(text):
-    """The folder that `--results` names. Refused where it names none."""
-    from lab.engine.parameters import Refused
-
-    if not text.strip() or "\0" in text:
-        raise Refused(f"--results {text!r}: a folder is wanted")
-    return Path(text).expanduser().resolve()
-
-
-def under_test(exercise):
-    """The claims of an exercise as text, which changes when one of them does."""
-    from lab.ledger import claims
-
-    return json.dumps([c.model_dump_json() for c in claims.ledger().values() if c.exercise == exercise])
-
-
-def check_device(wanted):
-    """ValueError for a device that is not there; torch is asked only where it matters."""
-    if wanted not in ("auto", "cpu"):
-        from lab.engine.device import available
-
-        available(wanted)
-
-
-def announce(cluster, device):
-    """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
-    from lab.engine import running, workers
-
-    with workers.connected(cluster) as client:
-        place = running.whereabouts_of(client, device, threads=1)
-        slots, _ = workers.slots(client)
-        typer.echo(
-            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
-            f"{place['device']}; dashboard {client.dashboard_link}",
-            err=True,
-        )
 
 
 @app.command()
@@ -170,23 +100,9 @@ def record(
         refuse(error)
 
 
-@app.command("list")
-def list_exercises():
-    """The exercises, their notebooks, and the profiles in which they are done."""
-    from lab.engine import parameters, runs
-
-    for notebook in parameters.notebooks():
-        done = []
-        for profile in parameters.PROFILES:
-            run = runs.read_run(runs.project_root() / "results" / profile / notebook.stem)
-            if run:
-                done.append(f"{profile} {run['core_seconds'] / 60:.1f} core min")
-        typer.echo(f"{parameters.exercise_of(notebook):5} {notebook.stem:28} {parameters.title_of(notebook)}")
-        typer.echo(f"{'':5} {'':28} results: {', '.join(done) or 'none yet'}")
-
-
 @app.command()
 def claims(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of claims, earlier ones too; none: all.")] = None,
     exercise: Annotated[str, typer.Option(help="Only of this exercise, such as 1.4.")] = "",
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
@@ -202,19 +118,21 @@ def claims(
             raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
         if profile not in parameters.PROFILES:
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
-        by_id = ledger.ledger()
+        by_id, chosen = ledger.ledger(), {ledger.find(name).id for name in ids or []}
         exercises = dict.fromkeys(c.exercise for c in by_id.values())
         if exercise and exercise not in exercises:
             raise parameters.Refused(f"--exercise {exercise!r}: one of {', '.join(exercises)}")
     except ValueError as error:
         refuse(error)
+    except FileNotFoundError:
+        refuse(parameters.ALONE)
     table = summary.collect(project_root() / "results" / profile)
-    table = table[(table.exercise == exercise) | (not exercise)]
+    table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.verdict == verdict) | (not verdict)]
     for row in table.itertuples():
-        interval = "" if row.effect != row.effect else f"  {row.effect:.4g}"
-        interval += "" if row.low != row.low else f" [{row.low:.4g}, {row.high:.4g}]"
-        typer.echo(f"{row.exercise:7}{row.verdict:24}{row.id}{interval}")
+        effect = ledger.effect_of(row)
+        changed = "".join(f" ({word})" for word in (row.confirmed, row.gates) if word)
+        typer.echo(f"{row.exercise:7}{row.verdict:24}{row.id}{effect and f'  {effect}'}{changed}")
         typer.echo(f"{'':31}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
@@ -253,57 +171,9 @@ def book(
         typer.launch(index.as_uri())
 
 
-@app.command()
-def doctor():
-    """Check that the notebooks will find what they need; exit 1 and the remedy where not."""
-    import os
-    import platform
-    from importlib import metadata
-
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-
-    from lab.engine import parameters
-    from lab.engine.runs import project_root
-
-    problems = []
-    typer.echo(f"python     {platform.python_version()}  {sys.executable}")
-    for name in ("torch", "jupyterlab", "papermill", "pandas", "matplotlib", "dask"):
-        typer.echo(f"{name:10} {metadata.version(name)}")
-    try:
-        kernel = KernelSpecManager().get_kernel_spec("python3").argv[0]
-        kernel = sys.executable if kernel in ("python", "python3") else kernel
-        typer.echo(f"kernel     {kernel}")
-        if Path(kernel).parent.resolve() != Path(sys.executable).parent.resolve():
-            problems.append(f"the python3 kernel runs {kernel}, not {sys.executable}: use .venv/bin/jupyter lab")
-    except NoSuchKernel:
-        problems.append("there is no python3 kernel: pip install ipykernel")
-    typer.echo(f"cores      {os.cpu_count()}")
-    typer.echo(f"memory     {parameters.available_memory() / 2**30:.1f} GiB available")
-    root = project_root()
-    typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
-    if not os.access(root / "results", os.W_OK):
-        problems.append(f"{root / 'results'} cannot be written to")
-    for problem in problems:
-        typer.echo(f"problem    {problem}", err=True)
-    raise typer.Exit(1 if problems else 0)
-
-
-@app.command()
-def clean(
-    trials: Annotated[
-        bool, typer.Option("--trials", help="Also forget finished trials: the next run starts anew.")
-    ] = False,
-):
-    """Remove what interrupted and interactive runs left; with --trials the trial store as well."""
-    import shutil
-
-    from lab.engine.runs import project_root
-
-    for name in (".running", "interactive") + ((".trials",) if trials else ()):
-        folder = project_root() / "results" / name
-        if folder.exists():
-            shutil.rmtree(folder)
-            typer.echo(f"removed {folder}")
+COMMANDS = (new.new, student.student, browse.show, replicate.replicate, worker.worker, upkeep.doctor, upkeep.clean)
+for command in COMMANDS:
+    app.command()(command)
 
 
 if __name__ == "__main__":

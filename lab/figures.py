@@ -1,11 +1,20 @@
-"""One look for every figure. Text in figures is English and mathematics; prose around them comes in both languages."""
+"""One look for every figure, and a font for every character."""
 
+import base64
+import html
 import io
+import warnings
+from functools import cache
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from cycler import cycler
+from matplotlib import font_manager
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from lab.language import language, tr
+from lab.shown import display
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -33,30 +42,93 @@ STYLE = {
 }
 
 
+# Fonts with Chinese characters that systems bring, the first that is there is taken.
+CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Micro Hei",
+           "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Heiti SC", "Microsoft YaHei", "SimHei",
+           "Noto Sans CJK JP", "Arial Unicode MS", "Droid Sans Fallback")  # fmt: skip
+
+
+@cache
+def chinese_font():
+    """The name of a font on this system that has Chinese characters, or None."""
+    there = {entry.name for entry in font_manager.fontManager.ttflist}
+    return next((name for name in CHINESE if name in there), None)
+
+
+def style():
+    """Settings of matplotlib for a figure: Chinese characters come from a font that has them, all else from its own."""
+    if font := chinese_font():
+        return STYLE | {"font.family": ["sans-serif", font]}
+    if language() == "zh":
+        say_what_to_install()
+    return STYLE
+
+
+def monospace():
+    """The families of fixed width for tokens, Chinese ones included."""
+    return ["monospace", *filter(None, [chinese_font()])]
+
+
+@cache
+def say_what_to_install():
+    warnings.warn(
+        tr(
+            "no font with Chinese characters was found, so figures show boxes: install Noto Sans CJK (Debian: "
+            "fonts-noto-cjk; Windows and macOS bring one) and remove matplotlib's fontlist-*.json from its cache folder"
+        ),
+        stacklevel=2,
+    )
+    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")  # matplotlib says it of each
+
+
 def draw(plot, table):
-    """The figure that plot(table, subplots) makes in the lab's look; `subplots` is matplotlib's."""
-    with mpl.rc_context(STYLE):
+    """The figure that plot(table) makes in the lab's look."""
+    with mpl.rc_context(style()):
         figures = set(plt.get_fignums())
         plot(table)
         (new,) = set(plt.get_fignums()) - figures
         return plt.figure(new)
 
 
-def save(figure, stem):
-    """Write stem.png and stem.svg; returns the bytes of the PNG."""
+def save(figure, stem, alt="", caption=""):
+    """Write stem.png, with its words in it, and stem.svg; returns the bytes of the PNG."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    picture = png(figure)
+    picture = png(figure, alt, caption)
     stem.with_suffix(".png").write_bytes(picture)
     figure.set_layout_engine("none")  # as laid out for the PNG
-    with mpl.rc_context(STYLE):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+    with mpl.rc_context(style()):
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Description": alt or None})
     return picture
 
 
-def png(figure):
+def png(figure, alt="", caption=""):
     """The figure as the bytes of a PNG with 256 colours: a third of the size of one with all."""
-    drawn, small = io.BytesIO(), io.BytesIO()
-    with mpl.rc_context(STYLE):
+    drawn, small, words = io.BytesIO(), io.BytesIO(), PngInfo()
+    with mpl.rc_context(style()):
         figure.savefig(drawn, format="png")
-    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="PNG")
+    for keyword, text in (("Description", alt), ("Caption", caption)):
+        if text:
+            words.add_itxt(keyword, text)
+    picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture.save(small, format="PNG", pnginfo=words)
     return small.getvalue()
+
+
+def words(path):
+    """(alternative text, caption) that `save` put into a PNG, "" where there is none."""
+    with Image.open(path) as picture:
+        return tuple(picture.text.get(keyword, "") for keyword in ("Description", "Caption"))
+
+
+def show(picture, live=None, *, alt="", caption=""):
+    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run.
+
+    With words it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
+    """
+    encoded, text = base64.b64encode(picture).decode(), alt or "a figure"
+    shown = {"image/png": encoded, "text/plain": text}
+    if alt or caption:
+        below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+        image = f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
+        shown = {"text/html": f'<figure style="margin: 0">{image}{below}</figure>', "text/plain": text}
+    display(shown | (live or {}), raw=True)

@@ -1,6 +1,5 @@
 """What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of guesses."""
 
-import base64
 import json
 import math
 import os
@@ -13,36 +12,68 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython import get_ipython
+from IPython.display import Markdown
 
-from lab import figures
-from lab.engine import checks, fingerprint, parameters, provenance, runs, trials
+from lab import answers, figures, language, states, turn, zoo
+from lab.engine import checks, entry_points, fingerprint, models, parameters, provenance, runs, trials
 from lab.engine.device import available
+from lab.engine.points import on_seeds_from
 from lab.engine.record import Record
-from lab.ledger import claims, rests
+from lab.guesses import Guesses
+from lab.language import tr
+from lab.ledger import cards, claims, rests
+from lab.ledger.judge import compared, judge
+from lab.shown import display
 from lab.tasks.corpus import corpus_hash
+from lab.tasks.pieces import pieces_hash
 
 KEPT = 3  # earlier runs by hand
+OWN = "lab-results"  # the folder of results beside a ledger of one's own
 
 
-def study(exercise, namespace=None):
+def study(exercise="", namespace=None, *, ledger=None):
     """Begin the study of an exercise, such as "1.4", or of a notebook of one's own, with the notebook's globals().
 
-    `study(globals())` names it after its notebook. Declared parameters are checked and converted (what is refused is
-    named with what is allowed) and put back, so that `1e-3`, text in YAML, is a number from here on. Results go to
-    the folder `results`, or to results/interactive; until `finish` they are kept aside and nothing earlier is touched.
+    `study(globals())` names it after its notebook. Declared parameters are checked, converted and put back, so that
+    `1e-3`, text in YAML, is a number from here on. Results go to the folder `results`, or to results/interactive; until
+    `finish` they are kept aside and nothing earlier is touched.
+
+    `ledger` is a file with claims of one's own, beside the notebook or at a path: then results, this machine's trials
+    and one's own record (`record`) go to the folder `lab-results` beside it, where `results` names no other. With a
+    ledger the globals() of whoever calls need not be given. FileNotFoundError where there is no such file.
     """
-    return Study("", exercise) if namespace is None else Study(exercise, namespace)
+    if namespace is None and isinstance(exercise, dict):
+        exercise, namespace = "", exercise
+    if namespace is None:
+        namespace = sys._getframe(2 if sys._getframe(1).f_code.co_name == "__call__" else 1).f_globals
+    return Study(exercise, namespace, ledger)
 
 
 class Study:
-    def __init__(self, exercise, namespace):
+    """An exercise under study, made by `lab.study`: its claims, sweeps, tables, figures and verdicts."""
+
+    def __init__(self, exercise, namespace, ledger=None, notebook=None):
+        entry_points.load()
         place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
-        home = runs.project_root() / (place or "results/interactive")
+        beside = found_beside(ledger) if isinstance(ledger, str | Path) else None
+        shared = runs.project_root() / "results"
+        apart = not place and not beside and shared.exists() and not os.access(shared, os.W_OK)
+        beside_it = (
+            beside.parent if beside else Path.cwd() if apart else None
+        )  # a class shares a folder to be read only
+        home = beside_it / (place or OWN) if beside_it else runs.project_root() / (place or "results/interactive")
         self.options = runs.read_options(home)
-        self.notebook = self.options.notebook or notebook_of(exercise)
+        if (ledger is not None or apart) and not self.options.notebook:
+            kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
+            self.options = self.options.model_copy(update=kept)
+        models.home = self.options.store
+        named = beside.with_suffix(".ipynb") if beside and not exercise else None  # lab new names them alike
+        named = named if named and named.exists() else notebook_of(exercise or (beside.stem if beside else ""))
+        self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
-        self.parameters, usual = parameters_in(namespace, self.notebook)
+        language.use(self.options.language, self.notebook)
+        self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
         self.profile = self.parameters.get("profile", "")
         changed = {name: value for name, value in self.parameters.items() if value != usual[name]}
@@ -50,10 +81,16 @@ class Study:
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
         self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
-        self._keep = 0 if place else KEPT
-        self.ledger = {c.id: c for c in claims.ledger().values() if c.exercise == self.exercise}
-        self.guesses = Guesses(c for c in self.ledger.values() if not c.open)
-        self._verdicts, self._started, self._run, self.used = {}, time.time(), None, []
+        self._keep = 0 if place and ledger is None else KEPT
+        if ledger is None:
+            self.ledger = {c.id: c for c in known_claims() if c.exercise == self.exercise}
+        else:
+            own = claims.own_ledger(beside).values() if beside else ledger
+            self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
+        self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
+        self._started, self._run, self.used = time.time(), None, []
+        self._verdicts, self._rows = {}, {}  # by claim; the rows that were compared
+        self._answers = {}  # a student's, by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
@@ -61,10 +98,10 @@ class Study:
 
     def claims(self):
         """The claims under test and what each predicts; in a live notebook with a form for the reader's guesses."""
-        if self.ledger and not self.options.headless:
+        if self.ledger and not self.options.headless and get_ipython():
             display(self.guesses.form())
-        rows = [(c.id, c.priority, c.claim, c.claim_zh, str(c.prediction or c.expected)) for c in self.ledger.values()]
-        table = pd.DataFrame(rows, columns=["id", "priority", "claim", "论断", "prediction"])
+        rows = [(c.sentence, str(c.prediction or c.expected)) for c in self.ledger.values()]
+        table = pd.DataFrame(rows, columns=[tr("claim"), tr("predicted")])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
@@ -72,21 +109,28 @@ class Study:
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
-        began, options = time.time(), self.options
+        began, options, start = time.time(), self.options, self.options.seeds_from
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
-        table = trials.sweep(
-            trial,
-            grid,
-            sources=self.sources,
-            jobs=jobs or at_once,
-            cluster=None if jobs == 1 else options.cluster or None,
-            threads=threads,
-            device=options.device,
-            timing=timing,
-            progress=Progress(trial.__name__, options.progress),
-            used=self.used,
-        )
+        progress = runs.Progress(trial.__name__, options.progress)
+        try:
+            table = trials.sweep(
+                trial,
+                on_seeds_from(start, trial, grid) if start else grid,
+                sources=self.sources,
+                jobs=jobs or at_once,
+                cluster=None if jobs == 1 else options.cluster or None,
+                threads=threads,
+                device=options.device,
+                timing=timing,
+                progress=progress,
+                used=self.used,
+            )
+        except KeyboardInterrupt:
+            progress.stopped()
+            raise
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
+        if start and "seed" in table:  # a replication's notebook counts its seeds as ever
+            table["seed"] -= start
         return table
 
     @cached_property
@@ -96,7 +140,7 @@ class Study:
         return trials.Sources(
             store=options.store,
             record=Record([] if options.fresh else options.record),
-            data={"corpus": corpus_hash},
+            data={"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash},
             root=runs.project_root(),
             recorded_only=options.recorded_only,
             deadline=options.deadline or math.inf,
@@ -116,41 +160,66 @@ class Study:
         self._seal()
         return pd.read_csv(path)
 
-    def figure(self, stem, frame, plot):
-        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG."""
+    def figure(self, stem, frame, plot, alt="", caption=""):
+        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG.
+
+        `alt`, what the figure shows, is for those who do not see it; `caption` is a sentence under it. Both come
+        through `tr` and are kept in the PNG.
+        """
         figure = figures.draw(plot, self.table(stem, frame))
-        show(figures.save(figure, self.folder / "figures" / stem))
+        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption)
+        figures.show(picture, alt=alt, caption=caption)
         plt.close(figure)
         self._seal()
 
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
 
-        A control is an ipywidget, or an abbreviation such as (low, high, step) or a list of choices.
+        A run keeps the states of the figure beside it, from which the book's page draws it (lab.states). A control
+        is an ipywidget, or an abbreviation such as (low, high, step) or a list of choices.
         """
-        from ipywidgets import interactive
+        figures.show(*turn.play(plot, controls, headless=self.options.headless, most=self._states))
 
-        def drawn(**values):
-            picture = figures.png(figure := figures.draw(lambda _: plot(**values), None))
-            plt.close(figure)
-            return picture
+    def live(self, trial, draw, *, point=None, button="", **controls):
+        """A panel whose button runs the trial at once, without blocking the page, and draws draw(rows).
 
-        panel, live = interactive(lambda **values: show(drawn(**values)), **controls), {}
-        if not self.options.headless:
-            panel.update()
-            live = panel._repr_mimebundle_()
-        show(drawn(**{child.description: child.value for child in panel.children[:-1]}), live)
-
-    def judge(self, claim, measured, *, figure="", table="", note=""):
-        """Judge a claim of this exercise from what was measured; smoke runs are not judged.
-
-        Where the parameters took away an arm that the claim compares, it is `not run at these values`. `measured` and
-        `note` may be functions without arguments, for what cannot be computed then: they are not called.
+        `button` is what it says, or "Train now". `rows` are those of all runs of this panel, newest last; at first
+        none, with their columns. The point is the controls' values, or point(**controls) where it is a function, or
+        those over the dict `point`; what they leave out is as in all of this study's sweeps of the trial, or its
+        default; its `seed` is one that no stored row has. Rows are those of a sweep of the point. They enter no table,
+        verdict or record. Where no widgets run, the figure stands in its first state; the book's page draws what is
+        stored for the values of the controls. Controls are as in `play`.
         """
-        if claim not in self.ledger:
-            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims.yaml"
-            raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
-        about = self.ledger[claim]
+        known, options = self.sources.record.of(trial.__name__, self.notebook.stem), self.options
+        about = {"used": self.used, "known": known, "device": options.device, "headless": options.headless}
+        about |= {"most": self._states}
+        figures.show(*turn.live(trial, draw, controls, point=point, button=button, **about))
+
+    @property
+    def _states(self):
+        """How many states of a figure are kept for the book."""
+        return states.MOST if self.profile != "smoke" else 8
+
+    def say(self, sentence):
+        """Show Markdown that was made from tables, such as tr("Four heads reach {found:.2f}", found=...)."""
+        display(Markdown(sentence))
+
+    def told(self, claim, **sentences):
+        """The sentence that the verdict on a claim chooses, such as supported=tr("..."); "" where none is given for it.
+
+        So no prose says what a table might deny.
+        """
+        return sentences.get(self._verdicts[claim].verdict.replace(" ", "_"), "")
+
+    def judge(self, claim, measured, *, rates=None, figure="", table="", note=""):
+        """Judge a claim of this exercise and show its card; smoke runs are not judged.
+
+        Where the ledger says which rows are compared, `measured` is a table with a row for each seed and arm, and
+        `rates` that of a sweep of learning rates, if a gate asks for it: see ledger.judge. Else it is an Interval or an
+        exact number. Where the parameters took away an arm, it is `not run at these values`. `measured` and `note` may
+        be functions without arguments, for what cannot be computed then: they are not called.
+        """
+        about = self._claim(claim)
         if absent := about.absent(self.parameters):
             verdict = about.unjudged.model_copy(update={"verdict": claims.NOT_RUN, "note": f"without {absent}"})
         else:
@@ -158,46 +227,71 @@ class Study:
                 if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
                     raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
             measured, note = (value() if callable(value) else value for value in (measured, note))
-            verdict = claims.judge(about, measured, figure=figure, table=table or figure, note=note)
+            verdict = judge(about, measured, rates=rates, figure=figure, table=table or figure, note=note)
+            if about.timing:
+                sizes = ", ".join(filter(None, [verdict.sizes, provenance.machine()["machine"]]))
+                verdict = verdict.model_copy(update={"sizes": sizes})
+            if about.arms:
+                self._rows[claim] = compared(about, measured, rates)
         if self.profile == "smoke":
             verdict = verdict.model_copy(update={"verdict": "not judged"})
         self._verdicts[claim] = verdict
-        own = f" ({runs.own_words(self.own)})" if self.own else ""
-        found = "" if verdict.effect != verdict.effect else f": {verdict.effect:.4g}"
-        found += "" if verdict.low != verdict.low else f" [{verdict.low:.4g}, {verdict.high:.4g}], n = {verdict.n}"
-        unit = f" {verdict.unit}" if found else ""
-        display(Markdown(f"**{claim}: {verdict.verdict}**{own}{found}{unit}  \n"
-                         f"predicted: {verdict.threshold}. {verdict.note}"))  # fmt: skip
+        own = runs.own_words(self.own) if self.own else ""
+        display(Markdown(cards.card(about, verdict, own, cards.origin(checks.origins(self._behind(claim))))))
+
+    def answer(self, claim, says="", effect=None):
+        """A student's answer to a claim: holds, fails or undecided, and the effect that was measured.
+
+        Shows whether the lab's run says the same. A notebook that asks for answers is a student's: it finishes without
+        verdicts, and keeps the answers with the guesses.
+        """
+        about, answer = self._claim(claim), {"says": answers.said(says), "effect": effect and float(effect)}
+        self._answers[claim] = answer
+        self.say(answers.told(about, answer, answers.measured(self.notebook.stem).get(claim)))
+
+    def _claim(self, claim):
+        if claim not in self.ledger:
+            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims.yaml"
+            raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
+        return self.ledger[claim]
+
+    def verdict(self, claim):
+        """The Verdict on a claim that was judged."""
+        return self._verdicts[claim]
 
     def finish(self):
         """Write verdicts.csv and run.json, and put the run in its place; returns the table of verdicts.
 
-        Every claim but the open ones is judged; RuntimeError names those that are not.
+        Every claim but the open ones is judged, except in a student's notebook; RuntimeError names those that are not.
         """
+        student = bool(self._answers)
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
-        if missing:
+        if missing and not student:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         findings = self._check()
         origins = checks.origins(self.used)
-        told = checks.told(origins, findings)
-        display(Markdown(told))
+        display(Markdown(told := checks.told(origins, findings)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        if score := self.guesses.score(verdicts):
-            display(Markdown(score))
+        self._hand_in(verdicts)
+        kinds = sorted({name for each in self.used for name in each.body["kinds"]})
         self._run = {
             "status": "done",
             "exercise": self.exercise,
             "profile": self.profile,
             "parameters": {name: value for name, value in self.parameters.items() if name != "results"},
             "own_parameters": self.own,
+            "seeds_from": self.options.seeds_from,
             "corpus": self.corpus_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
+            "guesses": self.guesses.made(),
+            "answers": self._answers,
             "record": origins | {"told": told, "checks": [str(each) for each in findings]},
-            "kinds": {name: fingerprint.kind_hash(name) for name in sorted(self._kinds())},
+            "kinds": {name: fingerprint.kind_hash(name) for name in kinds},
+            "peak_mib": provenance.peak_mib(),
             **self._commit,
             **provenance.machine(),
         }
@@ -206,12 +300,28 @@ class Study:
             runs.put(self.folder, self.final, self._keep)
             runs.clear(self.folder.parent, self.final.name)
             self.folder = self.final
-        display(Markdown(f"Results: `{self.place}`"))
+        display(Markdown(tr("Results: `{place}`", place=self.place)))
         if not verdicts:
             return None
-        words = table[["id", "verdict", "effect", "low", "high", "unit", "n", "threshold", "note"]].style
-        words = words.set_caption(runs.own_words(self.own)) if self.own else words
-        return words.hide(axis="index").format(precision=4, na_rep="").set_properties(**{"text-align": "left"})
+        names = [tr("claim"), tr("verdict"), tr("effect"), tr("predicted")]
+        words = [
+            (self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), v.threshold) for v in verdicts
+        ]
+        shown = pd.DataFrame(words, columns=names).style
+        shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
+        return shown.hide(axis="index").set_properties(**{"text-align": "left"})
+
+    def _hand_in(self, verdicts):
+        """How many guesses were right; the saved notebook keeps them and the answers, for `lab class collect`.
+
+        In a student's notebook only what was answered is told, as the lab's run has it.
+        """
+        known = answers.measured(self.notebook.stem)
+        answered = [name for name, answer in self._answers.items() if answer["says"] and name in known]
+        score = self.guesses.score([known[name] for name in answered] if self._answers else verdicts)
+        if score or answered:
+            kept = {"exercise": self.exercise, "guesses": self.guesses.made(), "answers": self._answers}
+            display(Markdown(score or tr("Your answers are kept.")), metadata={answers.KEPT: kept})
 
     def _check(self):
         """Findings of the spot checks; what rests on a trial that does not come out as recorded is marked so."""
@@ -219,21 +329,46 @@ class Study:
             return []
         cursor = Path(self.options.store) / ".checked" / self.notebook.stem
         findings = checks.spot_check(self.used, self.options.check, cursor, device=available(self.options.device))
-        wrong = {each.trial for each in checks.alarms(findings)}
-        behind = rests.sweeps_behind(self.notebook) if wrong else {}
-        for name, verdict in self._verdicts.items():
-            if wrong & behind.get(name, set()) or "all" in wrong:
+        wrong = {each.key for each in checks.alarms(findings)}
+        for name, verdict in self._verdicts.items() if wrong else ():
+            if "" in wrong or wrong & {each.key for each in self._behind(name)}:
                 note = f"{verdict.verdict} by the record, which a run here does not confirm. {verdict.note}"
                 self._verdicts[name] = verdict.model_copy(update={"verdict": claims.NOT_REPRODUCED, "note": note})
         return findings
 
-    def _kinds(self):
-        return {name for each in self.used for name in each.body["kinds"]}
+    def _behind(self, claim):
+        """The trials that a verdict rests on: all where the notebook, as it is saved, does not judge the claim."""
+        rows = self.ledger[claim].arms is not None
+        known = rests.sweeps_behind(self.notebook, not rows) if self.used and self.notebook.exists() else {}
+        sweeps = known.get(claim, {each.trial.__name__ for each in self.used})
+        mine = [each for each in self.used if each.trial.__name__ in sweeps]
+        return rests.trials_in(self._rows.get(claim, ()), mine) if rows else mine
 
     def _seal(self):
         """run.json of a finished run, whose checksums then hold for what was added to it as well."""
         if self._run:
             runs.write_run(self.folder, self._run)
+
+
+def known_claims():
+    """All claims of the ledger; none where the package is installed without it."""
+    try:
+        return claims.ledger().values()
+    except FileNotFoundError:
+        return ()
+
+
+def found_beside(ledger):
+    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or where the path says.
+
+    So a notebook that moves with its ledger finds it, although it may hold the whole path of where it was made.
+    """
+    session, given = Path(os.environ.get("JPY_SESSION_NAME", "")), Path(ledger).expanduser()
+    folders = [session.parent] * (session.suffix == ".ipynb") + [Path.cwd()]
+    places = [folder / (given.name if given.is_absolute() else given) for folder in folders] + [given]
+    if found := next((path for path in places if path.is_file()), None):
+        return found.resolve()
+    raise FileNotFoundError(f"there is no ledger {ledger}; looked at {', '.join(dict.fromkeys(map(str, places)))}")
 
 
 def notebook_of(exercise):
@@ -244,82 +379,11 @@ def notebook_of(exercise):
     return session if session.suffix == ".ipynb" and session.exists() else Path(f"{exercise or 'notebook'}.ipynb")
 
 
-def parameters_in(namespace, notebook):
-    """The parameters in a notebook's globals(), converted, and those of its profile. Refused where one is not allowed.
-
-    Where the notebook cannot be read, they are its numbers, words and lists.
-    """
-    if not notebook.exists():
-        found = {
-            name: value
-            for name, value in namespace.items()
-            if not name.startswith("_") and name != "In" and isinstance(value, (int, float, str, list))
-        }
-        return found, found
-    declared = set(parameters.read_declared(notebook)) | set(parameters.injected(namespace))
-    declared -= {"results"}  # where to is no part of what
-    values = {name: namespace[name] for name in declared if name in namespace}
-    values = parameters.validate(notebook, values, source="notebook")
-    values.pop("results", None)
-    return values, parameters.of_profile(notebook, values.get("profile", "quick"))
-
-
-def show(picture, live=None):
-    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run."""
-    shown = {"image/png": base64.b64encode(picture).decode(), "text/plain": "a figure"}
-    display(shown | (live or {}), raw=True)
-
-
-class Progress:
-    """Tells how far a sweep is: the runner through a small file, else the reader with a line every few seconds."""
-
-    def __init__(self, name, file=None):
-        self.name, self.file, self.began, self.told = name, file, time.time(), 0.0
-
-    def __call__(self, done, total, workers, left):
-        if self.file:
-            state = {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
-            runs.write_text(self.file, json.dumps(state))
-        elif done == total or time.time() - self.told > 5:
-            self.told = time.time()
-            ahead = f", about {left:.0f} s left" if left else ""
-            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}", file=sys.stderr)
-
-
-MEANS = {"supported": "holds", "proved": "holds", "refuted": "fails", "disproved": "fails", "inconclusive": "undecided"}
-
-
-class Guesses:
-    """One choice a claim: holds, fails or undecided; what is left empty is not scored."""
-
-    def __init__(self, claims):
-        from ipywidgets import Dropdown, Layout
-
-        options = ["", *dict.fromkeys(MEANS.values())]
-        style = {"style": {"description_width": "24em"}, "layout": Layout(width="36em")}
-        self.boxes = {claim.id: Dropdown(options=options, description=claim.id, **style) for claim in claims}
-
-    def form(self):
-        from ipywidgets import HTML, Accordion, VBox
-
-        said = HTML("What will be measured? Guess before you run on; the last cell counts what you got right.")
-        return Accordion([VBox([said, *self.boxes.values()])], titles=("Predict before you run",))
-
-    def score(self, verdicts):
-        """A sentence for a list of verdicts: how many guesses were right, and which were not; "" without guesses."""
-        found = {verdict.id: MEANS.get(verdict.verdict) for verdict in verdicts}
-        made = {name: box.value for name, box in self.boxes.items() if box.value and found.get(name)}
-        if not made:
-            return ""
-        wrong = [f"{name}: {guess}, measured: {found[name]}" for name, guess in made.items() if guess != found[name]]
-        return f"{len(made) - len(wrong)} of {len(made)} guesses were right" + "".join(f"\n* {line}" for line in wrong)
-
-
 class _Callable(ModuleType):
     """So that `lab.study("1.4", globals())` works although this module bears the name of its function."""
 
-    def __call__(self, exercise, namespace=None):
-        return study(exercise, namespace)
+    def __call__(self, exercise="", namespace=None, *, ledger=None):
+        return study(exercise, namespace, ledger=ledger)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -21,6 +21,7 @@ SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
 SEAMS = {}  # name -> seam, the registries of kinds (lab.models.seams)
 
 _running = ContextVar("touched", default=None)
+_listener = ContextVar("listener", default=None)
 _hooked = False
 
 
@@ -40,8 +41,12 @@ class Touched:
     batch: str = ""  # hash of its first batch
     timing: bool = False  # clocks may be read
     until: float = float("inf")  # time.perf_counter() at which a training is left
+    spared: float = 0.0  # seconds that trainings took whose models were kept
 
     def merge(self, other):
+        if not self.curve:
+            self.curve, self.batch = list(other.curve), other.batch
+        self.spared += other.spared
         self.kinds |= other.kinds
         self.data |= other.data
         self.files |= other.files
@@ -57,6 +62,8 @@ def touching(**options):
     """A `Touched` that fills while the block runs; what a block inside touches counts for the one around it too."""
     _hook()
     here, around = Touched(**options), _running.get()
+    if around is not None:
+        here.until = min(here.until, around.until)
     token = _running.set(here)
     try:
         yield here
@@ -88,6 +95,12 @@ def reads(name, digest):
         here.data[name] = digest
 
 
+def replay(touched):
+    """What happens here was done earlier, and touched this."""
+    if (here := _running.get()) is not None:
+        here.merge(touched)
+
+
 def clock(what):
     """Clocks and memory are read here. RuntimeError in a trial whose rows are recorded: they would be a machine's."""
     here = _running.get()
@@ -95,8 +108,23 @@ def clock(what):
         raise RuntimeError(f"{what} measures this machine: sweep it with timing=True, so that it is never recorded")
 
 
-def step(number, loss, batch=()):
-    """Step `number` of a training has the loss (a tensor or number); `batch` are the tensors of that step."""
+@contextmanager
+def watching(listener):
+    """Inside, on this thread, training calls listener(step, steps) at every step, from step 0; it may raise to end it.
+
+    What ends a trial whatever it catches is `Enough`.
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def step(number, loss, batch=(), steps=0):
+    """Step `number` of `steps` of a training has the loss (a tensor or number); `batch` are that step's tensors."""
+    if (listener := _listener.get()) is not None:
+        listener(number, steps)
     here = _running.get()
     if here is None:
         return

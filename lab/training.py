@@ -90,7 +90,7 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
     for step in range(config.steps):
         inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
-        trace.step(step, value, (inputs, targets))
+        trace.step(step, value, (inputs, targets), config.steps)
         optimizer.zero_grad()
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)

@@ -116,3 +116,28 @@ def defined_in_a_cell(source):
 
 def without_times(table):
     return table.drop(columns="seconds")
+
+
+def sink_mass(weights, q_positions, k_positions):
+    """Weight on key 0: (b, h, t)."""
+    return weights[..., 0]
+
+
+def max_weight(weights, q_positions, k_positions):
+    """Largest weight of each row: (b, h, t)."""
+    return weights.amax(-1)
+
+
+def row_sum(weights, q_positions, k_positions):
+    """Sum of each row, 1 unless something is broken: (b, h, t)."""
+    return weights.sum(-1)
+
+
+def local_mass(radius):
+    """Measure: weight on the keys at most `radius` positions away."""
+
+    def measure(weights, q_positions, k_positions):
+        return torch.linalg.vecdot(weights, ((q_positions[:, None] - k_positions).abs() <= radius).to(weights.dtype))
+
+    measure.__name__ = f"local_mass_{radius}"
+    return measure

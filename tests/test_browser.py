@@ -1,5 +1,6 @@
-"""In a real browser (Chromium, where it is installed): the book, and the cheapest notebook in JupyterLab."""
+"""In a real browser (Chromium, where it is installed): the book; in JupyterLab a notebook and a reader's turn."""
 
+import base64
 import contextlib
 import json
 import os
@@ -13,14 +14,19 @@ import time
 import urllib.request
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
+import pandas as pd
 import pytest
 import yaml
+from ipywidgets import IntSlider
+from nbformat.v4 import new_code_cell, new_notebook
 
-from lab import book
-from lab.book import runs
+from lab import book, states, turn
+from lab.book import pages, runs
 from lab.engine import parameters
 from lab.engine.runs import Options, project_root
+from lab.ledger import claims
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -40,11 +46,63 @@ def browser():
 def page(browser):
     """A page that keeps what went wrong on it: failed requests, requests to elsewhere, errors of scripts."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(120_000)  # a busy machine takes its time
     page.trouble = []
     page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
     page.on("requestfailed", lambda request: page.trouble.append(f"{request.failure}: {request.url}"))
     yield page
+    page.close()
+
+
+# "Your turn" in a page
+
+
+def moving(n, base):
+    _, axes = plt.subplots(1, 2)
+    axes[0].bar(["a", "b"], [n, 1])
+    axes[0].set_title(f"n = {n}, base {base}")
+    axes[1].plot([1, 10, 100], [n, base, n * base], "o--", label="y")
+    axes[1].set(xscale="log", title="curve")
+    axes[1].legend()
+
+
+@pytest.fixture
+def turn_page(tmp_path):
+    """A page with a figure of twelve states and the scripts of the book, as `lab run` and `lab book` make them."""
+    shutil.copytree(Path(book.__file__).parent / "static", tmp_path / "static")
+    controls = {"n": IntSlider(value=2, min=1, max=4), "base": [10, 500, 2]}
+    first, shown = turn.play(moving, controls, headless=True)
+    made = pages.turn_html(shown[states.TYPE], base64.b64encode(first).decode())
+    loads = "".join(f'<script src="static/{name}"></script>' for name in ("uplot/uPlot.iife.min.js", "states.js"))
+    styles = "".join(f'<link rel="stylesheet" href="static/{name}">' for name in ("uplot/uPlot.min.css", "book.css"))
+    text = f'<html lang="en"><head><meta charset="utf-8">{styles}{loads}</head><body>{made}</body></html>'
+    (tmp_path / "page.html").write_text(text, "utf-8")
+    return (tmp_path / "page.html").as_uri()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_stored_figure_moves_by_keys_without_python(turn_page, page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(turn_page)
+    canvas = page.locator("figure.turn canvas")
+    canvas.nth(1).wait_for()
+    assert canvas.count() == 2 and not page.locator("figure.turn > img").is_visible()
+    drawn = [canvas.nth(i).screenshot() for i in range(2)]
+    slider = page.get_by_label("n", exact=True)
+    slider.focus()
+    slider.press("ArrowRight")
+    sync_api.expect(page.locator(".panel .title").first).to_have_text("n = 3, base 10")
+    assert all(canvas.nth(i).screenshot() != drawn[i] for i in range(2))
+    page.get_by_label("base", exact=True).select_option("500")
+    sync_api.expect(page.locator("figure.turn .said")).to_have_text("n = 3, base 500. curve")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and page.trouble == []
+
+
+def test_without_scripts_its_first_state_stands(turn_page, browser):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(turn_page)
+    assert page.locator("figure.turn > img").is_visible() and "JupyterLab" in page.locator("figcaption").inner_text()
     page.close()
 
 
@@ -69,28 +127,79 @@ def test_every_page_opens_without_an_error_or_a_network(built, page):
 
 def test_formulas_are_rendered(built, page):
     page.goto((built / "exercises" / f"{FINISHED[0].stem}.html").as_uri())
-    page.wait_for_selector("mjx-container mjx-math")
+    page.wait_for_selector("mjx-container mjx-math", state="attached")
     assert "$" not in page.locator("article p").first.inner_text()
+
+
+def shown(page, kind="claim"):
+    return page.locator(f".{kind}:not([hidden])")
 
 
 def test_the_scoreboard_searches_and_filters(built, page):
     page.goto((built / "scoreboard.html").as_uri())
-    rows = page.locator("table.dataTable tbody tr")
-    rows.first.wait_for()
-    everything = page.locator(".dt-info").inner_text()
-    page.locator(".dt-search input").fill("heads-params-independent")
-    page.wait_for_function("document.querySelectorAll('table.dataTable tbody tr').length === 1")
-    assert "heads-params-independent" in rows.inner_text()
-    page.locator(".dt-search input").fill("")
-    page.locator("table.dataTable thead input").nth(1).press_sequentially("disproved")
-    page.wait_for_function("before => document.querySelector('.dt-info').innerText !== before", arg=everything)
-    assert {"disproved"} == set(page.locator("table.dataTable tbody td:nth-child(2)").all_inner_texts())
+    everything = len(claims.ledger())
+    assert shown(page).count() == everything and page.locator(".shown").inner_text() == f"{everything} / {everything}"
+    page.locator(".filters input").fill("heads-params-independent")
+    assert shown(page).count() == 1 and "heads-params-independent" in shown(page).inner_text()
+    page.locator(".filters input").fill("")
+    page.locator(".filters select[name=verdict]").select_option("disproved")
+    assert {"disproved"} == set(page.locator(".claim:not([hidden]) .verdict").all_inner_texts())
+    assert page.locator(".shown").inner_text() == f"{shown(page).count()} / {everything}"
+    page.goto((built / "scoreboard.html").as_uri() + "?exercise=1.4&kind=trend#heads-redundancy")
+    assert {"1.4"} == {card.get_attribute("data-exercise") for card in shown(page).all()}
+    assert page.locator(".claim:target").get_attribute("id") == "heads-redundancy"
+
+
+def test_errata_and_claims_lead_to_one_another(built, page):
+    page.goto((built / "errata.html").as_uri())
+    erratum = page.locator(".erratum", has=page.locator("a[href*='scoreboard']")).first
+    number = erratum.get_attribute("id")
+    erratum.locator("a[href*='scoreboard']").first.click()
+    page.locator(f".claim:target a[href='errata.html#{number}']").click()
+    assert page.locator(".erratum:target").get_attribute("id") == number
+
+
+def test_chinese_words_are_found(built, page):
+    page.goto((built / "zh" / "search.html").as_uri() + "?q=因果掩码")
+    page.locator("#search-results li a").first.wait_for()
+    assert any("03_causal_mask" in link.get_attribute("href") for link in page.locator("#search-results li a").all())
+
+
+@pytest.mark.parametrize("name", ["index", "scoreboard", "errata", "gallery", "glossary", "exercises/04_head_count"])
+@pytest.mark.parametrize("place", ["", "zh/"])
+def test_a_page_fits_a_telephone_and_asks_in_one_place(built, page, place, name):
+    path = built / f"{place}{name}.html"
+    if not path.exists():
+        pytest.skip(f"{name} has not run here")
+    for width in (390, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(".search-button:visible, .search-button-field:visible, form.bd-search:visible").count() <= 1
+        assert page.locator("article img:not([alt]), article img[alt='']").count() == 0
+        names = page.locator("summary").evaluate_all("all => all.map(s => s.getAttribute('aria-label') ?? s.innerText)")
+        assert all(name.strip() for name in names)
+
+
+def test_code_is_folded_figures_open_large_and_tables_sort(built, page):
+    page.goto((built / "exercises" / f"{FINISHED[0].stem}.html").as_uri())
+    assert page.locator("article .cell_input pre:visible").count() == 0
+    page.locator(".cell_output img").first.click()
+    page.locator("dialog.large img").wait_for()
+    page.locator("dialog.large").click()
+    assert page.locator("dialog.large").count() == 0
+    page.goto((built / "matters.html").as_uri())
+    head = page.locator("table.lab th", has_text="effect in sd")
+    head.click()
+    column = head.evaluate("head => head.cellIndex")
+    values = [float(text) for text in page.locator(f"table.lab td:nth-child({column + 1})").all_inner_texts()]
+    assert values == sorted(values) and head.get_attribute("aria-sort") == "ascending"
 
 
 def test_a_figure_opens_its_table(built, page):
     page.goto((built / "gallery.html").as_uri())
     page.locator("article .sd-card").first.click()
-    run = FINISHED[0]
+    run = runs.in_order(FINISHED)[0]
     assert re.search(rf"tables/{run.stem}.html#[\w-]+$", page.url)
     section = page.locator(f"section#{page.url.split('#')[1]}")
     section.locator("img").wait_for()
@@ -104,7 +213,9 @@ def test_the_book_turns_dark_and_speaks_chinese(built, page):
     light = page.evaluate(colour)
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     assert page.evaluate(colour) != light
-    page.locator("article a", has_text="中文").first.click()
+    page.goto((built / "glossary.html").as_uri())
+    page.locator("a.language").click()
+    assert page.url == (built / "zh" / "glossary.html").as_uri()
     assert re.search("[\u4e00-\u9fff]", page.locator("article h1").inner_text())
 
 
@@ -151,26 +262,39 @@ def at_smoke_sizes(notebook, results):
 CELLS = "window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code')"
 
 
-def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterlab, page):
-    notebook = parameters.notebook_of("1.6")
-    address, folder = jupyterlab
-    nbformat.write(at_smoke_sizes(notebook, folder), folder / notebook.name)
-    page.goto(f"{address}/lab/tree/{notebook.name}?reset&token=test")
-    page.wait_for_function(
-        "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=90_000
-    )
+def run_all(page, address, name):
+    """Open a notebook in JupyterLab and run its cells; the outputs, none of them an error."""
+    page.goto(f"{address}/lab/tree/{name}?reset&token=test")
+    page.wait_for_function("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'")
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
     done, failed = "c => c.model.executionCount", "c => c.model.outputs.toJSON().some(o => o.output_type === 'error')"
     page.wait_for_function(f"{CELLS}.every({done}) || {CELLS}.some({failed})", timeout=240_000)
     outputs = json.loads(page.evaluate(f"JSON.stringify({CELLS}.flatMap(c => c.model.outputs.toJSON()))"))
     assert [output["evalue"] for output in outputs if output["output_type"] == "error"] == []
-    assert any("image/png" in output.get("data", {}) for output in outputs)
-    page.evaluate("""() => {
+    return outputs
+
+
+def scroll_to(page, words):
+    """Bring the cell whose source has these words onto the page, so that its widgets are there."""
+    page.evaluate("""words => {
         const content = window.jupyterapp.shell.currentWidget.content
-        const i = content.widgets.findIndex(c => c.model.sharedModel.source.includes('study.play'))
+        const i = content.widgets.findIndex(c => c.model.sharedModel.source.includes(words))
         content.activeCellIndex = i
         content.scrollToItem(i)
-    }""")
+    }""", words)  # fmt: skip
+
+
+def shut_down(page):
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterlab, page):
+    notebook = parameters.notebook_of("1.6")
+    address, folder = jupyterlab
+    nbformat.write(at_smoke_sizes(notebook, folder), folder / notebook.name)
+    outputs = run_all(page, address, notebook.name)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    scroll_to(page, "study.play")
     picture = page.locator(".widget-interact img").first
     picture.wait_for(timeout=20_000)
     before = picture.get_attribute("src")
@@ -185,4 +309,84 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterla
             )  # fmt: skip
             break
     assert page.locator(".widget-interact img").first.get_attribute("src") != before
-    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    shut_down(page)
+
+
+TURN = [
+    "results: str = {results!r}",
+    """
+import matplotlib.pyplot as plt
+import torch
+
+import lab
+from lab.models import ModelConfig, Transformer
+from lab.tasks.sequences import Lookup, accuracy
+from lab.training import TrainConfig, fit
+
+study = lab.study(globals())
+""",
+    """
+def lookup(n_heads, steps, seed):
+    task = Lookup(offsets=(1, 3), length=12)
+    sizes = {"vocabulary": task.vocabulary, "context": task.length, "d_out": task.d_out, "d_model": 32, "n_layers": 1}
+    kinds = {"ffn": "none", "position": "learned", "initialization": {"kind": "fan-in", "embedding": 0.1}}
+    model = Transformer(ModelConfig(n_heads=n_heads, **kinds, **sizes), seed=seed)
+    fit(model, task, TrainConfig(steps=steps, learning_rate=5e-3, warmup=20), seed=seed)
+    tokens, targets = task.batch(torch.Generator().manual_seed(10**6), 256)
+    with torch.no_grad():
+        return {"accuracy": accuracy(model(tokens), targets)}
+
+
+grid = {"n_heads": [1, 2], "steps": [200], "seed": [0, 1]}
+stored = study.table("stored", study.sweep(lookup, grid))
+stored.to_csv("stored.csv")
+""",
+    """
+def draw(rows):
+    rows.to_csv("drawn.csv")
+    _, ax = plt.subplots()
+    ax.plot(stored.n_heads, stored.accuracy, "o")
+    ax.plot(rows.n_heads, rows.accuracy, "*", ms=14)
+
+
+study.live(lookup, draw, n_heads=[1, 2, 4], steps=[200, 10**6])
+""",
+]
+
+
+def test_a_reader_trains_cancels_and_trains_again(jupyterlab, page):
+    """Two lookups at once: two heads do them without an error whatever the seed; one without an FFN cannot."""
+    address, folder = jupyterlab
+    cells = [new_code_cell(source.strip("\n")) for source in TURN]
+    cells[0].source = cells[0].source.format(results=str(folder))
+    cells[0].metadata["tags"] = ["parameters"]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), folder / "turn.ipynb")
+    run_all(page, address, "turn.ipynb")
+    scroll_to(page, "study.live")
+    panel = page.locator(".lab-turn")
+    train, cancel = (panel.locator("button", has_text=words) for words in ("Train now", "Cancel"))
+    heads, steps = (panel.locator("select").nth(i) for i in range(2))
+    train.wait_for()
+    before = panel.locator("img").get_attribute("src")
+
+    heads.select_option("4")
+    steps.select_option("1000000")
+    train.click()
+    panel.get_by_text(re.compile(r"step \d+ of 1000000, [\d.]+ s left")).wait_for()
+    sync_api.expect(train).to_be_disabled()
+    cancel.click()
+    panel.get_by_text("cancelled", exact=True).wait_for()
+    sync_api.expect(train).to_be_enabled()
+    assert panel.locator("img").get_attribute("src") == before and pd.read_csv(folder / "drawn.csv").empty
+
+    heads.select_option("2")
+    steps.select_option("200")
+    train.click()
+    panel.get_by_text(re.compile(r"n_heads 2, steps 200, seed 3: [\d.]+ s")).wait_for()
+    sync_api.expect(panel.locator("img")).not_to_have_attribute("src", before)
+    stored, (drawn,) = (pd.read_csv(folder / "stored.csv"), pd.read_csv(folder / "drawn.csv").to_dict("records"))
+    assert set(stored.n_heads) == {1, 2} and (drawn["n_heads"], drawn["steps"], drawn["seed"]) == (2, 200, 3)
+    one, two = (stored.accuracy[stored.n_heads == count] for count in (1, 2))
+    assert two.min() <= drawn["accuracy"] <= two.max() and one.max() < 0.9
+    shut_down(page)

@@ -1,17 +1,23 @@
 """Pictures of attention say what their tables hold.
 
-Of `lab.figures`.
+Of `lab.charts` and `lab.figures`.
 """
 
+import ast
+import inspect
 import math
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from matplotlib.text import Text
 from pieces import random_maps
+from scipy import stats
 
-from lab import charts, figures
+from lab import charts, figures, language
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe
 from lab.measure.heads import head_scores
@@ -65,6 +71,67 @@ def test_axes_and_arcs_name_a_character_once():
     charts.draw_map(plain, charts.long_map([3, 1, 2, 0], np.eye(4)))
     assert "\u00b7" not in [text.get_text() for text in plain.xaxis.get_ticklabels()], "numbers that are no letters"
     plt.close(figure)
+
+
+def test_charts_say_their_words_in_the_readers_language():
+    weights = random_maps(1, 2, 4)
+    table = head_scores([weights], torch.ones(1, 4, dtype=torch.bool), patterns.copying(2, 2))
+    with language.using("zh"):
+        figure = figures.draw(charts.plot_scores, table)
+        said = {text.get_text() for text in figure.findobj(Text)}
+        plt.close(figure)
+        figure = figures.draw(charts.plot_maps, charts.long_map([1, 2, 3, 4], weights[0, 0].numpy(), panel="x"))
+        said |= {text.get_text() for text in figure.findobj(Text)}
+        plt.close(figure)
+    assert {"查询", "键", "头", "层"} <= said and any(text.startswith("前一词元\n均匀时：") for text in said)
+    assert [text for text in said if re.search("[A-Za-z]{2,}", text)] == []
+
+
+def test_a_forest_has_each_seed_its_mean_and_interval_and_the_bar():
+    table = pd.DataFrame({"arm": ["a"] * 3 + ["b"], "gain": [1.0, 2.0, 3.0, -1.0]})
+    _, axes = plt.subplots()
+    charts.forest(axes, table, "gain", "arm", bar=(-0.5, 0.5), names={"a": "first"}, xlabel="gain")
+    drawn = [tuple(np.atleast_1d(line.get_xdata())) for line in axes.lines]
+    half = stats.t.ppf(0.975, 2) / 3**0.5
+    assert drawn[:2] == [(1, 2, 3), (2,)] and drawn[2] == pytest.approx((2 - half, 2 + half))
+    assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "one seed alone has no interval"
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["first", "b"]
+    assert [text.get_text() for text in axes.texts] == ["bar -0.5", "bar 0.5"] and axes.get_xlabel() == "gain"
+    low, high = axes.get_ylim()
+    assert low > high, "the first arm stands on top"
+    plt.close("all")
+
+
+def test_a_fitted_line_has_the_power_and_its_interval_over_seeds_beside_the_predicted_one():
+    table = pd.DataFrame([(x, s, 3 * x ** (1.5 + s / 10)) for s in (-1, 0, 1) for x in (4, 8, 16)], columns=[*"xsy"])
+    _, axes = plt.subplots()
+    found = charts.fit_line(axes, table, "x", "y", slope=2, seed="s", label="mine")
+    assert (found.effect, found.n) == (pytest.approx(1.5), 3) and found.high - 1.5 == pytest.approx(0.2484, abs=1e-4)
+    dots, fitted, predicted = axes.lines
+    assert len(dots.get_xdata()) == 9
+    for line, power in ((fitted, 1.5), (predicted, 2)):
+        (x0, x1), (y0, y1) = line.get_xdata(), line.get_ydata()
+        assert math.log(y1 / y0) / math.log(x1 / x0) == pytest.approx(power)
+        assert math.sqrt(y0 * y1) == pytest.approx(3 * 8**1.5), "through the middle of the dots"
+    assert fitted.get_label() == "mine: slope 1.50 [1.25, 1.75]" and predicted.get_label() == "predicted slope 2"
+    plt.close("all")
+
+
+WORDS = {"xlabel", "ylabel", "title", "label", "set_title", "set_xlabel", "set_ylabel", "suptitle", "text", "annotate"}
+
+
+@pytest.mark.parametrize("module", [charts, figures], ids=lambda module: module.__name__)
+def test_no_word_is_drawn_but_by_way_of_the_translation(module):
+    """Of the arguments that matplotlib writes, none holds a literal with letters outside of a call of `tr`."""
+    for call in (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)):
+        written = [each.value for each in call.keywords if each.arg in WORDS]
+        written += call.args if getattr(call.func, "attr", "") in WORDS else []
+        while written:
+            node = written.pop()
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "tr"):
+                text = getattr(node, "value", None)
+                assert not (isinstance(text, str) and re.search("[A-Za-z]{2,}", text)), f"line {call.lineno}: {text!r}"
+                written += ast.iter_child_nodes(node)
 
 
 def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path):

@@ -1,22 +1,32 @@
 """The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace.
 
-Of `lab.terminal`.
+Of `lab.commands.terminal`, `lab.commands.arguments`, `lab.commands.execution`, `lab.commands.upkeep` and
+`lab.commands.worker`.
 """
 
+import errno
+import io
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
+from rich.console import Console
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from lab import cli
 from lab.cli import app
+from lab.commands import terminal, upkeep
+from lab.commands.execution import mended
 from lab.engine import batch, parameters
-from lab.engine.runs import project_root
+from lab.engine.runs import Progress, project_root
 from lab.ledger import summary
 from lab.ledger.claims import VERDICTS, ledger
 
@@ -98,6 +108,7 @@ def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
             "01_works",
             "03_works",
             "README.md",
+            "README.zh.md",
             "claims.csv",
         ]
 
@@ -152,7 +163,7 @@ def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lab.terminal.run_all", interrupted)
+    monkeypatch.setattr("lab.commands.terminal.run_all", interrupted)
     result = lab("run", "--results", place)
     assert result.exit_code == 130 and "the same command goes on" in result.output
     with FileLock(project_root() / place / ".lock", timeout=0):
@@ -173,13 +184,6 @@ def test_what_is_no_time_is_refused(place, jobs):
         assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
 
 
-def test_list_names_every_exercise():
-    result = lab("list")
-    assert result.exit_code == 0
-    for stem in NAMES:
-        assert stem in result.output and f"1.{int(stem[:2])}" in result.output
-
-
 def test_claims_are_listed_and_chosen():
     everything, by_id = lab("claims"), ledger()
     waiting = "pending" in set(summary.collect(project_root() / "results" / "quick").verdict)
@@ -193,6 +197,15 @@ def test_claims_are_listed_and_chosen():
     assert shown & set(by_id) == set(mine)
     pending = lab("claims", "--exercise", "1.4", "--verdict", "pending")
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
+
+
+def test_a_claim_is_listed_by_its_earlier_id(monkeypatch):
+    renamed = ledger()["heads-reshape"].model_copy(update={"was": ["heads-of-old"]})
+    monkeypatch.setattr("lab.ledger.claims.ledger", lambda path=None: ledger() | {renamed.id: renamed})
+    shown = lab("claims", "heads-of-old")
+    assert shown.exit_code == 0 and "heads-reshape" in shown.output and shown.output.endswith("1 claims: 1 disproved\n")
+    unknown = lab("claims", "heads-reshapd")
+    assert unknown.exit_code == 2 and "heads-reshape" in unknown.output
 
 
 @pytest.mark.parametrize("arguments, named", [
@@ -222,6 +235,20 @@ def test_clean_removes_what_interrupted_runs_left_and_the_trials_only_when_asked
     assert [p.name for p in (tmp_path / "results").iterdir()] == ["quick"]
 
 
+def test_clean_keeps_the_newest_trials_of_a_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
+    store = tmp_path / "results" / ".trials"
+    for age, name in enumerate(("a/new.json", "models/middle.safetensors", "b/old.json")):
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_bytes(b"x" * 1000)
+        os.utime(store / name, (1000 - age, 1000 - age))
+    assert "removed 1 files" in lab("clean", "--keep", "2kB").output
+    assert sorted(p.name for p in store.glob("*/*")) == ["middle.safetensors", "new.json"]
+    assert "removed 0 files" in lab("clean", "--keep", "2 GB").output
+    for wrong in (["--keep", "much"], ["--keep", "2GB", "--trials"]):
+        assert lab("clean", *wrong).exit_code == 2 and len(list(store.glob("*/*"))) == 2
+
+
 def test_help_is_quick_and_loads_no_torch():
     code = "import json, sys\nfrom lab.cli import app\ntry: app()\nfinally: json.dump(list(sys.modules), sys.stderr)"
     for arguments, word in (["--help"], "run"), (["run", "--help"], "--profile"):
@@ -230,6 +257,113 @@ def test_help_is_quick_and_loads_no_torch():
         assert not {"torch", "pandas", "matplotlib", "numpy"} & set(json.loads(done.stderr))
 
 
-def test_no_command_at_all_shows_the_help():
+def test_no_command_at_all_says_the_five_things_that_one_can_do():
     result = lab()
-    assert "Usage" in result.output and "claims" in result.output
+    shown = re.findall(r"^  lab (\w+)", result.output, re.MULTILINE)
+    assert result.exit_code == 0 and len(shown) == 5
+    assert set(shown) <= set(get_command(app).commands) and "lab list" in result.output
+
+
+def test_a_worker_has_the_settings_of_workers_here():
+    """In a process with them Dask's own configuration says what lab.engine.workers says."""
+    from lab.commands import worker
+    from lab.engine import workers
+
+    asked = f"[os.environ['MALLOC_TRIM_THRESHOLD_'], *[config.get(name) for name in {list(workers.QUIET)}]]"
+    script = f"import os, json, distributed; from dask import config; print(json.dumps({asked}))"
+    environment = os.environ | worker.settings("1")
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == [str(2**30), *workers.QUIET.values()]
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (
+        worker.command("tcp://a:1", 3)[1:]
+        == "-m dask worker tcp://a:1 --nthreads 1 --memory-limit 0 --nworkers 3".split()
+    )
+    assert worker.command("tcp://a:1", gpu="1")[-4:] == ["--nworkers", "1", "--resources", "GPU=1"]
+
+
+# What is shown while one waits, and at the end
+
+
+def shown_by(board, width):
+    console = Console(width=width, height=12, file=io.StringIO(), force_terminal=True)
+    console.print(board.table())
+    return [line.rstrip() for line in re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).splitlines()]
+
+
+def test_the_table_of_all_notebooks_wraps_nowhere_and_keeps_in_sight_what_runs(tmp_path):
+    todo = [batch.Job(path, "quick", {}, tmp_path) for path in parameters.notebooks()]
+    board = terminal.Board(Console(file=io.StringIO(), height=12), todo)
+    board.say(todo[0], "done in 3 s", "[1/2] done in 3 s")
+    assert board.console.file.getvalue() == "[1/2] done in 3 s\n", "a plain line where there is no terminal"
+    sweep = {"sweep": "language_model", "done": 12, "total": 480, "workers": 2, "left": 3600.0}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    with board.running(todo[15], tmp_path / "sweep.json") as hear:
+        hear(cell=7, cells=58)
+        lines = shown_by(board, 80)
+        assert len(lines) == 10 and all(len(line) <= 80 for line in lines)
+        assert any("cell 7/58" in line and "12/480 trials" in line and "3600 s left" in line for line in lines)
+        assert all(len(line) <= 40 for line in shown_by(board, 40))
+
+
+def test_at_the_end_it_says_where_what_changed_and_what_to_open(monkeypatch):
+    job = batch.Job(parameters.notebook_of("1.4"), "quick", {}, project_root() / "results")
+    monkeypatch.setattr(terminal, "changed", lambda folder: ["heads-32-hurt: inconclusive → refuted"])
+    first, *others = terminal.at_the_end([job])
+    assert first == "Results: results/quick" and others[-1] == "To look at it: lab show 04_head_count"
+    assert "  heads-32-hurt: inconclusive → refuted" in others
+    assert list(terminal.at_the_end([])) == []
+
+
+def test_what_changed_is_told_by_verdict():
+    folder = project_root() / "results" / "quick" / "04_head_count"
+    assert all(re.fullmatch(r"[\w-]+: [\w ]+ → [\w ]+", line) for line in terminal.changed(folder))
+    assert terminal.changed(Path("/nonsuch")) == []
+
+
+def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
+    from IPython import display
+
+    drawn = []
+    handle = SimpleNamespace(update=lambda shown: drawn.append(shown.data))
+    monkeypatch.setattr(display, "display", lambda shown, display_id: drawn.append(shown.data) or handle)
+    monkeypatch.setattr("lab.engine.runs.in_notebook", lambda: True)
+    progress = Progress("trial")
+    for done in (3, 4, 5):
+        progress(done, 5, 1, 7.0)
+    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. about 7 s left' in drawn[0]
+    assert "3 known, 1 run here" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
+    progress.stopped()
+    assert "Stopped: what is finished is kept" in drawn[-1]
+    whole = Progress("trial")
+    whole(5, 5, 1, 0.0)
+    whole.stopped()
+    assert len(drawn) == 4, "where all is known, nothing is shown"
+
+
+# After a mistake
+
+
+def test_doctor_names_what_would_stop_a_run_with_what_mends_it(monkeypatch):
+    for code, said in ((-4, "cannot run on this processor (signal 4"), (1, "torch cannot be imported (OSError: x)")):
+        done = SimpleNamespace(returncode=code, stderr="Traceback\nOSError: x\n")
+        monkeypatch.setattr("subprocess.run", lambda *_, done=done, **__: done)
+        assert said in next(upkeep.broken())
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stderr=""))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3e6))
+    assert [line.endswith("lab clean --keep 500MB") for line in upkeep.broken()] == [True]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1")
+    told = "\n".join(upkeep.unlike())
+    assert "pip install -e '.[pretrained]'" in told and "networkx 0.1 is not the tested 3.6.1" in told
+
+
+def test_a_full_disk_and_a_folder_to_be_read_only_say_what_to_do():
+    assert "lab clean" in mended(OSError(errno.ENOSPC, "No space left on device"))
+    assert "--results" in mended(OSError(errno.EROFS, "Read-only file system")) and mended(OSError(2, "gone")) == ""
+
+
+def test_the_store_of_any_folder_of_results_can_be_capped(tmp_path):
+    (tmp_path / ".trials" / "a").mkdir(parents=True)
+    (tmp_path / ".trials" / "a" / "x.json").write_bytes(b"x" * 1000)
+    assert "removed 1 files" in lab("clean", "--keep", "1B", "--results", tmp_path).output

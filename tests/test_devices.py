@@ -8,6 +8,7 @@ import importlib
 import math
 import pkgutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,7 +99,10 @@ def test_an_encoder_and_decoder_run():
 
 # Tasks and training
 
-OPTIONS = {"Blocks": {"vocabulary": 32}, "Few": {"task": Sort(), "samples": 8}}  # those without a default
+OPTIONS = {  # those without a default, and a text that is read soon
+    "Blocks": {"vocabulary": 32}, "Few": {"task": Sort(), "samples": 8},
+    "Pieces": {"vocabulary": 256, "path": str(Path(lab.tasks.__file__).parent)},
+}  # fmt: skip
 
 
 def each_task():

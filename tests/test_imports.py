@@ -1,6 +1,10 @@
 """`lab` imports in one direction, and nothing happens at import."""
 
 import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -10,18 +14,57 @@ import lab
 ROOT = Path(lab.__file__).parent
 # What the files of each part may import of lab besides themselves and `lab.trace`, to which everyone reports.
 ALLOWED = {
+    "__init__": set(),
+    "trace": set(),
     "models": set(),
     "tasks": set(),
     "measure": set(),
     "training": set(),
-    "engine": set(),
-    "ledger": {"engine"},
-    "figures": set(),
-    "charts": {"figures", "measure"},
+    "language": set(),
+    "names": set(),
+    "shown": set(),
+    "engine": {"language"},
+    "ledger": {"engine", "language", "measure", "figures", "names"},
+    "figures": {"language", "shown"},
+    "charts": {"figures", "measure", "language"},
+    "guesses": {"language"},
+    "answers": {"guesses", "language", "names", "engine", "ledger"},
     "pretrained": {"models"},
-    "recipes": {"models", "tasks", "training", "measure", "engine"},
+    "recipes": {"models", "tasks", "training", "measure", "engine", "names"},
+    "zoo": {"models", "tasks", "training", "engine"},
+    "states": set(),
+    "turn": {"figures", "language", "engine", "states"},
+    "study": {
+        "answers",
+        "figures",
+        "guesses",
+        "language",
+        "shown",
+        "states",
+        "turn",
+        "zoo",
+        "tasks",
+        "engine",
+        "ledger",
+    },
+    "compare": {
+        "study",
+        "recipes",
+        "charts",
+        "figures",
+        "language",
+        "names",
+        "models",
+        "training",
+        "measure",
+        "engine",
+        "ledger",
+    },  # fmt: skip
+    "book": {"charts", "figures", "language", "models", "engine", "ledger", "states"},
+    "commands": {"answers", "language", "figures", "engine", "ledger"},
+    "cli": {"commands", "book", "engine", "language", "ledger"},
 }
-FILES = sorted(path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0].removesuffix(".py") in ALLOWED)
+FILES = sorted(ROOT.rglob("*.py"))
 
 
 def imported(path):
@@ -41,3 +84,32 @@ def imported(path):
 def test_imports_point_one_way(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")
     assert set(imported(path)) <= ALLOWED[part] | {part, "trace"}
+
+
+def from_elsewhere(path):
+    """(package, whether a function imports it) of every import of a file that is neither of lab nor of Python."""
+    tree = ast.parse(path.read_text("utf-8"))
+    inside = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"lab"}:
+            yield name, node in inside
+
+
+def plain(requirement):
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
+
+
+def test_what_is_imported_is_declared():
+    """At the top of a file only what everyone installs; what an extra brings, inside the function that needs it."""
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    always = {plain(each) for each in project["dependencies"]} | {"distributed"}  # dask[distributed]
+    bought = always | {plain(each) for name in ("pretrained", "pieces", "book") for each in extras[name]}
+    owners = packages_distributions()
+    for path in FILES:
+        by_sphinx = path.name == "conf.py"
+        for name, guarded in from_elsewhere(path):
+            declared = bought if guarded or by_sphinx else always
+            assert {plain(owner) for owner in owners.get(name, [name])} & declared, f"{path}: {name} is not declared"

@@ -2,13 +2,19 @@
 
 import builtins
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from pieces import row_sum
 
-from lab.measure import attention as at
+from lab import charts, figures, zoo
+from lab.engine.parameters import cells_of, notebook_of
+from lab.language import tr
 from lab.measure.attention import attention_probe
 from lab.pretrained import load
+from lab.recipes import looks
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,7 +48,7 @@ def test_a_saved_model_is_loaded_whole_and_can_be_probed(checkpoint, original, o
     model, tokenizer = load(checkpoint)
     assert tokenizer is None and not model.training
     tokens = torch.randint(0, 40, (2, 12), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), attention_probe([at.row_sum], keep_maps=True) as probe:
+    with torch.no_grad(), attention_probe([row_sum], keep_maps=True) as probe:
         logits = model(tokens).logits
         assert torch.equal(logits, original(tokens).logits)
     assert [tuple(m.shape) for m in probe.maps[:2]] == [(2, 4, 12, 12)] * 2
@@ -121,3 +127,32 @@ def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, chec
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install 'transformer-lab\[pretrained\]'"):
         load(checkpoint)
+
+
+def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
+    """The cells that show every head of the reference model run on a model from elsewhere as they stand."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 256, "n_positions": 128, "n_embd": 16, "n_layer": 3, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    cells = [source for kind, _, source in cells_of(notebook_of("1.2")) if kind == "code"]
+    (shows,), (scores,) = ([c for c in cells if word in c] for word in ("lab.pretrained", "num_embeddings"))
+    drawn, said = [], []
+    study = SimpleNamespace(
+        play=lambda plot, line: drawn.append(figures.draw(lambda _: plot(line), None)), say=said.append
+    )
+    names = {"pretrained": str(tmp_path), "text": "ab \u4e2d", "study": study, "torch": torch, "looks": looks,
+             "tr": tr, "zoo": zoo, "plot_heads": charts.plot_heads}  # fmt: skip
+    exec(shows, names)
+    exec(scores, names)
+    (figure,) = drawn
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "1 . 1",
+        "1 . 2",
+        "2 . 1",
+        "2 . 2",
+        "3 . 1",
+        "3 . 2",
+    ]
+    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == ["a", "b", charts.DOT, "\u4e2d"]
+    assert 0.02 < float(re.search(r"0[.]\d+", said[0])[0]) < 0.06, "at random it looks anywhere"

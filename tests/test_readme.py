@@ -46,5 +46,6 @@ def test_commands_have_the_options_that_are_shown(name):
     shown = re.findall(r"\.venv/bin/lab (\w+)([^#\n]*)", (project_root() / name).read_text("utf-8"))
     assert len(shown) > 5
     for command, rest in shown:
-        options = {option for parameter in known[command].params for option in parameter.opts}
+        each = [known[command], *getattr(known[command], "commands", {}).values()]
+        options = {option for one in each for parameter in one.params for option in parameter.opts}
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest)) <= options, (command, rest)

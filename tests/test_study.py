@@ -1,49 +1,32 @@
-"""A study keeps what it finds aside until it is complete, says whose parameters it has, and scores guesses.
+"""A study keeps what it finds aside until it is complete, and says whose parameters it has.
 
 Of `lab.engine.provenance` and `lab.engine.runs`.
 """
 
+import base64
 import json
 import subprocess
 
 import pandas as pd
 import pytest
+from pieces import notebook_with
 
+from lab import figures
 from lab.engine import parameters, provenance, runs
-from lab.ledger.claims import JUDGED, NOT_RUN, Verdict, ledger
+from lab.engine.record import File
+from lab.engine.recording import KEPT
+from lab.ledger import summary
+from lab.ledger.claims import NOT_REPRODUCED, NOT_RUN, Claim
 from lab.measure.statistics import Interval
-from lab.study import MEANS, Guesses, Study, study
-
-CLAIMS = list(ledger().values())[:5]
-
-
-def test_guesses_are_counted_and_the_wrong_ones_named():
-    guesses = Guesses(CLAIMS)
-    names = [claim.id for claim in CLAIMS]
-    for name, guess in zip(names, ["holds", "fails", "", "undecided", "holds"], strict=True):
-        guesses.boxes[name].value = guess
-    words = ["proved", "supported", "refuted", "inconclusive", "not judged"]
-    verdicts = [Verdict(id=name, exercise="1.1", verdict=word) for name, word in zip(names, words, strict=True)]
-    said = guesses.score(verdicts)
-    assert said.startswith("2 of 3 guesses were right")
-    assert f"{names[1]}: fails, measured: holds" in said and all(said.count(name) == 0 for name in names[2:])
-
-
-def test_without_guesses_nothing_is_said():
-    assert Guesses(CLAIMS).score([Verdict(id=CLAIMS[0].id, exercise="1.1", verdict="proved")]) == ""
-
-
-def test_every_judgement_can_be_guessed():
-    assert set(MEANS) == set(JUDGED)
-    (form,) = Guesses(CLAIMS).form().children
-    assert [box.description for box in form.children[1:]] == [claim.id for claim in CLAIMS]
+from lab.study import Study, study
 
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch):
     """What is displayed, as text."""
     words = []
-    monkeypatch.setattr("lab.study.display", lambda shown, **_: words.append(getattr(shown, "data", shown)))
+    for module in ("study", "figures"):
+        monkeypatch.setattr(f"lab.{module}.display", lambda shown, **_: words.append(getattr(shown, "data", shown)))
     return words
 
 
@@ -79,6 +62,27 @@ def test_a_study_touches_nothing_earlier_until_it_is_complete(project, said):
     second.finish()
     assert value_in(place) == [2] and (place / "figures" / "drawn.png").exists()
     assert said[-1] == "Results: `results/interactive/mine`"
+
+
+def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
+    mine, frame = run_of(1), pd.DataFrame({"x": [1, 2]})
+    mine.figure("bare", frame, lambda table: table.plot())
+    assert {*said[-1]} == {"image/png", "text/plain"} and said[-1]["text/plain"] == "a figure"
+    mine.figure("told", frame, lambda table: table.plot(), alt='x < "2" rises', caption="A line & its words, 上升。")
+    shown = said[-1]
+    assert shown["text/plain"] == 'x < "2" rises' and 'alt="x &lt; &quot;2&quot; rises">' in shown["text/html"]
+    assert "<figcaption>A line &amp; its words, 上升。</figcaption>" in shown["text/html"]
+    mine.figure("under", frame, lambda table: table.plot(), caption="A line.")
+    assert 'alt="a figure"' in said[-1]["text/html"]
+    mine.finish()
+    place = project / "interactive" / "mine"
+    kept = {path.stem: figures.words(path) for path in (place / "figures").glob("*.png")}
+    assert kept == {"bare": ("", ""), "told": ('x < "2" rises', "A line & its words, 上升。"), "under": ("", "A line.")}
+    encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
+    assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()
+    assert "figures/told.png" in runs.read_run(place)["files"]
+    assert 'x &lt; "2" rises' in (place / "figures" / "told.svg").read_text("utf-8")
+    assert summary.described(project / "interactive") == ['* [mine/told](mine/figures/told.png): x < "2" rises']
 
 
 def test_the_last_runs_by_hand_stay(project):
@@ -158,11 +162,16 @@ def test_an_unknown_claim_is_answered_by_those_that_are(project):
 # Verdicts
 
 
-def judged(measured, names, note=""):
-    about = Study("1.4", names)
-    about.ledger = {"heads-32-hurt": about.ledger["heads-32-hurt"]}
-    about.judge("heads-32-hurt", measured, note=note)
-    return about, about._verdicts["heads-32-hurt"]
+HURT = Claim(id="hurt", exercise="1.4", kind="trend", priority="A", sources=["chapter"], claim="32 hurt",
+             claim_zh="差", metric="m", prediction={"compares": "32 over 8", "direction": "above", "threshold": 0.005},
+             values={"heads": [8, 32]})  # fmt: skip
+
+
+def judged(measured, names, note="", about=HURT, **options):
+    mine = Study("1.4", names)
+    mine.ledger = {about.id: about}
+    mine.judge(about.id, measured, note=note, **options)
+    return mine, mine._verdicts[about.id]
 
 
 def missing():
@@ -173,7 +182,8 @@ def test_without_its_arms_a_claim_is_not_judged(project, said):
     for measured in (missing, Interval(0.0, 0.0, 0.0, 5)):
         about, verdict = judged(measured, {"heads": [1, 2, 4, 8]}, note=missing)
         assert verdict.verdict == NOT_RUN and verdict.effect != verdict.effect and verdict.note == "without heads 32"
-        assert said[-1].startswith(f"**heads-32-hurt: {NOT_RUN}** (own parameters: heads [1, 2, 4, 8])  \n")
+        assert f"**{NOT_RUN}**<br>without heads 32" in said[-1]
+        assert "own parameters: heads [1, 2, 4, 8]" in said[-1]
     about.finish()
     (row,) = pd.read_csv(about.folder / "verdicts.csv").to_dict("records")
     assert row["verdict"] == NOT_RUN and row["effect"] != row["effect"]
@@ -181,17 +191,142 @@ def test_without_its_arms_a_claim_is_not_judged(project, said):
         judged(missing, {})
     _, verdict = judged(lambda: Interval(0.02, 0.01, 0.03, 5), {}, note=lambda: "told")
     assert (verdict.verdict, verdict.note) == ("supported", "told")
-    assert judged(missing, {"profile": "smoke", "heads": [1, 2]})[1].verdict == "not judged"
+    assert judged(missing, {"profile": "smoke", "heads": [1, 8]})[1].verdict == "not judged"
 
 
 def test_own_parameters_are_told_with_every_verdict(project, said):
     about, _ = judged(Interval(0.02, 0.01, 0.03, 5), {"seeds": 9})
-    assert said[-1].startswith("**heads-32-hurt: supported** (own parameters: seeds 9): 0.02 [0.01, 0.03], n = 5")
+    assert "**supported**" in said[-1] and "0.02 [0.01, 0.03], n = 5" in said[-1]
+    assert "own parameters: seeds 9" in said[-1]
     assert "own parameters: seeds 9" in about.finish().to_html()
     assert json.loads((about.folder / "run.json").read_text())["own_parameters"] == {"seeds": 9}
     about, _ = judged(Interval(0.02, 0.01, 0.03, 5), {})
     assert "own" not in said[-1] and "own parameters" not in about.finish().to_html()
     assert runs.read_run(about.folder)["own_parameters"] == {}
+
+
+def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_verdict(project, said):
+    arms = {"measure": "loss", "compare": {"n_heads": [32, 8]}}
+    about = Claim(**HURT.model_dump(exclude={"values"}) | {"arms": arms, "needs": {"regime": {"n_heads": [8, 32]}}})
+    for worse, word, sentence in ((0.1, "supported", "it hurts"), (-0.1, "refuted", "it helps")):
+        rows = pd.DataFrame({"seed": s, "n_heads": h, "loss": 2 + s / 50 + (h == 32) * (worse + s / 99)}
+                            for s in range(5) for h in (8, 32))  # fmt: skip
+        mine, verdict = judged(rows, {}, about=about)
+        assert verdict.verdict == word and "✓ regime: n_heads 8 … 32, wanted ≥ 8, ≤ 32" in said[-1]
+        mine.say(mine.told("hurt", supported="it hurts", refuted="it helps"))
+        assert said[-1] == sentence
+        assert about.claim in mine.finish().to_html() and "hurt" not in mine.finish().to_html().replace(about.claim, "")
+    mine, _ = judged(rows[rows.n_heads == 8], {}, about=about)
+    assert mine.told("hurt", supported="it hurts", not_run_at_these_values="gone") == "gone"
+    assert mine.told("hurt", refuted="it helps") == ""
+
+
+# What verdicts rest on
+
+
+def learned(seed, n_heads, rate):
+    return {"loss": 2 + seed / 50 + n_heads / (9 + seed) + rate}
+
+
+def other(seed, drawn):
+    return {"value": seed}
+
+
+CELLS = """
+study = lab.study("1.4", globals())
+def learned(seed, n_heads, rate): pass
+def other(seed, drawn): pass
+tried = study.sweep(learned, {})
+table = study.sweep(learned, {})
+study.figure("seen", study.sweep(other, {}), print)
+for name in ("hurt-1", "hurt-16", "hurt-32"): study.judge(name, table, rates=tried, figure="seen")
+"""
+BUDGET = {"same": ["n_layers"], "rate": "rate", "within": 1.0}
+
+
+@pytest.fixture
+def on_record(tmp_path):
+    """judged(): a study of three claims, whose trials stand in the record file judged.file."""
+    (tmp_path / "book").mkdir()
+    notebook = notebook_with(tmp_path / "book", parameters="profile: str = 'quick'", code=CELLS)
+    file = File(tmp_path / "record" / "n.jsonl")
+
+    def judged(check=20.0, **options):
+        told = {"notebook": notebook, "record": [file.path.parent], "check": check, "headless": True}
+        runs.Options(**told | {"store": tmp_path / "store"} | options).write(tmp_path / "results")
+        mine = Study("1.4", {"results": str(tmp_path / "results"), "profile": "quick"})
+        mine.ledger = {}
+        for heads in (1, 16, 32):
+            arms = {"measure": "loss", "compare": {"n_heads": [heads, 8]}}
+            needs = {"equal budget": BUDGET} if heads == 32 else {"regime": {"n_heads": [1, 32]}}
+            fields = HURT.model_dump(exclude={"values"}) | {"id": f"hurt-{heads}", "arms": arms, "needs": needs}
+            mine.ledger[f"hurt-{heads}"] = Claim(**fields)
+        tried = mine.sweep(learned, {"seed": 1000, "n_heads": [1, 8, 16, 32], "rate": [0.1, 0.2, 0.3]}, jobs=1)
+        table = mine.sweep(learned, {"seed": range(5), "n_heads": [1, 8, 16, 32], "rate": 0.2}, jobs=1)
+        mine.figure("seen", mine.sweep(other, {"seed": range(5), "drawn": 1}, jobs=1), lambda table: table.plot())
+        for name in mine.ledger:
+            mine.judge(name, table.assign(n_layers=1), rates=tried, figure="seen")
+        return mine
+
+    used = judged(check=0, store=tmp_path / "first").used
+    labels = {"machine": "a machine", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
+              "commit": "c0ffee" * 7, "date": "2026-01-01", "arithmetic": used[0].body["arithmetic"]}  # fmt: skip
+    run = file.add_run(labels)
+    file.trials = [{name: each.body[name] for name in KEPT} | {"run": run} for each in used]
+    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
+    file.write()
+    judged.file = file
+    return judged
+
+
+@pytest.mark.parametrize("where, marked", [
+    ({}, set()),
+    ({"seed": 3, "n_heads": 16}, {"hurt-16"}),
+    ({"seed": 3, "n_heads": 8}, {"hurt-1", "hurt-16", "hurt-32"}),
+    ({"seed": 1000, "n_heads": 32, "rate": 0.1}, {"hurt-32"}),
+    ({"seed": 1000, "n_heads": 1, "rate": 0.1}, set()),
+    ({"seed": 2, "drawn": 1}, set()),
+], ids=["as recorded", "an arm of one", "an arm of all", "a gate's rate", "none's rate", "only drawn"])  # fmt: skip
+def test_a_changed_digit_marks_the_claims_that_rest_on_its_row_and_no_other(on_record, where, marked):
+    for each in on_record.file.trials if where else ():
+        if where.items() <= each["parameters"].items():
+            each["columns"]["loss" if "n_heads" in where else "value"] += 1e-7
+    on_record.file.write()
+    mine = on_record()
+    mine.finish()
+    assert bool(where) == ("NOT as recorded" in runs.read_run(mine.folder)["record"]["told"])
+    found = {name for name, verdict in mine._verdicts.items() if verdict.verdict == NOT_REPRODUCED}
+    assert found == marked
+
+
+def test_the_verdict_on_a_timing_names_the_machine(project, monkeypatch):
+    about = {"kind": "comparison", "priority": "A", "sources": ["s"], "claim": "c", "claim_zh": "甲", "metric": "m"}
+    about |= {"prediction": {"compares": "a", "direction": "above"}, "needs": {"machine": True}}
+    mine = study("mine", {"width": 1})
+    mine.ledger = {"x": Claim(id="x", exercise="1.4", **about)}
+    mine.judge("x", Interval(1.0, 0.5, 1.5, 5))
+    assert mine._verdicts["x"].sizes == provenance.machine()["machine"]
+
+
+def test_a_card_says_where_its_rows_come_from(on_record, said):
+    """Recorded by whom, run here, of two arithmetics, and why earlier digits were replaced: of its own rows alone."""
+    file = on_record.file
+    labels = file.runs[file.trials[0]["run"]]
+    other = file.add_run(labels | {"arithmetic": "another", "because": "a kernel was wrong", "commit": "d00d"})
+    for each in file.trials:
+        if each["parameters"].get("n_heads") == 16 and each["parameters"]["seed"] == 4:
+            each["run"] = other
+    file.trials = [each for each in file.trials if each["parameters"].get("n_heads") != 32]
+    file.write()
+    on_record(check=0)
+    first, second, third = [card for card in said if "| trials |" in str(card)][-3:]
+    assert "| trials | 10 recorded (2026-01-01, a machine, c0ffeec0ff) |" in first
+    assert (
+        "| trials | 9 recorded (2026-01-01, a machine, c0ffeec0ff); 1 recorded (2026-01-01, a machine, d00d); "
+        in second
+    )
+    assert "by 2 arithmetics, which round differently; earlier digits replaced: a kernel was wrong |" in second
+    assert "8 recorded (2026-01-01, a machine, c0ffeec0ff); 8 run here |" in third
 
 
 # The commit

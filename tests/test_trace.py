@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import pytest
 import torch
@@ -144,6 +145,32 @@ def test_out_of_time_a_training_is_left():
         except Exception:
             pytest.fail("a trial could go on")
     assert touched.curve == []
+
+
+def test_a_listener_hears_every_step_of_its_own_thread():
+    heard, elsewhere = [], threading.Thread(target=trace.step, args=(7, 1.0), kwargs={"steps": 9})
+    with trace.watching(lambda *step: heard.append(step)):
+        for number in range(3):
+            trace.step(number, 1.0, steps=3)
+        elsewhere.start()
+        elsewhere.join()
+    trace.step(3, 1.0, steps=4)
+    assert heard == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_listener_ends_a_training_whatever_it_catches():
+    def enough(step, steps):
+        if step == 2:
+            raise trace.Enough
+
+    with trace.touching() as touched, trace.watching(enough), pytest.raises(trace.Enough):
+        for number in range(5):
+            try:
+                trace.step(number, float(number), steps=5)
+            except Exception:
+                pytest.fail("a trial could go on")
+    assert touched.curve == [[0, 0.0], [1, 1.0]]
+    trace.step(2, 1.0)
 
 
 # What ran

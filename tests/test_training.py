@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from lab import trace
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup, accuracy
 from lab.training import TrainConfig, cross_entropy, data_fingerprint, fit, output_fingerprint, steps_to_mark, train
@@ -54,6 +55,26 @@ def test_the_order_of_data_depends_on_the_seed_alone():
     fingerprints = [data_fingerprint(TASK.batch, short(), seed) for seed in (1, 1, 2)]
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
     assert data_fingerprint(TASK.batch, short(batch=5), 1) != fingerprints[0]
+
+
+def test_whoever_watches_hears_every_step_and_changes_nothing():
+    heard = []
+    plain = train(build(), TASK.batch, short(), every=1)
+    with trace.watching(lambda *step: heard.append(step)):
+        assert train(build(), TASK.batch, short(), every=1).equals(plain)
+    assert heard == [(step, 12) for step in range(12)]
+
+
+def test_a_listener_that_raises_ends_the_training_before_its_step():
+    def ends(step, steps):
+        if step == 2:
+            raise KeyboardInterrupt
+
+    two, ended = build(), build()
+    train(two, TASK.batch, short(steps=2, warmup=9))
+    with trace.watching(ends), pytest.raises(KeyboardInterrupt):
+        train(ended, TASK.batch, short(steps=5, warmup=9))
+    assert all(torch.equal(a, b) for a, b in zip(two.parameters(), ended.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("position", ["rotary", "learned"])
@@ -138,11 +159,11 @@ def test_matrices_decay_and_gains_do_not():
 
 def test_what_is_frozen_stays_and_the_rest_is_trained():
     model = build(bias=True)
-    frozen = model.blocks[0].attention.requires_grad_(False)
+    frozen = model.blocks[0].mixer.requires_grad_(False)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     train(model, TASK.batch, short(weight_decay=0.5))
     kept = {name for name, p in model.named_parameters() if torch.equal(p, before[name])}
-    assert kept == {f"blocks.0.attention.{name}" for name, _ in frozen.named_parameters()}
+    assert kept == {f"blocks.0.mixer.{name}" for name, _ in frozen.named_parameters()}
 
 
 def test_a_parameter_that_a_step_does_not_use_stays():
@@ -156,7 +177,7 @@ def test_a_parameter_that_a_step_does_not_use_stays():
     assert all(torch.equal(p, b) for p, b in zip(unused.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".attention.", 2), (".weight", 6)])
+@pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".mixer.", 2), (".weight", 6)])
 def test_only_the_named_matrices_decay(part, matrices):
     model = build(bias=True)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -1,23 +1,93 @@
 """Sphinx configuration of the book."""
 
+import re
+
+from docutils import nodes
+from sphinx.search import SearchLanguage
+
 project = "Transformer Lab"
 author = "Transformer Lab"
-extensions = ["myst_nb", "sphinx_design", "sphinx_copybutton", "sphinx-mathjax-offline"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton", "sphinx-mathjax-offline"]
 html_theme = "sphinx_book_theme"
-html_title = "Transformer Lab"
 html_static_path = ["static"]
-html_css_files = ["book.css"]
+templates_path = ["parts"]
+html_css_files = ["uplot/uPlot.min.css", "book.css"]
+html_js_files = ["uplot/uPlot.iife.min.js", "states.js", "book.js"]
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_toc_level": 2,
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
+    "navbar_persistent": [],
+    "article_header_end": ["language.html", "article-header-buttons.html"],
 }
 html_copy_source = False
 html_show_copyright = False
+html_show_search_summary = False  # it would be fetched, which pages in a folder may not
 nb_execution_mode = "off"
+nb_render_markdown_format = "gfm"  # cards are tables
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_disable_syntax = ["html_block", "html_inline"]  # what looks like HTML in a notebook is text
 myst_heading_anchors = 3
+autodoc_member_order = "bysource"
 suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
+
+
+def setup(app):
+    app.connect("doctree-read", describe)
+    app.connect("autodoc-process-docstring", as_written)
+    app.add_search_language(Chinese)
+
+
+def describe(app, document):
+    """A picture among a cell's outputs has the plain text of its output as alternative text."""
+    for output in document.findall(nodes.container):
+        forms = {form.get("mime_type"): form for form in output.children if isinstance(form, nodes.container)}
+        if "image/png" in forms and "text/plain" in forms:
+            for image in forms["image/png"].findall(nodes.image):
+                image["alt"] = forms["text/plain"].astext()
+
+
+def as_written(app, what, name, thing, options, lines):
+    """A docstring is text with `code` in it, and lines further in: no other sign of it means anything to Sphinx."""
+    signs, found, before = re.compile(r"`+([^`]+)`+|([*|_\\`])"), [], 0
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        found += [""] if line and depth != before else []
+        found.append(signs.sub(lambda sign: f"``{sign[1]}``" if sign[1] else f"\\{sign[2]}", line))
+        before = depth
+    lines[:] = found
+
+
+PARTS = re.compile("[\u4e00-\u9fff]+|[a-zA-Z0-9_]+")
+
+
+class Chinese(SearchLanguage):
+    """掩码的 becomes 掩码 and 码的, in the index and, by the same rule in the page's script, in what is asked for."""
+
+    lang = "zh"
+    language_name = "Chinese"
+    js_splitter_code = """
+splitQuery = (query) =>
+  (query.match(/[\\u4e00-\\u9fff]+|[a-zA-Z0-9_]+/g) || []).flatMap((part) =>
+    /[\\u4e00-\\u9fff]/.test(part) && part.length > 1
+      ? [...part].slice(1).map((character, i) => part[i] + character)
+      : [part]);
+"""
+
+    def split(self, text):
+        return [piece for part in PARTS.findall(text) for piece in pairs(part)]
+
+    def stem(self, word):
+        return word.lower()
+
+    def word_filter(self, word):
+        return True
+
+
+def pairs(part):
+    """The pairs of a part in Chinese; any other part, and a character alone, as it is."""
+    if len(part) < 2 or not "\u4e00" <= part[0] <= "\u9fff":
+        return [part]
+    return [first + second for first, second in zip(part, part[1:], strict=False)]

@@ -1,53 +1,159 @@
 """The pages of the book as Markdown, from results and the ledger. Everything that a run or a user wrote is escaped."""
 
+import base64
+import json
+import re
 import shutil
 from pathlib import Path
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lab.book import tables
-from lab.engine.runs import write_text
-from lab.ledger import errata
+from lab.book import board, charts, glossary, seams, tables
+from lab.book.runs import counted, in_order
+from lab.engine import parameters
+from lab.engine.runs import project_root, write_text
+from lab.language import in_language, language, tr
+from lab.ledger import cards, claims, findings, openings, summary
+from lab.states import TYPE
 
 HERE = Path(__file__).parent
+BARE = re.compile(r'(<img [^>]*alt="([^"]*)">)(</figure>)')  # a figure without a caption: what it shows stands under it
+TEXTS = ("reading", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
 
 
 def write(source, finished):
-    """Write every page, notebook, picture and table of the book under `source`."""
-    static = source / "static"
-    shutil.copytree(HERE / "static", static)
-    environment = Environment(loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, trim_blocks=True)
-    shown = {run.stem: run for run in reversed(finished)}  # quick where there is one
-    shown = [shown[stem] for stem in sorted(shown)]
-    environment.globals |= {"runs": shown, "verdict_zh": tables.VERDICT_ZH, "escape": plain, "anchor": tables.anchor}
+    """Write every page, notebook, picture and table of the book, in the language in use, under `source`."""
+    for folder in ("static", "parts"):
+        shutil.copytree(HERE / folder, source / folder)
+    shown = in_order(finished)
+    judged = board.claim_cards(shown + [run for run in finished if run not in shown])
+    markdown = environment(runs=shown, sections=sections())
 
-    def page(name, template, zh=False, **values):
-        text = environment.get_template(template).render(
-            zh=zh, t=lambda en, chinese: chinese if zh else en, root="../" if "/" in name else "", **values
-        )
-        write_text(source / f"{name}.md", text)
+    def page(name, template, **values):
+        write_text(source / f"{name}.md", markdown.get_template(template).render(**values))
 
-    board = tables.scoreboard(finished)
-    for zh, prefix in ((False, ""), (True, "zh/")):
-        page(f"{prefix}index", "index.md", zh, totals=board.drop_duplicates("id").verdict.value_counts().to_dict())
-        page(f"{prefix}scoreboard", "scoreboard.md", zh, table=tables.searchable(tables.score_table(board, zh)))
-        page(
-            f"{prefix}errata",
-            "errata.md",
-            zh,
-            table=tables.searchable(tables.errata_table(shown, zh)),
-            entries=errata.errata(),
-        )
+    entries, table = board.corrections(shown), summary.collect(project_root() / "results" / "quick")
+    stems = {run.stem for run in shown}
+    chosen = [(notebook, row) for notebook, row in findings.chosen(table) if notebook.stem in stems]
+    page("index", "index.md", totals=counted(table), findings=chosen, found=found(table))
+    page("scoreboard", "scoreboard.md", cards=claims_html(judged))
+    page("errata", "errata.md", entries=len(entries), corrections=corrections_html(entries))
+    page("glossary", "glossary.md", terms=glossary.terms(shown))
     page("matters", "matters.md", table=tables.plain_table(tables.matters(shown)))
     page("measured", "measured.md", machines=tables.machines(finished))
     page("gallery", "gallery.md")
+    page("charts", "charts.md", verbs=charts.drawn(source / "files" / "charts"))
+    page("seams", "seams.md", seams=seams.listed(), modules=seams.modules())
+    page("api", "api.md", modules=seams.modules())
+    page("exercises", "exercises.md")
+    page("own", "own.md")
+    page("probes", "probes.md")
+    page("teach", "teach.md", lessons=taught(shown))
+    for name in TEXTS:
+        shutil.copy(HERE / "texts" / language() / f"{name}.md", source / f"{name}.md")
     for run in shown:
         page(f"tables/{run.stem}", "tables.md", run=run, tables=tables.behind(run))
         copy_notebook(run, source / "exercises" / f"{run.stem}.ipynb")
-        for kind in ("figures", "tables"):
-            shutil.copytree(run.folder / kind, source / "files" / run.stem / kind, dirs_exist_ok=True)
-    write_text(source / "exercises.md", environment.get_template("exercises.md").render(t=lambda en, _: en))
+        shutil.copytree(run.folder / "tables", source / "files" / run.stem / "tables", dirs_exist_ok=True)
+        for stem in run.figures:
+            place = source / "files" / run.stem / "figures" / f"{stem}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(run.picture(stem), place)
+
+
+def environment(autoescape=False, **told):
+    """Templates and what all of them know."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, trim_blocks=True, autoescape=autoescape
+    )
+    made.globals |= {
+        "words": words(),
+        "anchor": tables.anchor,
+        "t": in_language,
+        "kinds": board.kinds(),
+        "signs": board.measured_where(),
+        "escape": plain,
+    }
+    made.globals |= {"measured": cards.measured, "sentence": findings.sentence, "question": openings.question}
+    made.globals |= told
+    return made
+
+
+def taught(shown):
+    """What a teacher asks of each lesson: minutes from the record, peak memory, what runs live in class."""
+    found = []
+    for run in shown:
+        cells = parameters.cells_of(run.notebook)
+        code = "".join(source for kind, _, source in cells if kind == "code")
+        about = {"run": run, "minutes": run.record["seconds"] / 60, "memory": run.record.get("peak_mib")}
+        live = {"sliders": code.count("study.play("), "trainings": code.count("study.live(")}
+        found += [about | live] * any("answer" in tags for _, tags, _ in cells)
+    return found
+
+
+def claims_html(judged):
+    """The cards of claims with their filters."""
+    template = environment(autoescape=True).get_template("claims.html")
+    return template.render(cards=judged, filters=filters(judged))
+
+
+def corrections_html(entries):
+    return environment(autoescape=True).get_template("corrections.html").render(entries=entries)
+
+
+def turn_html(states, picture):
+    """The figure of a "Your turn": its first state, and all that are stored for the page's script."""
+    kept = sum("error" not in state for state in states["states"])
+    told = {
+        "alive": tr("What the run stored for these values ({n} choices); in JupyterLab you run it anew.", n=kept)
+        if states.get("trial")
+        else tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=kept),
+        "still": tr("The first state; in JupyterLab it moves."),
+        "alt": tr("The figure in its first state"),
+        "states": json.dumps(states, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+    }
+    return environment(autoescape=True).get_template("turn.html").render(picture=picture, **told)
+
+
+def words():
+    """{verdict: its word}, that of claims without gates too."""
+    return cards.words() | {claims.UNGATED: tr("not yet gated")}
+
+
+def sections():
+    """{number: name} of the chapter's sections, and 0 for what belongs to none."""
+    return {
+        1: tr("What attention is, in mathematics"),
+        2: tr("Several heads and how to choose them"),
+        3: tr("Position encodings compared"),
+        4: tr("Feed-forward networks and activations"),
+        5: tr("Norms and residual connections"),
+        6: tr("Variants of the Transformer"),
+        0: tr("Other notebooks"),
+    }
+
+
+def found(table):
+    """{stem of a lesson: its first finding}."""
+    return {notebook.stem: findings.finding_of(notebook, table) for notebook in findings.lessons()}
+
+
+def filters(judged):
+    """[(name, label, [(value, word)])] of what claims are filtered by; only what some claim has."""
+    gates = {"gated": tr("gates passed or failed"), "bare": tr("not yet gated"), "exact": tr("exact, or a question")}
+    numbers = sorted({card.claim.exercise for card in judged}, key=lambda name: (len(name), name))
+    choices = [
+        ("verdict", tr("verdict"), words(), {card.verdict.verdict for card in judged}),
+        ("exercise", tr("exercise"), dict(zip(numbers, numbers, strict=True)), set(numbers)),
+        ("kind", tr("kind"), board.kinds(), {card.claim.kind for card in judged}),
+        ("gate", tr("gates"), gates, {card.gate for card in judged}),
+        ("machine", tr("timing"), {"yes": tr("yes"), "no": tr("no")}, {"yes", "no"}),
+        ("measured", tr("measured where"), board.measured_where(), {sign for card in judged for sign in card.signs}),
+    ]
+    return [
+        (name, label, [pair for pair in known.items() if pair[0] in there]) for name, label, known, there in choices
+    ]
 
 
 def plain(text):
@@ -55,20 +161,51 @@ def plain(text):
     return "".join(c if c.isalnum() or c in " ," else f"&#{ord(c)};" for c in str(text))
 
 
+def folded(cells):
+    """The cells with their code folded: what runs on without an output is one piece with the code after it."""
+    kept = []
+    for cell in cells:
+        if cell.cell_type == "code":
+            if "injected-parameters" in cell.metadata.get("tags", ()):
+                continue
+            cell.metadata["tags"] = ["hide-input"]
+            if kept and kept[-1].cell_type == "code" and not kept[-1].outputs:
+                cell.source = f"{kept.pop().source}\n\n{cell.source}"
+        kept.append(cell)
+    return kept
+
+
 def copy_notebook(run, path):
-    """The executed notebook, without what needs a live kernel, and with a way back to its tables."""
-    notebook = nbformat.read(run.folder / "notebook.ipynb", 4)
+    """The executed notebook with its code folded, without what needs a live kernel, and with a way to its tables."""
+    notebook = run.read()
     notebook.metadata.pop("widgets", None)
     _, *rest = notebook.cells[0].source.split("\n", 1)
     notebook.cells[0].source = "\n".join([f"# {run.title}", *rest])
+    notebook.cells = folded(notebook.cells)
+    pictures = {stem: base64.b64encode(run.picture(stem).read_bytes()).decode() for stem in run.figures}
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in run.counts.items())
-    line = (
-        f"*{counts} · {run.minutes:.1f} core minutes at `{run.profile}` · "
-        f"[tables of all figures](../tables/{run.stem}.md) · to play with it: `make jupyter`, then `{run.stem}.ipynb`*"
-    )
-    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(line))
+            data = output.get("data", {})
+            data.pop("application/vnd.jupyter.widget-view+json", None)
+            if TYPE in data:
+                data["text/html"] = turn_html(data.pop(TYPE), data.pop("image/png"))
+            if "text/html" in data:
+                data["text/html"] = BARE.sub(r"\1<figcaption>\2</figcaption>\3", data["text/html"])
+                if stem := next((stem for stem, picture in pictures.items() if picture in data["text/html"]), ""):
+                    link = f' <a href="../{tables.place(run.stem, stem)}">{tr("its table")}</a></figcaption>'
+                    data["text/html"] = data["text/html"].replace("</figcaption>", link, 1)
+    counts = ", ".join(f"{n} {words()[verdict]}" for verdict, n in run.counts.items())
+    minutes = tr("{n:.1f} core minutes", n=run.minutes)
+    there = f"[{tr('tables of all figures')}](../tables/{run.stem}.md)"
+    play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
+    lines = [f"*{counts} · {minutes} ({run.profile}) · {there} · {play}*"]
+    if language() != "en" and run.spoken == run.folder:
+        lines += [
+            tr(
+                "Figures and cards are in English here; `lab run {name} --language zh` makes them anew.",
+                name=run.exercise,
+            )
+        ]
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(lines)))
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)

@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import logging
 import os
 import re
 import shutil
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,30 +14,10 @@ from pathlib import Path
 import nbformat
 import yaml
 from filelock import FileLock, Timeout
-from jupyter_client.manager import AsyncKernelManager
 
-from lab.engine import parameters, provenance, runs
+from lab import language
+from lab.engine import kernel, parameters, provenance, runs
 from lab.engine.fingerprint import source_code
-
-
-class LocalKernelManager(AsyncKernelManager):
-    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network.
-
-    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped they say a lot.
-    """
-
-    aside = os.devnull
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        if os.name == "posix":
-            self._folder = tempfile.TemporaryDirectory(prefix="lab-")  # short: a socket's path is limited
-            self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
-            self.ip = f"{self._folder.name}/socket"
-
-    async def start_kernel(self, **options):
-        with open(self.aside, "wb") as aside:
-            return await super().start_kernel(**options | {"stderr": aside})
 
 
 @dataclass(frozen=True)
@@ -53,6 +31,8 @@ class Job:
     name: str | None = None  # in results/runs; None: the run of the profile
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
     under_test: str = ""  # the claims, in words that change when they do
+    seeds_from: int = 0  # of a replication
+    language: str = "en"
 
     @property
     def folder(self):
@@ -72,11 +52,18 @@ class Job:
 
     @property
     def fingerprint(self):
-        """Of the code cells, all that they import from lab, the claims under test and the parameters."""
+        """Of the code cells, all that they import from lab, the claims under test, the parameters, the translations."""
         values = {name: value for name, value in self.parameters.items() if name != "results"}
+        told = [values, self.under_test] + ([self.seeds_from] if self.seeds_from else [])
         return runs.text_hash(
-            source_code(parameters.parsed(self.code)).digest + json.dumps([values, self.under_test], sort_keys=True)
+            source_code(parameters.parsed(self.code)).digest
+            + json.dumps(told, sort_keys=True)
+            + "".join(json.dumps(language.messages(path)) for path in self._catalogues if path.exists())
         )
+
+    @property
+    def _catalogues(self):
+        return language.catalogue(self.language), language.catalogue(self.language, self.notebook)
 
     def to_do(self):
         """Why the notebook has to run, or None where this machine ran this very code with these parameters.
@@ -107,9 +94,15 @@ class Job:
             return None
         if there.get("notebook", "") != (str(self.notebook) if self.foreign else ""):
             return f"{runs.shown(self.folder)} holds the run of another notebook, {there.get('notebook')}"
-        if (there["profile"], there["own_parameters"]) != (self.profile, json.loads(json.dumps(self.own))):
+        spoken = there.get("language", "en")
+        mine = (self.profile, json.loads(json.dumps(self.own)), self.language)
+        if (there["profile"], there["own_parameters"], spoken) != mine:
             words = runs.own_words(there["own_parameters"]) or "those of the profile"
-            return f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}"
+            return (
+                f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}, language {spoken}"
+            )
+        if (seeds := there.get("seeds_from", 0)) != self.seeds_from:
+            return f"{runs.shown(self.folder)} holds a run on the seeds from {seeds}"
         return None
 
     def run(self, options, watch=lambda **state: None):
@@ -117,56 +110,32 @@ class Job:
 
         Raises what papermill raises, and RuntimeError where a notebook of the project does not finish its study.
         """
-        import papermill
-        from nbclient.exceptions import DeadKernelError
-
         aside = self.results / ".running" / self.folder.parent.name
         done = aside / self.notebook.stem
         shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True)
         where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
+        where |= {"seeds_from": self.seeds_from, "language": self.language}
         store = Anew(self.results).store if options.fresh else self.results / ".trials"
         options.model_copy(update=where | {"store": store}).write(aside)
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # others have no use for it
             values = values | {"results": str(aside)}
-        total, began = len(nbformat.read(self.notebook, 4).cells), time.time()
-        logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
-        manager = type("Manager", (LocalKernelManager,), {"aside": aside / "kernel.log"})
+        book = language.translated(nbformat.read(self.notebook, 4), self.notebook, self.language)
+        began = time.time()
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start
             fingerprint = beside.submit(lambda: {} if self.foreign else {"fingerprint": self.fingerprint})
-            try:
-                executed = papermill.execute_notebook(
-                    self.notebook,
-                    None,  # papermill would write the file anew twice a cell
-                    values,
-                    kernel_name="python3",
-                    language="python",
-                    progress_bar=False,
-                    start_timeout=180,
-                    kernel_manager_class=manager,
-                    on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=total),
-                    cwd=self.notebook.parent,
-                )
-            except DeadKernelError:
-                raise
-            except RuntimeError as error:  # it died before it answered, and may have said why
-                if manager.aside.exists():
-                    error.add_note("\n".join(manager.aside.read_text(errors="replace").splitlines()[-20:]))
-                raise
-            except KeyboardInterrupt:
-                logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end
-                raise
+            executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch)
         run = runs.read_run(done)
         if run is None:
             if not self.foreign:
                 raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
             run = self._told(began)
-        text = tidy(executed, {str(aside): runs.shown(self.folder.parent)})
+        text = kernel.tidy(executed, {str(aside): runs.shown(self.folder.parent)})
         runs.write_text(done / "notebook.ipynb", text)
         runs.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1)} | fingerprint.result()
+        run |= {"seconds": round(time.time() - began, 1), "language": self.language} | fingerprint.result()
         runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
         runs.put(done, self.folder)
         shutil.rmtree(aside)
@@ -204,42 +173,31 @@ class Anew:
         runs.write_text(self.store / ".done" / job.folder.name, "")
 
     def close(self):
-        """Put the trials among the others of this machine."""
-        for path in self.store.glob("*/*.json"):
+        """Put the trials and models among the others of this machine."""
+        for path in (*self.store.glob("*/*.safetensors"), *self.store.glob("*/*.json")):
             (self.home / path.parent.name).mkdir(exist_ok=True)
             os.replace(path, self.home / path.parent.name / path.name)
         shutil.rmtree(self.store)
 
 
-def tidy(executed, moved):
-    """The text of an executed notebook, so that it names its final place and nothing of the machine it ran on."""
-    text = nbformat.writes(executed)
-    for before, after in moved.items():
-        text = text.replace(before, after)
-    text = text.replace(f"{runs.project_root()}/", "")
-    notebook = nbformat.reads(text, 4)
-    for name in ("papermill", "widgets"):  # sliders have their static twin
-        notebook.metadata.pop(name, None)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    for cell in notebook.cells:
-        cell.metadata.pop("papermill", None)
-        cell.metadata.pop("execution", None)
-    return nbformat.writes(notebook)
-
-
-def plan(names, profile, folder, overrides=None, *, file=None, name=None, under_test=lambda exercise: ""):
+def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak="en", under_test=lambda exercise: ""):
     """The jobs of the named notebooks (all of the project's when none is named), checked before anything starts.
 
-    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not all the profile's the
-    run has a name, `name` or one made of them, and so has every run of a notebook from elsewhere. Refused where a
-    value is not allowed, or where a run of that name has other parameters. `under_test(exercise)` tells the claims.
+    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not all the profile's,
+    or where it does not speak English, the run has a name, `name` or one made of them, and so has every run of a
+    notebook from elsewhere. Refused where a value is not allowed, or where a run of that name has other parameters.
+    `under_test(exercise)` tells the claims.
     """
     chosen = list(dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks()))
+    if not chosen:
+        raise parameters.Refused(parameters.ALONE)
     given = (parameters.read_file(file) if file else {}) | (overrides or {})
     if "results" in given:
         raise parameters.Refused("results: choose the folder with --results")
     if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
         raise parameters.Refused(f"--name {name!r}: letters, digits, and . _ - after the first are allowed")
+    if speak not in language.languages():
+        raise parameters.Refused(f"--language {speak!r}: one of {', '.join(language.languages())}")
     given = {key: from_anywhere(value) for key, value in given.items()}
     jobs = []
     for notebook in chosen:
@@ -249,9 +207,9 @@ def plan(names, profile, folder, overrides=None, *, file=None, name=None, under_
             usual = parameters.of_profile(notebook, values.get("profile", profile))
         own = {key: value for key, value in values.items() if value != usual[key]}
         job = Job(notebook, values.get("profile", ""), values, folder, own=own,
-                  under_test=under_test(parameters.exercise_of(notebook)))  # fmt: skip
-        if own or name is not None or job.foreign:
-            job = replace(job, name=name or name_of(own, job.profile))
+                  under_test=under_test(parameters.exercise_of(notebook)), language=speak)  # fmt: skip
+        if own or name is not None or job.foreign or speak != "en":
+            job = replace(job, name=name or name_of(own, job.profile, speak))
         if earlier := job.conflict():
             raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
         if any(job.folder == other.folder for other in jobs):
@@ -260,9 +218,10 @@ def plan(names, profile, folder, overrides=None, *, file=None, name=None, under_
     return jobs
 
 
-def name_of(own, profile):
+def name_of(own, profile, speak="en"):
     """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart that say not all."""
-    words = [] if profile in ("quick", "") or not own else [profile]
+    foreign = [] if speak == "en" else [speak]
+    words = foreign + ([] if profile in ("quick", "") or not (own or foreign) else [profile])
     for key, value in own.items():
         words += [key, *map(str, value if isinstance(value, list) else [value])]
     said = "-".join(words)

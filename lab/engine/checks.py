@@ -16,6 +16,7 @@ from scipy import stats
 from lab.engine import arithmetic, runs, store
 from lab.engine.record import digits
 from lab.engine.running import run_trial
+from lab.language import tr
 
 AT_START, FIRST_STEPS = 1e-5, 1e-3  # relative, of the loss before training and in its first ten steps
 WITHOUT_SEEDS = 1e-3, 1e-6  # relative and absolute, of numbers that no seed moves
@@ -76,38 +77,39 @@ def alarms(findings):
 
 def origins(used):
     """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
-    counts, recorded = {"run": 0, "store": 0, "record": 0}, {}
+    counts, recorded, because = {"run": 0, "store": 0, "record": 0}, {}, {}
     for each in used:
         counts[each.origin] += 1
         if each.origin == "record":
             labels = each.body["labels"]
-            name = ", ".join(str(labels[part]) for part in ("date", "machine", "commit") if labels.get(part))
+            name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))
             recorded[name] = recorded.get(name, 0) + 1
+            because |= {labels["because"]: None} if "because" in labels else {}
     states = {}
     for each in used:
         state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "keys": []})
         state["keys"] += [each.key] if each.origin != "record" else []
     arithmetics = len({each.body["arithmetic"] for each in used})
-    return {"ran_here": counts["run"], "kept_here": counts["store"], "recorded": counts["record"],
-            "recorded_by": recorded, "arithmetics": arithmetics, "trials": states}  # fmt: skip
+    return {"ran_here": counts["run"], "kept_here": counts["store"], "recorded": counts["record"], "trials": states,
+            "recorded_by": recorded, "arithmetics": arithmetics, "because": list(because)}  # fmt: skip
 
 
 def told(origins, findings):
     """The same as a sentence, with what the spot checks found."""
-    parts = [f"{origins['recorded']} recorded"] if origins["recorded"] else []
-    parts += [f"{origins['kept_here']} kept from earlier runs on this machine"] if origins["kept_here"] else []
-    parts += [f"{origins['ran_here']} run now"] if origins["ran_here"] else []
-    said = "Trials: " + (", ".join(parts) or "none") + "."
-    said += "".join(f" {n} by a run of {name}." for name, n in origins["recorded_by"].items())
+    counts = {
+        tr("{n} recorded", n=origins["recorded"]): origins["recorded"],
+        tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins["kept_here"],
+        tr("{n} run now", n=origins["ran_here"]): origins["ran_here"],
+    }
+    said = tr("Trials: {counts}.", counts=", ".join(words for words, n in counts.items() if n) or tr("none"))
+    said += "".join(tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items())
     if findings:
-        compared = {
-            part: sum(f.part == part for f in findings) for part in ("all digits", "all numbers", "the beginning")
-        }
-        how = ", ".join(f"{n} by {part}" for part, n in compared.items() if n)
+        parts = {"all digits": tr("all digits"), "all numbers": tr("all numbers"), "the beginning": tr("the beginning")}
+        compared = {words: sum(f.part == part for f in findings) for part, words in parts.items()}
+        how = ", ".join(tr("{n} by {part}", n=n, part=words) for words, n in compared.items() if n)
+        said += tr(" Run again here: {n} ({how}), ", n=len(findings), how=how)
         faults = "; ".join(map(str, alarms(findings)))
-        said += f" Run again here: {len(findings)} ({how}), " + (
-            f"NOT as recorded: {faults}" if faults else "as recorded."
-        )
+        said += tr("NOT as recorded: {faults}", faults=faults) if faults else tr("as recorded.")
     return said
 
 

@@ -13,10 +13,12 @@ import json
 import os
 import re
 import tokenize
+import warnings
 from pathlib import Path
 
 import yaml
 
+from lab.engine import entry_points
 from lab.engine.bounds import convert, parameter_of
 from lab.engine.runs import project_root
 
@@ -33,6 +35,8 @@ class Refused(ValueError):
 
 # Notebooks
 
+ALONE = "the lessons and their claims are in a checkout of Transformer Lab, and this is the package alone"
+
 
 def notebooks():
     """Paths of all notebooks of the project, in order of exercise."""
@@ -47,8 +51,8 @@ def notebook_of(name):
             return path
     if str(name).endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
-    valid = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
-    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; there are {valid}")
+    valid = "there are " + ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
+    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; {valid if notebooks() else ALONE}")
 
 
 def exercise_of(notebook):
@@ -150,12 +154,16 @@ def validate(notebook, values, source):
 
 def check(cell, values, source):
     """Run a cell tagged `checks` with the values as names. Refused: what does not hold, or why it cannot be run."""
+    entry_points.load()  # a kind of an installed package is one
     try:
         exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
     except (AssertionError, ValueError) as error:
         line = cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip()
-        named = ", ".join(f"{name} = {value!r}" for name, value in values.items() if re.search(rf"\b{name}\b", line))
-        raise Refused(f"{source}: {str(error) or f'{line} does not hold with {named}'}") from None
+        named = {name: f"{name} = {value!r}" for name, value in values.items() if re.search(rf"\b{name}\b", line)}
+        told = str(error) or f"{line} does not hold with {', '.join(named.values())}"
+        meant = [said for name, said in named.items() if name not in told and repr(values[name]) in told]
+        aside = f" ({', '.join(meant)})" if meant else ""  # who is meant where only the value is told
+        raise Refused(f"{source}: {told}{aside}") from None
     except Exception as error:
         raise Refused(f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}") from None
 
@@ -266,3 +274,36 @@ def block_bytes(widths, context, n_layers=2):
 def copy_bytes(longest, texts, d_model, n_layers=2):
     """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4 bytes, and the maps."""
     return 80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2
+
+
+def misspelt(namespace, notebook, declared):
+    """(name, the parameter that it resembles) of numbers, words and lists that the saved notebook says nothing of."""
+    sources = "\n".join(source for kind, _, source in cells_of(notebook) if kind == "code")
+    for name, value in namespace.items():
+        typed = (
+            isinstance(value, (int, float, str, list)) and not name.startswith("_") and name not in ("In", "results")
+        )
+        if typed and name not in declared and not re.search(rf"\b{name}\b", sources):
+            yield from ((name, like) for like in difflib.get_close_matches(name, declared, 1, 0.8))
+
+
+def in_namespace(namespace, notebook):
+    """The parameters in a notebook's globals(), converted, and those of its profile. Refused where one is not allowed.
+
+    Where the notebook cannot be read, they are its numbers, words and lists.
+    """
+    if not notebook.exists():
+        found = {
+            name: value
+            for name, value in namespace.items()
+            if not name.startswith("_") and name != "In" and isinstance(value, (int, float, str, list))
+        }
+        return found, found
+    declared = set(read_declared(notebook)) | set(injected(namespace))
+    declared -= {"results"}  # where to is no part of what
+    for name, like in misspelt(namespace, notebook, declared):
+        warnings.warn(f"{name} is no parameter, and nothing reads it; did you mean {like}?", stacklevel=3)
+    values = {name: namespace[name] for name in declared if name in namespace}
+    values = validate(notebook, values, source="notebook")
+    values.pop("results", None)
+    return values, of_profile(notebook, values.get("profile", "quick"))

@@ -24,6 +24,12 @@ def commit():
         return {"commit": "", "changes": None}
 
 
+def is_here(commit):
+    """Whether this repository has a commit."""
+    command = ["git", "-C", str(project_root()), "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def machine():
     """Versions, machine, device, threads, and whose products of matrices the trials of this process use."""
     import torch
@@ -35,10 +41,24 @@ def machine():
     return {
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
         "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        "card": torch.cuda.get_device_name() if device().type == "cuda" else "",
         "device": str(device()),
         "threads": torch.get_num_threads(),
         "products": "oneDNN" if arithmetic.replaceable() else "torch's own",
     }
+
+
+def peak_mib():
+    """The most memory that this process has held, in MiB."""
+    import psutil
+
+    try:
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return round(most / (2**20 if platform.system() == "Darwin" else 2**10))
+    except ImportError:  # Windows
+        return round(psutil.Process().memory_info().peak_wset / 2**20)
 
 
 def processor():

@@ -78,7 +78,11 @@ class Record:
 
     @cached_property
     def files(self):
-        return [File(path) for folder in self.folders for path in sorted(folder.glob("*.jsonl"))]
+        found = [File(path) for folder in self.folders for path in sorted(folder.glob("*.jsonl"))]
+        for file in found:
+            for body in file.trials:
+                body |= {"labels": file.runs[body["run"]], "parts": file.codes.get(body["code"], {}).get("parts", {})}
+        return found
 
     @cached_property
     def _known(self):
@@ -86,7 +90,6 @@ class Record:
         known = {}
         for file in self.files:
             for body in file.trials:
-                body |= {"labels": file.runs[body["run"]], "parts": file.codes.get(body["code"], {}).get("parts", {})}
                 mine = [c for c in file.certificates if c["certificate"] == body["trial"]]
                 points = [body["parameters"], *(adapted(body["parameters"], c) for c in mine)]
                 for point in {store.canonical(point) for point in points}:
@@ -111,9 +114,10 @@ class Record:
                 return body
         return None
 
-    def of(self, trial):
-        """All bodies of a trial."""
-        return [body for (name, _), bodies in self._known.items() if name == trial for body, _ in bodies]
+    def of(self, trial, notebook=""):
+        """All bodies of a trial, or those that a notebook (its stem) recorded: another may have one of that name."""
+        files = [file for file in self.files if notebook in ("", file.path.stem)]
+        return [body for file in files for body in file.trials if body["trial"] == trial]
 
 
 def adapted(parameters, certificate):

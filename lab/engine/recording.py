@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lab.engine import provenance, runs, store
-from lab.engine.record import File, digits
+from lab.engine.record import File, adapted, digits
 
 KEPT = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
 
@@ -22,7 +22,8 @@ class CannotRecord(ValueError):
 def record_run(folder, trials, path, *, because=""):
     """Write the trials of the finished run in `folder`, kept in the store `trials`, to the record file at `path`.
 
-    Rows of the same trials stay, those made by other code go. Returns {"new", "same", "replaced", "dropped"} counts.
+    Rows of the same trials stay, those made by other code go; a row whose commit is not in this repository gets the
+    labels of the run that agrees with it in every digit. Returns {"new", "same", "replaced", "dropped"} counts.
     CannotRecord where the run is none of this machine's or was made beside a commit, where a trial read a file outside
     the project, or where a valid row would get other digits and `because` does not say why.
     """
@@ -45,17 +46,18 @@ def record_run(folder, trials, path, *, because=""):
     for name, body in today.items():
         earlier = known.pop(name, None)
         valid = earlier and all(earlier[part] == body[part] for part in ("code", "kinds", "data"))
-        if valid and digits(earlier) == digits(body):
+        same = valid and digits(earlier) == digits(body)
+        if same and provenance.is_here(file.runs[earlier["run"]]["commit"]):
             known[name] = earlier
             count["same"] += 1
             continue
-        if valid and not because:
+        if valid and not same and not because:
             raise CannotRecord(f"{name}: other digits than recorded; --because says why they replace them")
-        count["replaced" if earlier else "new"] += 1
+        count["same" if same else "replaced" if earlier else "new"] += 1
         labels = {"machine": run["machine"], "arithmetic": body["arithmetic"], "device": body["device"],
                   "threads": body["threads"], "torch": body["torch"], "python": run["versions"]["python"],
                   "commit": run["commit"], "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
-        labels |= {"because": because} if valid else {}
+        labels |= {"because": because} if valid and not same else {}
         known[name] = {part: body[part] for part in KEPT} | {"run": file.add_run(labels)}
         file.codes[body["code"]] = {"parts": body["parts"]}
     certified = {(c["certificate"], c["old"]["code"], c["new"]["code"]) for c in file.certificates}
@@ -96,7 +98,7 @@ def carry(notebook, path, *, renamed=None):
     must agree. `renamed` maps old names of parameters to new ones; parameters that are new have their defaults.
     CannotRecord where a digit moves, naming the trial, or where code now is not that of a commit.
     """
-    file, now = File(path), provenance.commit()
+    file, now, renamed = File(path), provenance.commit(), renamed or {}
     if now["changes"] is not False:
         raise CannotRecord("what is carried is carried to a commit: commit first")
     stale = {}
@@ -109,7 +111,7 @@ def carry(notebook, path, *, renamed=None):
         sample = {}
         for (trial, _), bodies in groups.items():
             sample.setdefault(trial, []).extend(body["parameters"] for body in sample_of(bodies))
-        after = {trial: [_adapted(point, renamed) for point in points] for trial, points in sample.items()}
+        after = {trial: [adapted(point, {"renamed": renamed}) for point in points] for trial, points in sample.items()}
         with checkout(commit) as earlier:
             old = run_sample(earlier, notebook, sample)
         new = run_sample(runs.project_root(), notebook, after, renamed)
@@ -131,7 +133,7 @@ def carry(notebook, path, *, renamed=None):
 def _certificates(trial, code, old, new, renamed, commit):
     found = []
     for before in (body for body in old.get(trial, ()) if body["code"] == code):
-        point = _adapted(before["parameters"], renamed)
+        point = adapted(before["parameters"], {"renamed": renamed})
         matches = [b for b in new.get(trial, ()) if point.items() <= b["parameters"].items()]
         if len(matches) != 1:
             raise CannotRecord(f"{trial} {store.canonical(point)} did not run as the code is now")
@@ -146,16 +148,13 @@ def _certificates(trial, code, old, new, renamed, commit):
     if before == after:
         return []  # the rows are valid as they are
     body = found[0][1]
-    defaults = {n: v for n, v in body["parameters"].items() if n not in _adapted(found[0][0]["parameters"], renamed)}
+    earlier = adapted(found[0][0]["parameters"], {"renamed": renamed})
+    defaults = {n: v for n, v in body["parameters"].items() if n not in earlier}
     labels = {"machine": provenance.machine()["machine"], "arithmetic": body["arithmetic"], "commit": commit,
               "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
     certificate = {"certificate": trial, "old": before, "new": after, "sample": len(found)}
-    options = {"renamed": renamed or {}, "defaults": defaults}
+    options = {"renamed": renamed, "defaults": defaults}
     return [certificate | {n: v for n, v in options.items() if v} | {"labels": labels, "parts": body["parts"]}]
-
-
-def _adapted(point, renamed):
-    return {(renamed or {}).get(name, name): value for name, value in point.items()}
 
 
 @contextmanager

@@ -11,18 +11,19 @@ from functools import partial
 from pathlib import Path
 
 from lab import trace
-from lab.engine import fingerprint, workers
+from lab.engine import fingerprint, models, source, workers
 from lab.engine import store as trial_store
 from lab.engine.device import available, current
 
 LABELS = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
 
 
-def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf")):
+def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf"), kept=None):
     """What one trial gives: its rows with where it ran and what it touched, or the cause why it failed.
 
     Random numbers that come from no generator of the trial's own follow from its parameters. A trial that is still in
-    training `until` seconds after its start ends there: {"curve", "batch"} of its beginning.
+    training `until` seconds after its start ends there: {"curve", "batch"} of its beginning. `kept` is the folder of
+    trained models that it may use; without one it trains what it needs. Its seconds hold the training of those it took.
     """
     import numpy
     import torch
@@ -31,7 +32,7 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
 
     threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
     seed = int(hashlib.sha256(trial_store.canonical(parameters).encode()).hexdigest()[:8], 16)
-    token = current.set(device)
+    tokens = current.set(device), models.place.set(kept)
     torch.set_num_threads(threads)
     try:
         start = time.perf_counter()
@@ -39,7 +40,7 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
             sow(seed)
         with trace.touching(timing=timing, until=start + until) as touched, arithmetic.fast():
             result = trial(**json.loads(trial_store.canonical(parameters)))
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start + touched.spared
         rows = [_row(row, parameters) for row in _rows(result)]
         place = {"device": device, "torch": torch.__version__, "threads": threads, "seconds": round(seconds, 4)}
         seen = {"curve": touched.curve, "batch": touched.batch}
@@ -54,18 +55,21 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
     finally:
         torch.set_num_threads(threads_before)
         torch.set_default_dtype(dtype_before)
-        current.reset(token)
+        current.reset(tokens[0])
+        models.place.reset(tokens[1])
 
 
 def run_traced(code, trial, parameters, **options):
     """run_trial, failed where it runs a definition of lab that its fingerprint would not notice."""
     with trace.executed() as found:
         outcome = run_trial(trial, parameters, **options)
+    if "failed" in outcome:
+        return outcome
     known = set(code.parts)
     for name in outcome.get("kinds", ()):
         seam, _, kind = name.partition(".")
         known |= set(fingerprint.code_of(dict.get(trace.SEAMS[seam].kinds, kind)).parts)
-    if outside := sorted(name for name in found - known if not name.startswith(fingerprint.RUNS)):
+    if outside := sorted(name for name in found - known if not name.startswith(source.RUNS)):
         return {"failed": f"runs {', '.join(outside)}, which its fingerprint does not hold"}
     return outcome
 
@@ -105,7 +109,7 @@ def whereabouts(device, threads):
 def package_hash():
     """The hash of all code of lab."""
     files = sorted(Path(trace.__file__).parent.rglob("*.py"))
-    return fingerprint.digest(json.dumps([trace.file_hash(path) for path in files]))
+    return source.digest(json.dumps([trace.file_hash(path) for path in files]))
 
 
 def whereabouts_of(client, device, threads):

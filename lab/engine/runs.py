@@ -3,6 +3,7 @@
 results/PROFILE/NN_slug/     notebook.ipynb  parameters.yaml  run.json  verdicts.csv  tables/*.csv  figures/*.png, *.svg
 results/PROFILE/             claims.csv  README.md
 results/runs/NN_slug-NAME/   a run whose parameters are not the profile's, or of a notebook of one's own
+results/machines/NAME/       what machines contributed: timings (PROFILE/NN_slug) and replications (runs/NN_slug-NAME)
 results/interactive/NN_slug/ a run by hand; NN_slug.1, .2 and .3 are those before it
 results/.running/            runs that are not complete
 results/.trials/             the trial store
@@ -13,16 +14,24 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
+from lab.language import tr
+
 
 def project_root():
-    """The checkout that this package lives in: the folder of notebooks/, experiments/ and results/."""
-    return Path(__file__).resolve().parents[2]
+    """The folder of notebooks/, experiments/ and results/: the checkout that this package lives in.
+
+    Where the package is installed alone, it is the working folder: there are no lessons, and results go there.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
 
 
 def shown(path):
@@ -57,8 +66,9 @@ class Options(BaseModel):
     deadline: float | None = None  # unix time at which to end
     headless: bool = False  # nobody looks on: no forms, no sliders
     progress: Path | None = None  # where a sweep tells how far it is
+    seeds_from: int = 0  # added to the seed of every trial: a replication
     own: dict = {}  # the parameters that are not the profile's
-    language: str = "en"
+    language: str = ""  # as LAB_LANGUAGE in the environment says
     notebook: Path | None = None  # what is run; None: whatever calls
     place: str = ""  # where the results will stand when the run is complete
 
@@ -71,6 +81,60 @@ def read_options(folder):
     """The run file in a folder, or the defaults where there is none. ValueError where it cannot be read."""
     path = Path(folder) / "options.json"
     return Options.model_validate_json(path.read_text("utf-8")) if path.exists() else Options()
+
+
+class Progress:
+    """Tells how far a sweep is: the runner through a small file, a reader in a notebook by a bar that goes when it is
+    done, who runs a script with a line every few seconds.
+    """
+
+    def __init__(self, name, file=None):
+        self.name, self.file, self.began, self.told, self.first = name, file, time.time(), 0.0, None
+        self.said, self.bar = "", None
+
+    def __call__(self, done, total, workers, left):
+        self.first = done if self.first is None else self.first
+        if left is None and done > self.first:  # no earlier run tells: as long as those that ended here
+            left = (time.time() - self.began) / (done - self.first) * (total - done)
+        if self.file:
+            state = {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
+            write_text(self.file, json.dumps(state))
+        elif in_notebook():
+            self._draw(done, total, left)
+        elif done == total or time.time() - self.told > 5:
+            self.told = time.time()
+            ahead = f", about {left:.0f} s left" if left else ""
+            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}", file=sys.stderr)
+
+    def _draw(self, done, total, left):
+        from IPython.display import HTML, display
+
+        counts = {"total": total, "known": self.first, "here": done - self.first}
+        self.said = tr("{total} trials: {known} known, {here} run here", **counts)
+        ahead = tr("about {left:.0f} s left", left=left) if left else ""
+        bar = f'<progress value="{done}" max="{total}"></progress> {self.name}: {self.said}. {ahead}'
+        if self.bar is None and done < total:
+            self.bar = display(HTML(bar), display_id=True)
+        elif self.bar and done == total:
+            self.bar.update(HTML(""))
+        elif self.bar:
+            self.bar.update(HTML(bar))
+
+    def stopped(self):
+        """Say in a notebook that an interrupt lost nothing but what was in flight."""
+        from IPython.display import HTML
+
+        if self.bar:
+            self.bar.update(
+                HTML(tr("{said}. Stopped: what is finished is kept; run the cell again to go on.", said=self.said))
+            )
+
+
+def in_notebook():
+    """Whether a kernel runs this, for someone who looks on."""
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
 
 
 # Writing

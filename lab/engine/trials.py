@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from lab import trace
-from lab.engine import fingerprint, workers
+from lab.engine import fingerprint, models, travel, workers
 from lab.engine import store as trial_store
 from lab.engine.device import available
 from lab.engine.points import points_of
@@ -105,8 +105,9 @@ def sweep(
     """
     points = points_of(trial, grid)
     report = progress or (lambda done, total, workers, left: None)
+    kept = None if cluster else Path(sources.store) / models.FOLDER  # another machine does not see this one's
     if timing:
-        return _timed(trial, points, device=available(device), threads=threads, report=report)
+        return _timed(trial, points, report=report, device=available(device), threads=threads, kept=kept)
     code = fingerprint.code_of(trial)
     state = State(code.digest, lru_cache(fingerprint.kind_hash), lru_cache(sources.data_hash))
     folder, name = Path(sources.store) / trial.__name__, trial.__name__
@@ -119,10 +120,8 @@ def sweep(
         for key, point in work.items():
             if sources.sample and (body := sources.taken(name, point)):
                 finished[key], origin[key] = body | body["labels"], "record"
-            elif (body := trial_store.read(folder, key)) and state.agrees(body):
-                finished[key], origin[key] = body, "store"
-            elif body := sources.record.find(name, point, state):
-                finished[key], origin[key] = body | body["labels"], "record"
+            elif found := _known(sources, name, point, key, state):
+                finished[key], origin[key] = found
         left = {key: point for key, point in work.items() if key not in finished}
         cost = Cost(sources.record, name, left, state, code.parts, finished.values())
         if left and sources.recorded_only:
@@ -132,10 +131,10 @@ def sweep(
         if left:
             trial_store.make(folder)
         if not cluster and not sources.traced and min(jobs, len(left)) > 1:
-            client = stack.enter_context(workers.local(jobs, workers.code_files(trial)))
+            client = stack.enter_context(workers.local(jobs, travel.code_files(trial)))
         report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
         run = partial(run_traced, code) if sources.traced else run_trial
-        call = partial(run, device=place["device"], threads=threads)
+        call = partial(run, device=place["device"], threads=threads, kept=kept)
         outcomes = _run_here(partial(call, trial), left, sources.deadline) if client is None else workers.run(
             client, call, trial, left, sources.deadline)  # fmt: skip
         failures = []
@@ -158,18 +157,48 @@ def sweep(
     return table
 
 
-def _timed(trial, points, *, device, threads, report):
+def known(trial, grid, *, sources, device="auto", threads=1):
+    """How many trials of a sweep over the grid are finished already, by the store and the record."""
+    code, place = fingerprint.code_of(trial), whereabouts(device, threads)
+    state = State(code.digest, lru_cache(fingerprint.kind_hash), lru_cache(sources.data_hash))
+    points = points_of(trial, grid)
+    keys = [trial_store.key([trial.__name__, p, code.digest, place["arithmetic"], threads]) for p in points]
+    found = (_known(sources, trial.__name__, p, key, state) for p, key in zip(points, keys, strict=True))
+    return sum(each is not None for each in found)
+
+
+def _known(sources, name, point, key, state):
+    """(body, where it came from) of a trial that is finished, or None."""
+    if (body := trial_store.read(Path(sources.store) / name, key)) and state.agrees(body):
+        return body, "store"
+    body = sources.record.find(name, point, state)
+    return (body | body["labels"], "record") if body else None
+
+
+def now(trial, point, *, device="auto", threads=1):
+    """The rows that a sweep of this full point gives, run here and never kept; None where whoever watches ended it."""
+    body = _run_once(trial, point, 1, device=available(device), threads=threads)
+    return None if body is None else _table([point], [body])
+
+
+def _timed(trial, points, *, report, **options):
     bodies = []
     for point in points:
         report(len(bodies), len(points), 1, None)
-        outcome = run_trial(trial, point, device=device, threads=threads, timing=True)
-        if "failed" in outcome:
-            raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], len(points))
-        bodies.append(json.loads(trial_store.encoded({name: outcome[name] for name in ("n", "columns", *LABELS)})))
+        bodies.append(_run_once(trial, point, len(points), **options))
     report(len(bodies), len(points), 1, None)
     table = _table(points, bodies)
     table.attrs["core_seconds"] = sum(body["seconds"] for body in bodies)
     return table
+
+
+def _run_once(trial, point, total, **options):
+    outcome = run_trial(trial, point, timing=True, **options)
+    if "failed" in outcome:
+        raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total)
+    if "n" not in outcome:
+        return None
+    return json.loads(trial_store.encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
 def _body(trial, point, outcome, code, place, sources):

@@ -5,12 +5,12 @@ import logging
 import sys
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from math import inf
+from threading import Lock
 from time import time
 
-from lab import trace
-from lab.engine import fingerprint
+from lab.engine import travel
 
 _pools = {}  # number of workers -> client
 _files = {}  # number of workers -> {path: hash} of the code that they have been given
@@ -21,6 +21,7 @@ MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
 # A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
 PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
+_alone = Lock()  # of a worker's trials
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
 GONE = "the cluster went away; finished trials are stored, run again to go on"
 
@@ -54,8 +55,24 @@ def _start(n_workers):
 
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
     options["scheduler_kwargs"] = {"dashboard_address": "127.0.0.1:0"}  # any free port: a second run has its own
-    with config.set(MEMORY | QUIET | PATIENCE):
+    with config.set(MEMORY | QUIET | PATIENCE), _script_left_alone():
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
+
+
+@contextmanager
+def _script_left_alone():
+    """Inside, a process that starts does not run the script again that runs here: trials bring what they need of it.
+
+    So a script needs no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).pop("__file__", None)
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _ready(n_workers):
@@ -124,12 +141,12 @@ def agreed(client, place):
 
 
 def slots(client):
-    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs, else a thread."""
+    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs, else all of it."""
     there = client.scheduler_info(n_workers=-1)["workers"]
-    gpus = {name: int(worker["resources"].get("GPU", 0)) for name, worker in there.items()}
+    gpus = {name: int(worker["resources"].get("GPU", 0) > 0) for name, worker in there.items()}
     if any(gpus.values()):  # dask worker --resources GPU=1
         return gpus, {"GPU": 1}
-    return {name: worker["nthreads"] for name, worker in there.items()}, None
+    return dict.fromkeys(there, 1), None
 
 
 def count(client):
@@ -143,8 +160,8 @@ def count(client):
 def run(client, call, trial, left, deadline=inf):
     """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
 
-    The trial and the kinds that are registered outside lab travel with the call. A call that kills every worker it
-    runs on, or cannot be sent, yields {"failed": cause}; what has not begun at the deadline (time.time()) is left out.
+    With the call travels what `lab.engine.travel` packs. A call that kills every worker it runs on, or cannot be sent,
+    yields {"failed": cause}; what has not begun at the deadline (time.time()) is left out.
     Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
     machine go away.
     """
@@ -152,7 +169,7 @@ def run(client, call, trial, left, deadline=inf):
     from distributed.client import ClosedClientError
     from distributed.scheduler import NoWorkerError
 
-    packed = pack(trial)
+    packed = travel.pack(trial)
     agreed(client, partial(_arrives, packed))  # a worker that is sent what it cannot load ends itself
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
     work = {key: partial(_call, call, packed, point) for key, point in left.items()}
@@ -203,69 +220,16 @@ def _finished(futures, client, deadline):
                 raise
 
 
-# What travels: code that the workers have no file of
-
-
-def foreign_kinds():
-    """(module and name of the seam, kind, variant) of every kind that is registered outside lab."""
-    return [(seam.__module__, name, kind, variant) for name, seam in trace.SEAMS.items()
-            for kind, variant in seam.kinds.items() if variant.__module__.split(".")[0] != "lab"]  # fmt: skip
-
-
-def modules_behind(trial):
-    """Names of the modules that a trial, and the kinds registered outside lab, are defined in, lab's included."""
-    items = (trial, *(variant for *_, variant in foreign_kinds()))
-    return {label.rpartition(".")[0] for item in items for label in fingerprint.code_of(item).parts}
-
-
-def code_files(trial):
-    """{path: hash} of the files of these modules, as they are now."""
-    paths = {path for name in modules_behind(trial) if (path := fingerprint.source_file(name))}
-    return {path: trace.file_hash(path) for path in paths}
-
-
-def pack(trial):
-    """The trial, and the kinds that are registered outside lab, as bytes; own modules travel by value."""
-    import cloudpickle
-
-    own = [sys.modules[name] for name in modules_behind(trial) if name in sys.modules and travels(name)]
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps((trial, foreign_kinds()))
-    finally:
-        for module in own:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def travels(name):
-    """Whether a module is a user's own file, neither lab's nor installed."""
-    path = fingerprint.source_file(name)
-    return (
-        name.split(".")[0] != "lab" and name != "__main__" and path is not None and not fingerprint.is_installed(path)
-    )
-
-
-def unpack(packed):
-    """The trial; its kinds are registered here from now on."""
-    import importlib
-
-    trial, kinds = _loaded(packed)
-    for module, seam, kind, variant in kinds:
-        getattr(importlib.import_module(module), seam).kinds[kind] = variant
-    return trial
-
-
-@lru_cache(maxsize=4)
-def _loaded(packed):
-    import cloudpickle
-
-    return cloudpickle.loads(packed)
-
-
 def _arrives(packed):
-    return callable(unpack(packed))
+    """Whether a worker can load it, one that is at work aside."""
+    if not _alone.acquire(blocking=False):
+        return True
+    try:
+        return callable(travel.unpack(packed))
+    finally:
+        _alone.release()
 
 
 def _call(call, packed, point):
-    return call(unpack(packed), point)
+    with _alone:  # modules, random numbers and threads belong to the whole process
+        return call(travel.unpack(packed), point)

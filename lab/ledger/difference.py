@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lab.engine import runs
 from lab.ledger import summary
+from lab.ledger.claims import effect_of
 
-PLACE = ("commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
+PLACE = ("seeds_from", "commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
 NONE = "–"
 
 
@@ -37,7 +38,7 @@ def text(a, b):
     }
     values |= {f"({name})": tuple(str(run.get(name, NONE)) for run in told) for name in PLACE}
     verdicts = [summary.read_verdicts(folder) for folder in (a, b)]
-    rows = [{row["id"]: row for row in table.to_dict("records")} for table in verdicts]
+    rows = [{row.id: row for row in table.itertuples()} for table in verdicts]
     words = {
         name: tuple(said(row.get(name)) for row in rows) for name in dict.fromkeys([*rows[0], *rows[1]])
     }  # verdict first, then its effect
@@ -61,9 +62,8 @@ def said(row):
     """(verdict, effect with its interval) of a row of verdicts.csv."""
     if row is None:
         return NONE, ""
-    effect = "" if row["effect"] != row["effect"] else f"{row['effect']:.4g}"
-    effect += "" if row["low"] != row["low"] else f" [{row['low']:.4g}, {row['high']:.4g}]"
-    return row["verdict"], f"{effect} {row['unit']}".strip() if effect else ""
+    effect = effect_of(row)
+    return row.verdict, effect and f"{effect} {row.unit}".strip()
 
 
 def whole(pair):

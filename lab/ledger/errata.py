@@ -10,10 +10,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, model_validator
 
 from lab.engine.runs import project_root
+from lab.language import in_language, tr
+from lab.ledger import summary
+from lab.ledger.claims import find
 
 TEST = r"tests/ledger/test_errata\w*\.py::test_\w+"
 NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
 LITERATURE = r"literature: \D+ \d{4}"
+NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of a claim's committed verdict
+SAYS = {"fails": ("refuted", "disproved"), "holds": ("supported", "proved"), "undecided": ("inconclusive",)}
+DECIDED = {verdict for verdicts in SAYS.values() for verdict in verdicts} - {"inconclusive"}
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -25,12 +31,14 @@ class Erratum(BaseModel):
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     number: int = Field(ge=1)
+    was: dict[str, int] = {}  # id and number of entries that were merged into this one, or of its earlier name
     source: Literal["chapter", "note 1", "note 2", "note 3", "note 4"]
     where: Text
     says: Text
     says_zh: Text
     right: Text
     right_zh: Text
+    claims: dict[str, Literal["fails", "holds", "undecided"]] | Text  # what each must come out as; or why there is none
     evidence: list[Evidence]
     struck: Text | None = None  # why the suspected error is none
     struck_zh: Text | None = None
@@ -53,8 +61,68 @@ def errata(path=None):
     """All entries by id, in the order of the file. ValueError names the entry and field that break the schema."""
     path = path or project_root() / "experiments" / "errata.yaml"
     entries = TypeAdapter(list[Erratum]).validate_python(yaml.safe_load(path.read_text("utf-8")))
-    for field in ("id", "number"):
-        values = [getattr(entry, field) for entry in entries]
+    names = {
+        "id": [name for entry in entries for name in {entry.id, *entry.was}],
+        "number": [number for entry in entries for number in {entry.number, *entry.was.values()}],
+    }
+    for field, values in names.items():
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise ValueError(f"{path.name}: {field} {twice[0]} stands twice")
     return {entry.id: entry for entry in entries}
+
+
+def verdicts():
+    """{claim: its row} of the committed runs at quick."""
+    return {row["id"]: row for row in summary.collect(project_root() / "results" / "quick").to_dict("records")}
+
+
+def filled(text, rows):
+    """A text of an entry with its numbers, from `rows` as of `verdicts`; – where nothing was measured."""
+
+    def number(found):
+        value = rows[found[1]][found[2]]
+        return "–" if value != value else format(value, found[3])
+
+    return NUMBER.sub(number, text)
+
+
+def page():
+    """All entries as Markdown, in the reader's language."""
+    rows, sources = verdicts(), {"chapter": tr("chapter"), "note": tr("note")}
+    lead = tr("What the chapter and its notes say, what is right, and the computation that shows it.")
+    parts = [f"# {tr('Errata')}", f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}"]
+    for entry in errata().values():
+        says, right = in_language(entry.says, entry.says_zh), in_language(entry.right, entry.right_zh)
+        if entry.struck:
+            says, right = f"~~{says}~~", in_language(entry.struck, entry.struck_zh)
+        named = " ".join(sources.get(word, word) for word in entry.source.split())
+        shown = [f"[{item}]({place})" if (place := _address(item)) else item for item in entry.evidence]
+        lines = [f"**{entry.number}.** *{named} {entry.where}* {says}", f"**{tr('right')}**: {right}"]
+        lines += [f"{tr('shown by')} {', '.join(shown)}"] if shown else []
+        parts.append(filled("  \n".join(lines), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _address(item):
+    """Where the evidence stands, seen from results/; "" for literature and for what this checkout lacks."""
+    notebook, _, figure = item.partition("/")
+    if item.startswith("tests/"):
+        return f"../{item.partition('::')[0]}"
+    place = f"quick/{notebook}/figures/{figure}.png" if figure else f"quick/{notebook}/notebook.ipynb"
+    table = f"quick/{notebook}/tables/{figure}.csv"
+    return next((each for each in (place, table) if (project_root() / "results" / each).exists()), "")
+
+
+def contradictions(entries, rows):
+    """A sentence for each claim whose verdict in `rows` says the opposite of what an entry needs."""
+    found = []
+    for entry in entries:
+        for name, wanted in entry.claims.items() if isinstance(entry.claims, dict) else ():
+            verdict = rows[name]["verdict"]
+            if verdict in DECIDED and verdict not in SAYS[wanted]:
+                says = filled(entry.struck or entry.right, rows)
+                found.append(
+                    f"erratum {entry.number} ({entry.id}) says: {says} So claim {name} {wanted}. "
+                    f"The ledger says: {verdict}: {find(name).claim}"
+                )
+    return found

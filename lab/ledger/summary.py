@@ -3,42 +3,87 @@
 import pandas as pd
 
 from lab.engine import parameters, runs
-from lab.ledger import claims
+from lab.language import in_language, tr, using
+from lab.ledger import cards, claims, findings, machines, openings, replication
+from lab.ledger.claims import read_verdicts
 
-
-def read_verdicts(folder):
-    """verdicts.csv of a run as it was written; no rows where a run has none."""
-    path, numbers = folder / "verdicts.csv", dict.fromkeys(("effect", "low", "high", "n"), [""])
-    if not path.exists():
-        return pd.DataFrame(columns=list(claims.Verdict.model_fields))
-    exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
-    return pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
+READMES = {"README.md": "en", "README.zh.md": "zh"}
 
 
 def collect(folder):
-    """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim."""
-    found = {}
+    """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim.
+
+    `confirmed` says of a comparison that was changed after a run whether a replication agrees.
+    """
+    found, ledger, contributed = {}, claims.ledger(), machines.contributed()
     for path in sorted(folder.glob("*/verdicts.csv")):
         run = runs.read_run(path.parent)
         if run is not None and path.name not in runs.damaged(path.parent, run):
             found |= {row["id"]: row for row in read_verdicts(path.parent).to_dict("records")}
-    rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in claims.ledger().values()]
-    return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
+    rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in ledger.values()]
+    table = pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
+    table["confirmed"] = [
+        replication.confirmed(ledger[name], verdict, folder.name, contributed)
+        for name, verdict in zip(table.id, table.verdict, strict=True)
+    ]
+    return table
 
 
 def overview(folder, prefix=""):
     """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`."""
     table = collect(folder)
-    lines = ["| exercise | figures | verdicts | core minutes |", "| --- | --- | --- | --- |"]
+    heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("core minutes")]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- |"]
     for notebook in parameters.notebooks():
         if run := runs.read_run(folder / notebook.stem):
             place = f"{prefix}{notebook.stem}"
             figures = len(list((folder / notebook.stem / "figures").glob("*.png")))
-            counts = table[table.exercise == parameters.exercise_of(notebook)].verdict.value_counts()
-            verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-            title = f"[{parameters.title_of(notebook)}]({place}/notebook.ipynb)"
-            lines.append(f"| {title} | [{figures}]({place}/figures) | {verdicts} | {run['core_seconds'] / 60:.1f} |")
+            title = f"[{openings.title(notebook)}]({place}/notebook.ipynb)"
+            counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
+            lines.append(f"| {title} | [{figures}]({place}/figures) | {counts} | {run['core_seconds'] / 60:.1f} |")
     return "\n".join(lines)
+
+
+def verdict_counts(table):
+    """How many claims came to each verdict, and how many of these are not gated yet, in words."""
+    words, bare = cards.words(), int((table.gates == claims.UNGATED).sum())
+    told = ", ".join(f"{n} {words[verdict]}" for verdict, n in table.verdict.value_counts().items())
+    return told + (f"; {bare} {tr('not yet gated')}" if bare else "")
+
+
+def gallery_cards(folder):
+    """Markdown: for each finished exercise its figure, question, finding, verdicts and minutes."""
+    table, told = collect(folder), []
+    for notebook in parameters.notebooks():
+        if not (run := runs.read_run(folder / notebook.stem)):
+            continue
+        place, stem = notebook.stem, findings.hero(notebook, folder, table)
+        counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
+        minutes = tr("{n:.1f} core minutes", n=run["core_seconds"] / 60)
+        told += [f"### [{openings.title(notebook)}]({place}/notebook.ipynb)", openings.question(notebook)]
+        told += [f"**{found}**"] if (found := findings.finding_of(notebook, table)) else []
+        told += (
+            [f"[![{shown(folder / place, stem)}]({place}/figures/{stem}.png)]({place}/notebook.ipynb)"] if stem else []
+        )
+        told += [f"{counts} · {minutes} · [{tr('figures')}]({place}/figures) · [{tr('tables')}]({place}/tables)"]
+    return "\n\n".join(told)
+
+
+def shown(folder, stem):
+    """What a figure shows; its name in words where it does not say so."""
+    from lab import figures
+
+    said = " ".join(figures.words(folder / "figures" / f"{stem}.png")[0].split())
+    return said.translate(str.maketrans("[]", "()")) or stem.replace("_", " ")
+
+
+def described(folder):
+    """Lines of Markdown: what the figures of the finished runs show, of those that say so."""
+    from lab import figures
+
+    pictures = [path for path in sorted(folder.glob("*/figures/*.png")) if runs.read_run(path.parents[1])]
+    said = {path.relative_to(folder).as_posix(): " ".join(figures.words(path)[0].split()) for path in pictures}
+    return [f"* [{path.replace('/figures/', '/')[:-4]}]({path}): {alt}" for path, alt in said.items() if alt]
 
 
 def outdated(folder):
@@ -49,19 +94,27 @@ def outdated(folder):
 
 
 def summarise(folder):
-    """Write claims.csv and README.md of a profile from its finished runs."""
-    finished = [run for notebook in parameters.notebooks() if (run := runs.read_run(folder / notebook.stem))]
+    """Write claims.csv and README.md, README.zh.md of a profile from its finished runs."""
     runs.write_table(folder / "claims.csv", collect(folder))
+    for name, speak in READMES.items():
+        with using(speak):
+            runs.write_text(folder / name, page(folder))
+
+
+def page(folder):
+    """The page of a profile: a card for each exercise, and what every figure shows."""
+    finished = [run for notebook in parameters.notebooks() if (run := runs.read_run(folder / notebook.stem))]
     machines = sorted({f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}" for run in finished})
-    text = f"""# Results of the {folder.name} profile
-
-Written by `lab run`. Every verdict with its interval is in [claims.csv](claims.csv).
-
-{overview(folder)}
-
-Measured on {"; ".join(machines) or "no machine yet"}.
-"""
-    runs.write_text(folder / "README.md", text)
+    parts = [
+        f"# {tr('Results of the {profile} profile', profile=folder.name)}",
+        tr("Written by `lab run`. Every verdict with its interval is in {table}.", table="[claims.csv](claims.csv)")
+        + f" · {in_language('[中文](README.zh.md)', '[English](README.md)')}",
+        tr("Measured on {machines}.", machines="; ".join(machines) or tr("no machine yet")),
+        gallery_cards(folder),
+    ]
+    if said := described(folder):
+        parts += [f"## {tr('What the figures show')}", "\n".join(said)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def ratios(path):
@@ -73,17 +126,55 @@ def ratios(path):
     return "\n".join(lines)
 
 
-def publish():
-    """Put the tables of results/quick and results/benchmarks into README.md and README.zh.md, between their markers."""
-    root = runs.project_root()
-    tables = {
-        "overview": overview(root / "results" / "quick", "results/quick/"),
-        "ratios": ratios(root / "results" / "benchmarks" / "summary.csv"),
+def benchmarks(path):
+    """A Markdown line a benchmark: what its first comparison gave over all sizes, and how many targets were met."""
+    words = {
+        "attention_probe": tr("peak memory of the attention probe over that of output_attentions"),
+        "decoding": tr("tokens a second in decoding, over GPT-2 of transformers"),
+        "engine": tr("milliseconds that an empty trial takes"),
+        "runner": tr("trials a second of two workers, over one"),
+        "training_step": tr("speed of a training step, over GPT-2 of transformers"),
     }
-    for name in ("README.md", "README.zh.md"):
+    lines = [f"| {tr('benchmark')} | {tr('measured')} | {tr('targets met')} |", "| --- | --- | --- |"]
+    for name, table in pd.read_csv(path).groupby("benchmark", sort=False):
+        first = table.case.iloc[0].split(", ")[0]
+        values = table.measured[table.case.str.split(", ").str[0] == first]
+        reach = f"{values.min():.3g}" + (f" … {values.max():.3g}" if len(values) > 1 else "")
+        met = tr("{met} of {n}", met=(table.met == "yes").sum(), n=len(table))
+        lines.append(f"| {words[name]} | {reach} | {met} |")
+    return "\n".join(lines)
+
+
+def publish():
+    """Write what the READMEs say of the results, between their markers, and the table of all benchmarks."""
+    from lab.ledger import errata
+
+    root = runs.project_root()
+    summary = root / "results" / "benchmarks" / "summary.csv"
+    for name, speak in READMES.items():
         text = (root / name).read_text("utf-8")
-        for mark, table in tables.items():
-            before, _, rest = text.partition(f"<!-- {mark} -->")
-            _, _, after = rest.partition("<!-- end -->")
-            text = f"{before}<!-- {mark} -->\n\n{table}\n\n<!-- end -->{after}"
+        with using(speak):
+            for mark, table in made(root / "results" / "quick", summary).items():
+                before, _, rest = text.partition(f"<!-- {mark} -->")
+                _, _, after = rest.partition("<!-- end -->")
+                text = f"{before}<!-- {mark} -->\n\n{table}\n\n<!-- end -->{after}"
+            runs.write_text(root / "results" / name.replace("README", "errata"), errata.page())
         runs.write_text(root / name, text)
+    about = "What was measured beside what people use otherwise; `make bench` measures it anew."
+    picture = "![A training step beside GPT-2 and x-transformers](training_step.png)"
+    runs.write_text(summary.parent / "README.md", f"# Benchmarks\n\n{about}\n\n{ratios(summary)}\n\n{picture}\n")
+    summarise(root / "results" / "quick")
+
+
+def made(quick, summary):
+    """{marker: Markdown} of what stands in a README, in the reader's language."""
+    from lab.ledger import errata
+
+    table = collect(quick)
+    wrong = sum(entry.struck is None for entry in errata.errata().values())
+    return {
+        "findings": findings.findings(table, "results/quick/"),
+        "about": findings.about(table, wrong, quick),
+        "overview": overview(quick, "results/quick/"),
+        "ratios": benchmarks(summary),
+    }

@@ -203,31 +203,6 @@ def distance(weights, q_positions, k_positions):
     return torch.linalg.vecdot(weights, gap.to(weights.dtype))
 
 
-def sink_mass(weights, q_positions, k_positions):
-    """Weight on key 0: (b, h, t)."""
-    return weights[..., 0]
-
-
-def max_weight(weights, q_positions, k_positions):
-    """Largest weight of each row: (b, h, t)."""
-    return weights.amax(-1)
-
-
-def row_sum(weights, q_positions, k_positions):
-    """Sum of each row, 1 unless something is broken: (b, h, t)."""
-    return weights.sum(-1)
-
-
-def local_mass(radius):
-    """Measure: weight on the keys at most `radius` positions away."""
-
-    def measure(weights, q_positions, k_positions):
-        return torch.linalg.vecdot(weights, ((q_positions[:, None] - k_positions).abs() <= radius).to(weights.dtype))
-
-    measure.__name__ = f"local_mass_{radius}"
-    return measure
-
-
 def offset_mass(offset):
     """Measure: weight on the key `offset` positions before the query, NaN where that precedes the first key."""
 

@@ -62,11 +62,6 @@ def cache_elements(n, g, w, B=1):
     return 2 * B * n * g * w
 
 
-def score_elements(n, h, B=1):
-    """Elements of one layer's scores, if they are stored: h·n² a sequence (chapter §1.1.3)."""
-    return B * h * n * n
-
-
 def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
     """Bytes read to decode one token for each of B sequences at length n: block weights once, caches once.
 

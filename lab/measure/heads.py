@@ -10,15 +10,10 @@ import pandas as pd
 import torch
 
 from lab.measure.maps import (
-    best_fixed_offset,
     content_share,
     distance_profile,
-    divergence,
     effective_rank,
-    frequency_correlation,
-    hits,
     mass,
-    offset_profile,
     relative_distance,
     relative_entropy,
     uniform_mass,
@@ -57,34 +52,6 @@ def head_scores(maps, queries, targets):
     } | {name: (lambda m, pattern=pattern: mass(m, pattern)) for name, pattern in patterns.items()}
     table = head_table(maps, measures).melt(["layer", "head"], list(measures), "measure")
     return table.sort_values("layer", kind="stable", ignore_index=True).assign(uniform=lambda t: t.measure.map(uniform))
-
-
-def specialities(maps, *, opener, log_frequency, shuffled):
-    """How far each head is a specialist, a row for each: of one distance, of brackets, of rare tokens, of nothing.
-
-    divergence: mean Jensen-Shannon divergence to the other heads of its layer, bits, NaN where there is none;
-    broadness: entropy over that of uniform rows; offset, offset_mass: the distance from 1 to t/2 that gets most weight,
-    and that weight; bracket_hits: share of closing brackets whose heaviest key is their opener (b, t), -1 for none;
-    bracket_baseline: the best fixed offset's; rarity, rarity_null: correlation of attention received with the tokens'
-    log frequency (b, t), and with those of a shuffled table.
-    """
-    everywhere = torch.ones(opener.shape, dtype=torch.bool, device=opener.device)
-    baseline = best_fixed_offset(opener)
-
-    def offsets(m):  # mass and offset; far ones have few queries
-        return offset_profile(m)[:, 1 : m.shape[2] // 2].max(-1)
-
-    measures = {
-        "divergence": lambda m: divergence(m).sum(1) / (m.shape[1] - 1),
-        "broadness": lambda m: relative_entropy(m, everywhere),
-        "offset": lambda m: offsets(m).indices + 1,
-        "offset_mass": lambda m: offsets(m).values,
-        "bracket_hits": lambda m: hits(m, opener),
-        "bracket_baseline": lambda m: torch.full((m.shape[1],), baseline),
-        "rarity": lambda m: frequency_correlation(m, log_frequency),
-        "rarity_null": lambda m: frequency_correlation(m, shuffled),
-    }
-    return head_table(maps, measures)
 
 
 @contextmanager
@@ -196,20 +163,6 @@ def distances(maps, queries, bins):
         found = distance_profile(m, queries, bins).mean(0).tolist()
         rows += list(zip([layer] * len(found), bins, found, flat, strict=False))
     return pd.DataFrame(rows, columns=["layer", "at", "value", "uniform"])
-
-
-def head_divergences(maps):
-    """How alike the heads of a layer are, in bits of divergence, on the same input and on another one: layer, measure,
-    value.
-
-    The second is the null: what heads share there is position, not content. Layers of one head have NaN.
-    """
-    rows = []
-    for layer, m in enumerate(maps):
-        pairs = ~torch.eye(m.shape[1], dtype=torch.bool, device=m.device)
-        for measure, others in (("same input", m), ("another input", m.roll(1, 0))):
-            rows.append((layer, measure, divergence(m, others)[pairs].mean().item()))
-    return pd.DataFrame(rows, columns=["layer", "measure", "value"])
 
 
 def ranks(matrices, name):

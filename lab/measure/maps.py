@@ -109,15 +109,6 @@ def content_share(maps):
     return cells.var(0, correction=0).mean(-1) / cells.transpose(0, 1).flatten(1).var(-1, correction=0)
 
 
-def overlap_f1(maps, targets):
-    """F1 of the keys with more than uniform weight against the targets, mean over queries that have any: (h,)."""
-    attended = maps * torch.arange(1, maps.shape[2] + 1, device=maps.device)[:, None] > 1
-    both = (attended & targets[:, None]).sum(-1)  # (b, h, q)
-    f1 = 2 * both / (attended.sum(-1) + targets.sum(-1)[:, None]).clamp(min=1)
-    counted = targets.any(-1)[:, None]
-    return (f1 * counted).sum((0, 2)) / counted.sum()
-
-
 def hits(maps, targets):
     """Share of queries with a target (b, q), -1 for none, whose heaviest key is the target: (h,)."""
     wanted = targets >= 0  # (b, q)
@@ -158,6 +149,19 @@ def divergence(maps, others=None):
         mixed = _entropy((maps[:, i : i + 1] + others) / 2)
         rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
     return torch.stack(rows)
+
+
+def as_sharp(maps, wanted):
+    """Maps (b, h, q, k) with all their scores multiplied by one number, so that their mean entropy is that of `wanted`.
+
+    softmax(c z) is softmax(z) to the power c, normed: the null for heads that differ because they are sharp.
+    """
+    target, low, high = _entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    for _ in range(30):
+        middle = (low + high) / 2
+        sharp = torch.softmax(2**middle * maps.clamp_min(torch.finfo(maps.dtype).tiny).log(), -1) * (maps > 0)
+        low, high = (middle, high) if _entropy(sharp).mean() > target else (low, middle)
+    return sharp
 
 
 def effective_rank(matrices):

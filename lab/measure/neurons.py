@@ -30,6 +30,25 @@ def outputs(model, sites, *inputs):
     return {site: x.flatten(0, -2) for site, x in kept.items()}
 
 
+def hidden(model, tokens, part="ffn.act"):
+    """What a part of each feed-forward layer returns, on the CPU: (layers, n, u); "ffn_residual.norm" is its input."""
+    sites = [f"blocks.{i}.{part}" for i in range(len(model.blocks))]
+    tokens = tokens.to(next(model.parameters()).device)
+    return torch.stack([x.cpu() for x in outputs(model, sites, tokens).values()])
+
+
+def silenced(model, layer, units):
+    """While this context is open, the `units` (a list or tensor of indices) of a feed-forward layer return 0."""
+    units = torch.as_tensor(units, dtype=torch.long, device=next(model.parameters()).device)
+    return edit(model, {f"blocks.{layer}.ffn.act": lambda x: x.index_fill(-1, units, 0)})
+
+
+def idle_share(activations, held=0.01):
+    """Share of the smallest activations (..., u) of each token that together hold `held` of its squared length."""
+    squares = activations.cpu().double().square().sort(-1).values
+    return (squares.cumsum(-1) <= held * squares.sum(-1, keepdim=True)).double().mean().item()
+
+
 def nonzero_share(activations):
     """Share of entries that are not exactly zero."""
     return (activations != 0).cpu().double().mean()
@@ -38,38 +57,6 @@ def nonzero_share(activations):
 def firing_rates(activations):
     """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these tokens."""
     return (activations > 0).cpu().double().flatten(0, -2).mean(0)
-
-
-def gini(values):
-    """Gini coefficient of non-negative values: 0 all alike, near 1 one has everything."""
-    values = np.sort(np.asarray(values, dtype=float))
-    if values.min() < 0 or values.sum() == 0:
-        raise ValueError("the Gini coefficient wants values >= 0 that are not all 0")
-    n = len(values)
-    return float(2 * (np.arange(1, n + 1) * values).sum() / (n * values.sum()) - (n + 1) / n)
-
-
-def spared_share(model, glob, loss, *, rise=0.01, halvings=7):
-    """Share of activations, smallest magnitudes of each token first, that can be zeroed until the loss is up by `rise`.
-
-    loss(model) -> number; `rise` is relative. Found by bisection, to 2^-halvings.
-    """
-
-    def without(share):
-        def zeroed(x):
-            kept = x.abs().topk(max(1, round((1 - share) * x.shape[-1])), -1).indices
-            return torch.zeros_like(x).scatter(-1, kept, x.gather(-1, kept))
-
-        with torch.no_grad(), edit(model, {glob: zeroed}):
-            return loss(model)
-
-    with torch.no_grad():
-        allowed = loss(model) * (1 + rise)
-    low, high = 0.0, 1.0
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        low, high = (middle, high) if without(middle) <= allowed else (low, middle)
-    return low
 
 
 # What units detect

@@ -7,6 +7,7 @@ an error: a diverged run is counted, never averaged.
 import warnings
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import combinations
 from math import inf, nan, sqrt
 
 import numpy as np
@@ -46,6 +47,19 @@ def paired(a, b) -> Interval:
     return mean(a - b)
 
 
+def noise_floor(table, value, repeat, seed="seed") -> Interval:
+    """How far runs of one arm lie apart that differ in `repeat` alone, such as the order of their data.
+
+    The mean over seeds of |difference| of `value` between two such runs (of more, between all pairs), Student t.
+    Between arms a difference of this size is nothing. ValueError without two values of `repeat`, with seeds that lack
+    one, and with two rows of the same run.
+    """
+    runs = table.pivot(index=seed, columns=repeat, values=value)
+    if runs.shape[1] < 2 or runs.isna().any(axis=None):
+        raise ValueError(f"every {seed} needs the same two runs or more, told apart by {repeat!r}: {runs.to_dict()}")
+    return mean(np.mean([(runs[a] - runs[b]).abs() for a, b in combinations(runs, 2)], axis=0))
+
+
 def ratio(a, b) -> Interval:
     """Geometric mean of a / b over seeds, t on the logarithms; its null value is 1, and `mde` is a factor above 1."""
     a, b = (_positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True))
@@ -55,18 +69,16 @@ def ratio(a, b) -> Interval:
     return Interval(effect, low, high, logs.n, mde)
 
 
-def spread_ratio(a, b) -> Interval:
-    """Standard deviation of a over that of b, with the F interval; its null value is 1.
+def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
+    """How many repetitions would put the interval wholly on one side of the bar, if mean and spread stay as they are.
 
-    Assumes two independent samples from normal distributions. Heavy tails make this interval too narrow, and runs
-    that share seeds are not independent (with positive correlation it is then too wide). `n` is the smaller sample.
+    None where not even `most` would, or where the interval says nothing of the spread.
     """
-    a, b = _numbers(a, "a"), _numbers(b, "b")
-    if min(len(a), len(b)) < 2 or np.ptp(b) == 0:
-        raise ValueError("each side needs two values or more, and b must vary")
-    quotient = float(a.std(ddof=1) / b.std(ddof=1))
-    low, high = quotient / np.sqrt(stats.f.ppf([0.975, 0.025], len(a) - 1, len(b) - 1))
-    return Interval(quotient, float(low), float(high), min(len(a), len(b)))
+    apart = abs(interval.effect - bar)
+    if interval.n < 2 or not np.isfinite(interval.high - interval.low) or apart == 0:
+        return None
+    sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
+    return next((n for n in range(2, most + 1) if stats.t.ppf(0.975, n - 1) * sd / sqrt(n) < apart), None)
 
 
 def proportion(successes: int, n: int) -> Interval:

@@ -31,8 +31,8 @@ class DecoderBlock(Block):
         self.cross = CrossAttention(config)
         self.cross_residual = Residual.build(config.residual, config)
 
-    def branches(self, memory, memory_mask=None, **attention):
-        first, last = super().branches(**attention)
+    def branches(self, memory, memory_mask=None, **inputs):
+        first, last = super().branches(**inputs)
         return [first, (self.cross_residual, lambda y: self.cross(y, memory, memory_mask)), last]
 
 

@@ -172,7 +172,7 @@ def branch_weights(model):
     """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
     maps = [h.out for h in attentions(model)]
     for block in dict.fromkeys(model.blocks):
-        maps += [*block.attention.writers(), *block.ffn.modules()]
+        maps += [*block.mixer.writers(), *block.ffn.modules()]
     linear = [m.weight for m in dict.fromkeys(maps) if isinstance(m, nn.Linear | nn.Conv1d)]
     return linear + [weight for h in attentions(model) for weight in h.value_weights()]
 
@@ -189,7 +189,7 @@ def preset_previous_token(model, strength, *, head=0):
 
     All layers that share the table start so. ValueError where the positions are of another kind.
     """
-    position = model.blocks[0].attention.position
+    position = model.blocks[0].mixer.position
     if not isinstance(position, T5):
         raise ValueError(f"only t5 positions have a bias to preset, these are {type(position).__name__}")
     position.table.weight[1, head] += strength  # bucket 1 holds distance 1 alone
@@ -204,7 +204,7 @@ def preset_position_counter(model, marker, *, head=0):
     for another residual, or where the vocabulary exceeds d_model.
     """
     block = model.blocks[0]
-    heads = block.attention.heads
+    heads = block.mixer.heads
     if not isinstance(block.attention_residual, Pre):
         raise ValueError(f"the residual must be pre, not {type(block.attention_residual).__name__.lower()}")
     seen = block.attention_residual.norm(model.embedding.weight).double()  # what the layer reads of each token

@@ -103,14 +103,14 @@ class Block(nn.Module):
 
     def __init__(self, config, position):
         super().__init__()
-        self.attention = Mixer.build(config.mixer, config, position)
+        self.mixer = Mixer.build(config.mixer, config, position)
         self.ffn = FeedForward.build(config.ffn, config)
         self.attention_residual = Residual.build(config.residual, config)
         self.ffn_residual = Residual.build(config.residual, config)
 
-    def branches(self, **attention):
+    def branches(self, **inputs):
         """(residual, branch) in their order."""
-        return [(self.attention_residual, lambda y: self.attention(y, **attention)), (self.ffn_residual, self.ffn)]
+        return [(self.attention_residual, lambda y: self.mixer(y, **inputs)), (self.ffn_residual, self.ffn)]
 
     def forward(self, x, **inputs):
         for residual, branch in self.branches(**inputs):
@@ -175,7 +175,7 @@ class Transformer(nn.Module):
         sight = Sight(self.mask, length, start + length, batch=len(tokens), device=device, real=real, given=mask)
         caches = caches or [None] * len(self.blocks)
         layers = [
-            (block, {"cache": cache} | block.attention.inputs(sight) | inputs)
+            (block, {"cache": cache} | block.mixer.inputs(sight) | inputs)
             for block, cache in zip(self.blocks, caches, strict=True)
         ]
         return self.position.at_input(self.embedding(tokens), start), layers
@@ -185,7 +185,7 @@ class Transformer(nn.Module):
 
     def writes_to_stream(self):
         """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
-        maps = dict.fromkeys(m for block in self.blocks for m in (*block.attention.writers(), *block.ffn.writers()))
+        maps = dict.fromkeys(m for block in self.blocks for m in (*block.mixer.writers(), *block.ffn.writers()))
         return [m.weight for m in maps if isinstance(m, nn.Linear | nn.Conv1d)]
 
     def random_inputs(self, batch):
@@ -196,7 +196,7 @@ class Transformer(nn.Module):
         """Empty caches, one a layer, for `context` positions (default the configuration's)."""
         weight, context = self.embedding.weight, context or self.config.context
         like = {"device": weight.device, "dtype": weight.dtype}
-        return [block.attention.empty(batch, context, **like) for block in self.blocks]
+        return [block.mixer.empty(batch, context, **like) for block in self.blocks]
 
     @torch.no_grad()
     def generate(self, tokens, n, *, temperature=1.0, generator=None):

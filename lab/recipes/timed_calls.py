@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lab.measure.timing import interleaved
 from lab.models.efficient import bigbird_blocks, block_sparse, sorted_lsh, windowed
 from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 from lab.models.transformer import ModelConfig, Transformer
@@ -25,12 +26,12 @@ def block_operations(n, d, heads, device="cpu"):
     config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
     block = Transformer(config).blocks[0].to(device).requires_grad_(False)
     x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
-    q, k, v = block.attention.heads.split(x)  # (1, h, n, w)
+    q, k, v = block.mixer.heads.split(x)  # (1, h, n, w)
     scores = (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (1, h, n, n)
     weights = torch.softmax(scores, dim=-1)
     mixed = weights @ v
     return {
-        "projections": lambda: (block.attention.heads.split(x), block.attention.heads.join(mixed)),
+        "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed)),
         "scores": lambda: (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1),
         "softmax": lambda: torch.softmax(scores, dim=-1),
         "mix": lambda: weights @ v,
@@ -65,12 +66,11 @@ def reused_call(n, d_head, heads, buffer):
     return call
 
 
-def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre"):
+def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None):
     """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep; checkpointed, each block
     runs again in the backward pass and keeps only its input (Chen 2016)."""
-    heads = max(1, d // 64)
-    config = ModelConfig(vocabulary=256, context=n, d_model=d, n_layers=n_layers, n_heads=heads, residual=residual)
-    model = Transformer(config).to(device)
+    sizes = {"context": n, "d_model": d, "n_layers": n_layers, "n_heads": heads or max(1, d // 64)}
+    model = Transformer(ModelConfig(vocabulary=256, residual=residual, **sizes)).to(device)
     if checkpointed:
         for block in model.blocks:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
@@ -81,6 +81,13 @@ def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", resid
         return torch.autograd.grad(loss, tuple(model.parameters()))
 
     return call
+
+
+def training_speed(counts, d_model, n_layers, context, batch, repeats):
+    """A table of tokens a second, forward and backward, of models with each number of heads, in interleaved rounds."""
+    calls = {h: training_step(n_layers, context, d_model, batch, heads=h) for h in counts}
+    table = interleaved(calls, repeats).rename(columns={"name": "n_heads"})
+    return table.assign(speed=batch * context / table.seconds).drop(columns="seconds")
 
 
 def run_training_step(*sizes, **options):

@@ -24,7 +24,7 @@ class Code(Task):
     path: str = ""
     validation_share: float = 0.1
     vocabulary = 256
-    holds_out = "a tenth of the files"
+    holds_out = "a tenth of the files, without windows that other files hold too"
 
     @property
     def length(self):
@@ -65,14 +65,17 @@ class Code(Task):
 
     def batch(self, generator, size):
         """Windows at random places of the training text."""
-        return self._windows(self.text(), size, generator)
+        text = self.text()
+        return self._windows(text, torch.randint(len(text) - self.context, (size,), generator=generator))
 
     def validation(self, size, seed=0):
-        """Windows of the validation text, the same for every model: tokens, targets (size, context)."""
-        return self._windows(self.text(held_out=True), size, torch.Generator().manual_seed(seed))
+        """Windows of the validation text that stand nowhere in the training text, the same for every model:
+        tokens, targets (size, context). ValueError where there are too few.
+        """
+        text = self.text(held_out=True)
+        return self._windows(text, _unseen(self.path, self.hash, self.validation_share, self.context + 1, size, seed))
 
-    def _windows(self, text, size, generator):
-        starts = torch.randint(len(text) - self.context, (size,), generator=generator)
+    def _windows(self, text, starts):
         windows = text[starts[:, None] + torch.arange(self.context + 1)].long()
         return windows[:, :-1], windows[:, 1:]
 
@@ -103,6 +106,41 @@ def _joined(path, sha, share):
     """All bytes for training and all for validation, uint8."""
     joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
     return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
+
+
+@trace.cache
+def _unseen(path, sha, share, length, size, seed):
+    """Where windows of the validation text start that are new: int64 (size,).
+
+    Code repeats licences and imports. A window is not new where the training text holds it; of windows under 64 bytes,
+    it and what follows up to 64.
+    """
+    known, text = (part.numpy() for part in _joined(path, sha, share))
+    span = min(max(length, 64), len(text) - 1, len(known))
+    starts = torch.randint(len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)).numpy()
+    new = starts[~np.isin(*_hashes(text, known, span, starts))]
+    if len(new) < size:
+        raise ValueError(f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted")
+    return torch.from_numpy(new[:size])
+
+
+def _hashes(text, known, span, starts, odd=0x9E3779B97F4A7C15, bits=20):
+    """Hashes of the windows of `text` at `starts`, and those of all windows of `known` that may be among them."""
+
+    def powers(base, count):
+        factors = np.full(count, base, np.uint64)
+        factors[0] = 1
+        return np.cumprod(factors)  # modulo 2**64, where every odd number has an inverse
+
+    def windows(text):
+        sums = np.zeros(len(text) + 1, np.uint64)
+        np.cumsum((text + np.uint64(1)) * powers(odd, len(text)), out=sums[1:])
+        return (sums[span:] - sums[:-span]) * powers(pow(odd, -1, 1 << 64), len(text) - span + 1)
+
+    asked, held = windows(text)[starts], windows(known)
+    low, places = np.uint64((1 << bits) - 1), np.zeros(1 << bits, bool)
+    places[asked & low] = True
+    return asked, held[places[held & low]]
 
 
 @trace.cache

@@ -10,7 +10,9 @@ from lab.engine.parameters import (
     PROFILES,
     Refused,
     exercise_of,
+    in_namespace,
     injected,
+    misspelt,
     notebook_of,
     notebooks,
     of_profile,
@@ -136,3 +138,11 @@ def test_what_papermill_sets_is_known_by_its_cell():
     namespace = {"In": ["", "heads = [1]\nwidth = 3", cell, "rate = 4"], "seed": 3, "heads": [1], "text": "", "rate": 4}
     assert injected(namespace) == ["seed", "heads", "text"]
     assert injected({"seeds": 3}) == [], "not in a notebook"
+
+
+def test_a_name_that_nearly_is_a_parameter_is_noticed(tmp_path):
+    path = notebook_with(tmp_path, parameters="seeds = 5\nwidth = 8", used="widths = [width]")
+    with pytest.warns(UserWarning, match="seed is no parameter, and nothing reads it; did you mean seeds"):
+        values, _ = in_namespace({"seed": 9, "seeds": 5, "width": 8, "widths": [8], "colour": 3}, path)
+    assert values == {"seeds": 5, "width": 8}
+    assert [*misspelt({"widths": [8], "colour": 3, "_seed": 1}, path, {"seeds", "width"})] == []

@@ -1,4 +1,7 @@
-"""A run that was killed at any moment is finished by the next one, with the tables of an undisturbed run."""
+"""A run that was killed at any moment is finished by the next one, with the tables of an undisturbed run.
+
+Of `lab.engine.kernel`.
+"""
 
 import contextlib
 import json
@@ -130,7 +133,7 @@ def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undist
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"offsets": 100}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     verdicts = pd.read_csv(mine.folder / "verdicts.csv")
-    assert text.count("(own parameters: offsets 100)") == (verdicts.verdict == "not judged").sum() > 0
+    assert text.count("| holds for | own parameters: offsets 100 |") == (verdicts.verdict == "not judged").sum() > 0
     assert f"Results: `{FOLDER}/runs/06_sinusoidal_rotation-near`" in text and ".running" not in text
     assert {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()} == before
 
@@ -196,7 +199,7 @@ def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undi
 
 
 def test_ctrl_c_in_a_terminal_ends_without_a_traceback(undisturbed, job):
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "learned_codes", ignore_errors=True)
+    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table", ignore_errors=True)
     process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--again"])
     kernel = kernel_of(process)
     wait_for(lambda: len(kernel.children(recursive=True)) >= 2)  # its workers
@@ -266,7 +269,7 @@ def within(mount):
 
 @pytest.mark.parametrize("part, size", [(".trials", "4k"), (".running", "16k"), (".running", "200k")])
 def test_a_full_disk_is_named_and_earlier_results_stay(part, size, undisturbed, job):
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "learned_codes", ignore_errors=True)
+    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table", ignore_errors=True)
     place = f"{FOLDER}/{part}"
     done = within(f"mkdir -p {place}; mount -t tmpfs -o size={size} none {place}")
     assert done.returncode == 1 and "No space left on device" in done.stderr, done.stderr
@@ -318,7 +321,7 @@ def test_a_cluster_that_loses_a_worker_and_then_its_scheduler(undisturbed, job, 
     for name, table in tables(job).items():
         pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
 
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "learned_codes")
+    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table")
     process = subprocess.Popen(command, cwd=runs.project_root(), stderr=subprocess.PIPE, text=True)
     kernel_of(process)
     processes[0].kill()  # the scheduler, before the notebook asks for it

@@ -1,4 +1,7 @@
-"""A fingerprint follows what a trial runs: it changes when that changes, and with nothing else."""
+"""A fingerprint follows what a trial runs: it changes when that changes, and with nothing else.
+
+Of `lab.engine.source`.
+"""
 
 import importlib
 import linecache
@@ -264,11 +267,9 @@ VERSIONS = [command for version in ("3.11", "3.12", "3.13") if (command := runs(
 def test_one_fingerprint_on_all_versions_of_python():
     """All of the package and of the notebooks: the same trees as text, where those of ast.dump differ."""
     code = """
-        import ast, hashlib, json, pathlib, sys, types
-        sys.modules["lab"] = types.ModuleType("lab")
-        sys.modules["lab.trace"] = sys.modules["lab"].trace = types.ModuleType("lab.trace")
-        scope = {"__name__": "fingerprint"}
-        exec(compile(pathlib.Path("lab/engine/fingerprint.py").read_text(), "fingerprint.py", "exec"), scope)
+        import ast, json, pathlib
+        scope = {"__name__": "source"}
+        exec(compile(pathlib.Path("lab/engine/source.py").read_text(), "source.py", "exec"), scope)
         texts = [path.read_text() for path in sorted(pathlib.Path("lab").rglob("*.py"))]
         for path in sorted(pathlib.Path("notebooks").glob("*.ipynb")):
             texts += ["".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]

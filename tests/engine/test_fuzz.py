@@ -40,7 +40,7 @@ def plans(monkeypatch):
         raise AssertionError("a kernel was started")
 
     monkeypatch.setattr(AsyncKernelManager, "start_kernel", no_kernel)
-    monkeypatch.setattr("lab.terminal.run_all", lambda todo, *_: reached.append(todo))
+    monkeypatch.setattr("lab.commands.terminal.run_all", lambda todo, *_: reached.append(todo))
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
     monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
     return reached

@@ -7,8 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
+import nbformat
+import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
@@ -24,8 +27,13 @@ from lab.engine import trials, workers
 workers.CONNECT_SECONDS = 3
 
 def slow(seed):
-    import random, time
+    import contextlib, os, random, time
 
+    while os.path.isdir("TICKETS"):
+        with contextlib.suppress(IndexError, FileNotFoundError):
+            os.remove(os.path.join("TICKETS", os.listdir("TICKETS")[0]))
+            break
+        time.sleep(0.02)
     time.sleep(0.05)
     return [{"step": step, "value": random.Random(seed).random() / (step + 1)} for step in range(3)]
 
@@ -42,13 +50,23 @@ class Sweeps:
 
     def __init__(self, folder):
         self.store, self.script, self.out = folder / "store", folder / "sweep.py", folder / "table.csv"
-        self.script.write_text(SWEEP)
-        self.mark = str(folder)
+        self.mark, self.tickets = str(folder), folder / "tickets"
+        self.script.write_text(SWEEP.replace("TICKETS", str(self.tickets)))
 
     def start(self, jobs=1, cluster="", **options):
         command = [sys.executable, self.script, self.store, self.out, str(jobs), cluster]
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "LAB_TEST_MARK": self.mark}
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+
+    def allow(self, number):
+        """No more trials than so many run from here on, whichever they are; the others wait. None: all run."""
+        if self.tickets.exists():
+            self.tickets.rename(self.tickets.with_name(f"used {time.monotonic_ns()}"))
+        if number is not None:
+            (made := self.tickets.with_name("made")).mkdir()
+            for each in range(number):
+                (made / str(each)).touch()
+            made.rename(self.tickets)
 
     def stored(self):
         return len(list(self.store.rglob("*.json")))
@@ -78,7 +96,7 @@ def undisturbed(tmp_path_factory):
     return calm.out.read_bytes()
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=180):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"
@@ -87,7 +105,7 @@ def wait_for(condition, seconds=60):
 
 
 def finished(sweeps, process):
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     wait_for(lambda: not sweeps.alive(), 20)
     return sweeps.out.read_bytes()
@@ -143,6 +161,58 @@ def test_workers_killed_six_times_in_one_run(sweeps, undisturbed):
     assert finished(sweeps, process) == undisturbed
 
 
+CELLS = """
+import lab
+study = lab.study(globals())
+---
+def slow(seed, notes):
+    import time
+
+    with open(notes, "a") as file:
+        file.write(f"{seed}\\n")
+    time.sleep(0.25)
+    return {"square": seed**2}
+---
+study.table("found", study.sweep(slow, {"seed": range(60), "notes": "NOTES"})[["seed", "square"]])
+---
+study.finish()
+"""
+
+
+def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps, tmp_path):
+    """No trial is begun twice but the one that was in flight, and what was stored stays as it was."""
+    notes, stored = tmp_path / "notes", lambda: {p: p.read_bytes() for p in tmp_path.glob("out/.trials/**/*.json")}
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS.replace("NOTES", str(notes)).split("---")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "mine.ipynb")
+
+    def start(*options):
+        command = [sys.executable, "-m", "lab.cli", "run", "mine.ipynb", "--fresh", "--jobs", "1", "--results", "out"]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT), "LAB_TEST_MARK": sweeps.mark}
+        return subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    process = start("--budget", "1h")
+    wait_for(lambda: len(stored()) >= 3)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not sweeps.alive(), 20)
+    kept, began = stored(), time.monotonic()
+    assert 3 <= len(kept) < 60
+    process = start("--budget", "10s")
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0 and "1 notebooks are left; the same command goes on from here" in err, err
+    assert time.monotonic() - began < 10 + 60 and "Traceback" not in err, "its kernel had to start and to end"
+    assert len(kept) <= len(stored()) < 60 and not (tmp_path / "out" / "runs").exists()
+    process = start()
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    table = pd.read_csv(tmp_path / "out" / "runs" / "mine" / "tables" / "found.csv")
+    assert table.square.tolist() == [seed**2 for seed in range(60)]
+    now = {path.name: text for path, text in stored().items()}
+    assert {path.name: now[path.name] for path in kept} == {path.name: text for path, text in kept.items()}
+    begun = Counter(notes.read_text().split())
+    assert len(begun) == len(now) == 60 and sum(begun.values()) <= 61
+
+
 class Cluster:
     """A Dask scheduler and three workers on this machine, as its user starts them."""
 
@@ -168,25 +238,30 @@ class Cluster:
 
 
 def test_scheduler_killed_twice_then_workers_of_a_cluster(sweeps, undisturbed):
+    """Work is left at every blow, however quick the machine: no more than sixty trials may run until it has fallen."""
     chance = random.Random(2)
-    for _ in range(2):
+    for blow in range(2):
+        sweeps.allow(60)
         cluster = Cluster("--nthreads", "1")
         try:
             process, before = sweeps.start(cluster=cluster.address), sweeps.stored()
             wait_for(lambda before=before: sweeps.stored() > before)
             time.sleep(chance.uniform(0, 0.2))
             cluster.scheduler.kill()
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=180)
         finally:
             cluster.stop()
         assert process.returncode == 1 and "ConnectionError: the cluster went away" in err, err
-        assert before < sweeps.stored() < 240
+        assert before < sweeps.stored() <= 60 * (1 + blow)
+    sweeps.allow(60)
     cluster = Cluster("--nthreads", "1")
     try:
         process, before = sweeps.start(cluster=cluster.address), sweeps.stored()
+        wait_for(lambda: sweeps.stored() > before)
         for worker in cluster.workers[:2]:
-            wait_for(lambda before=before: sweeps.stored() > before)
             worker.kill()
+        assert process.poll() is None and sweeps.stored() <= 180
+        sweeps.allow(None)
         assert finished(sweeps, process) == undisturbed
     finally:
         cluster.stop()

@@ -10,10 +10,13 @@ import textwrap
 
 import pandas as pd
 import pytest
+import torch
 
 from lab import trace
 from lab.engine import fingerprint, store, trials
 from lab.engine.record import State
+from lab.measure import statistics
+from lab.models import ModelConfig
 from lab.models.norms import Norm
 from lab.models.positions import Position
 from lab.models.seams import Seam
@@ -138,6 +141,23 @@ def test_a_row_knows_what_it_looked_up_and_is_stale_when_that_changes(monkeypatc
     for name in hashes:
         assert not state.agrees({"code": "code", "kinds": hashes | {name: "other"}, "data": {}})
     assert fingerprint.kind_hash("Position.gone") is None and fingerprint.kind_hash("Nothing.gone") is None
+
+
+def scaled(module="", fault=""):
+    Norm.build("rmsnorm", ModelConfig(vocabulary=2, context=2, d_model=4))(torch.ones(4))
+    if module:
+        sys.modules[module].mean([1.0, 2.0, 4.0])
+    if fault:
+        raise ZeroDivisionError(fault)
+    return {"value": 1}
+
+
+def test_what_a_traced_trial_runs_is_held_by_its_code_and_its_kinds(tmp_path):
+    assert len(trials.sweep(scaled, {}, sources=trials.Sources(store=tmp_path, traced=True))) == 1
+    with pytest.raises(trials.TrialsFailed, match="statistics.mean, which its fingerprint does not hold"):
+        trials.sweep(scaled, {"module": statistics.__name__}, sources=trials.Sources(store=tmp_path, traced=True))
+    with pytest.raises(trials.TrialsFailed, match="ZeroDivisionError: no such luck"):
+        trials.sweep(scaled, {"fault": "no such luck"}, sources=trials.Sources(store=tmp_path, traced=True))
 
 
 def test_every_registered_kind_has_a_hash_of_its_own():

@@ -12,6 +12,8 @@ import pytest
 
 from lab.engine import checks, store, trials
 from lab.engine.record import Contradiction, File, Record, State, adapted, digits
+from lab.engine.recording import KEPT
+from lab.tasks.corpus import corpus_hash
 
 LABELS = {"machine": "a machine", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
           "commit": "c0ffee", "date": "2026-01-01"}  # fmt: skip
@@ -120,6 +122,16 @@ def test_a_certificate_carries_rows_over_one_change_and_no_further(tmp_path):
         assert (found is None) == (state.kind_hash("Norm.x") != "1"), "an unchanged kind needs no certificate"
 
 
+def record_of(used, path, **labels):
+    """The file of these trials as recorded by this machine, but for its labels."""
+    file = File(path)
+    run = file.add_run(LABELS | {"arithmetic": used[0].body["arithmetic"]} | labels)
+    file.trials = [{name: each.body[name] for name in KEPT} | {"run": run} for each in used]
+    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
+    file.write()
+    return file
+
+
 @pytest.fixture
 def recorded(tmp_path):
     """A sweep's trials as a record of this machine, and a sweep that draws from it."""
@@ -131,13 +143,7 @@ def recorded(tmp_path):
         return trials.sweep(noisy, grid, sources=known, used=used), used
 
     table, used = sweep(store=tmp_path / "first", record=Record([]))
-    file = File(tmp_path / "record" / "n.jsonl")
-    run = file.add_run(LABELS | {"arithmetic": used[0].body["arithmetic"]})
-    kept = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
-    file.trials = [{name: each.body[name] for name in kept} | {"run": run} for each in used]
-    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
-    file.write()
-    sweep.table, sweep.file = table, file
+    sweep.table, sweep.file = table, record_of(used, tmp_path / "record" / "n.jsonl")
     return sweep
 
 
@@ -174,6 +180,64 @@ def test_checks_find_a_changed_digit_and_come_to_every_row(recorded, tmp_path):
     _, used = recorded()
     (alarm,) = checks.alarms(checks.spot_check(used, 20, tmp_path / "new cursor"))
     assert alarm.parameters == file.trials[7]["parameters"] and "loss is" in str(alarm)
+
+
+def test_a_check_starts_no_training_but_those_that_it_checks(tmp_path, monkeypatch):
+    """A width is chosen by the recorded table; by what the check finds it would be another, and none runs for that."""
+    sources = trials.Sources(store=tmp_path / "store", record=Record([tmp_path / "record"]), recorded_only=True)
+
+    def chosen(sources):
+        tried = trials.sweep(noisy, {"seed": 9, "width": [4, 8, 16], "steps": 40}, sources=sources, used=(used := []))
+        best = int(tried.width[tried.loss.idxmin()])
+        grid = {"seed": [0, 1], "width": best, "steps": 40}
+        return best, trials.sweep(noisy, grid, sources=sources, used=used).loss.tolist(), used
+
+    best, _, used = chosen(trials.Sources(store=tmp_path / "first"))
+    trials.sweep(noisy, {"seed": [0, 1], "width": 4, "steps": 40}, sources=trials.Sources(store=tmp_path), used=used)
+    file = record_of(used, tmp_path / "record" / "n.jsonl")
+    for each in file.trials:
+        each["columns"]["loss"] -= each["parameters"] == {"seed": 9, "width": 4, "steps": 40}
+    file.write()
+    before, run, ran = chosen(sources), checks.run_trial, []
+    monkeypatch.setattr(checks, "run_trial", lambda trial, point, **on: ran.append(point) or run(trial, point, **on))
+    found = checks.spot_check(before[2], 60, tmp_path / "cursor")
+    assert (best, before[0]) == (16, 4) and [f.parameters["width"] for f in checks.alarms(found)] == [4]
+    drawn = [each.body["parameters"] for each in before[2]]
+    assert ran and all(point in drawn for point in ran) and not list((tmp_path / "store").rglob("*.json"))
+    assert chosen(sources)[:2] == before[:2]
+
+
+def training(seed, learning_rate):
+    """A byte model in small."""
+    from lab.models import Transformer
+    from lab.recipes.byte_model import byte_model, validation_loss
+    from lab.training import fit
+
+    config, task, schedule = byte_model(20, batch=8, context=32, n_layers=1, learning_rate=learning_rate)
+    model = Transformer(config, seed=seed)
+    fit(model, task, schedule, seed=seed)
+    return {"loss": validation_loss(model, task)}
+
+
+@pytest.mark.slow
+def test_no_false_alarm_where_products_round_otherwise(tmp_path, monkeypatch):
+    """Recorded as torch computes, checked with sums in another order: digits move, and within what is allowed."""
+
+    def halves(x, weight, bias=None):
+        middle = x.shape[-1] // 2
+        found = x[..., :middle] @ weight[:, :middle].mT + x[..., middle:] @ weight[:, middle:].mT
+        return found if bias is None else found + bias
+
+    grid = {"seed": range(4), "learning_rate": [0.003, 0.01]}
+    trials.sweep(training, grid, sources=trials.Sources(store=tmp_path / "store"), used=(used := []))
+    record_of(used, tmp_path / "record" / "n.jsonl", arithmetic="another")
+    known = {"record": Record([tmp_path / "record"]), "data": {"corpus": corpus_hash}}
+    sources = trials.Sources(store=tmp_path, recorded_only=True, **known)
+    trials.sweep(training, grid, sources=sources, used=(drawn := []))
+    monkeypatch.setattr("torch.nn.functional.linear", halves)
+    found = checks.spot_check(drawn, 600, tmp_path / "cursor")
+    assert len(found) == 8 and {each.part for each in found} == {"all numbers"}
+    assert not checks.alarms(found) and any(abs(each.shift) > 0 for each in found)
 
 
 def test_a_long_training_is_checked_by_its_beginning(recorded):

@@ -29,7 +29,8 @@ def body(seed=0, value=1.5, code="new", **fields):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """finish(*bodies): a finished run of these trials at a clean commit; record(): its rows enter the record."""
-    place = SimpleNamespace(commit=HEAD, changes=False, path=tmp_path / "record" / "n.jsonl")
+    place = SimpleNamespace(commit=HEAD, changes=False, path=tmp_path / "record" / "n.jsonl", gone=())
+    monkeypatch.setattr(provenance, "is_here", lambda commit: commit not in place.gone)
     monkeypatch.setattr(provenance, "commit", lambda: {"commit": place.commit, "changes": place.changes})
 
     def finish(*bodies, **run):
@@ -55,6 +56,24 @@ def test_rows_of_a_clean_run_enter_and_stay(project):
     assert project.record()["same"] == 2 and project.path.read_text() == first
     found = Record([project.path.parent]).find("t", {"seed": 1, "rate": 1}, State("new", {}.get, {}.get))
     assert found["labels"]["commit"] == HEAD and found["labels"]["machine"] == "m" and found["parts"] == {"m.t": "new"}
+
+
+def test_a_row_whose_commit_is_gone_gets_that_of_a_run_with_its_digits(project):
+    project.finish(body(0), body(1))
+    project.record()
+    project.gone, project.commit = (HEAD,), "b" * 40
+    project.finish(body(0), body(1, value=2.5))
+    with pytest.raises(CannotRecord, match="--because"):
+        project.record()
+    project.finish(body(0))
+    assert project.record() == {"new": 0, "same": 1, "replaced": 0, "dropped": 0}
+    file = File(project.path)
+    commits = {each["parameters"]["seed"]: file.runs[each["run"]]["commit"] for each in file.trials}
+    assert commits == {0: "b" * 40, 1: HEAD}
+
+
+def test_a_commit_is_here_or_not():
+    assert provenance.is_here(provenance.commit()["commit"]) and not provenance.is_here("f" * 40)
 
 
 @pytest.mark.parametrize("changes", [True, None])

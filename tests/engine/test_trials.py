@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from pieces import without_times
 
-from lab.engine import trials, workers
+from lab.engine import arithmetic, trials, workers
 from lab.engine.device import device
 
 PROJECT = Path(trials.__file__).parents[2]
@@ -256,3 +256,14 @@ def test_import_is_light():
     )
     shown = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"
+
+
+def test_a_store_filled_under_another_arithmetic_is_not_used(tmp_path, monkeypatch):
+    """Another processor or build of torch rounds otherwise: what it stored is left alone, and there again for it."""
+    found = []
+    for digest in ("this", "another", "this"):
+        monkeypatch.setattr(arithmetic, "digest", lambda *_, digest=digest: digest)
+        trials.sweep(product, {"seed": [0, 1], "width": 8}, sources=trials.Sources(store=tmp_path), used=(used := []))
+        found.append({(each.origin, each.body["arithmetic"]) for each in used})
+    assert found == [{("run", "this")}, {("run", "another")}, {("store", "this")}]
+    assert len(list(tmp_path.rglob("*.json"))) == 4

@@ -1,17 +1,23 @@
-"""Worker processes of this machine and of a cluster: left alone, replaced when lost, and no other than one process."""
+"""Worker processes of this machine and of a cluster: left alone, replaced when lost, and no other than one process.
+
+Of `lab.engine.travel`.
+"""
 
 import asyncio
 import importlib
+import itertools
 import json
 import math
 import os
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
 from pieces import defined_in_a_cell, without_times
 
-from lab.engine import trials, workers
+from lab.engine import travel, trials, workers
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +75,48 @@ def test_a_module_of_ones_own_travels_and_an_installed_one_does_not(tmp_path, mo
             trials.sweep(absent, {"seed": [1, 2]}, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
         table = trials.sweep(half, {"seed": range(4)}, sources=trials.Sources(store=tmp_path / "here"), cluster=address)
     assert list(table.half) == [0, 0.5, 1, 1.5]
+
+
+def test_a_module_imported_inside_a_trial_is_that_of_who_asks(tmp_path, monkeypatch):
+    """Whatever file of that name the workers have and hold; and edited, it is the edited one."""
+    helper = "from shapes.numbers import by\ndef half(x):\n    return x / by\n"
+    for folder, by in (("mine", 2), ("theirs", 4)):
+        (tmp_path / folder / "shapes").mkdir(parents=True)
+        (tmp_path / folder / "shapes" / "numbers.py").write_text(f"by = {by}\n")
+        (tmp_path / folder / "shapes" / "dividing.py").write_text(helper)
+    trial = "def halved(seed):\n    from shapes.dividing import half\n    return {'half': half(seed)}\n"
+    (tmp_path / "mine" / "insider.py").write_text(trial)
+    found, theirs = [], str(tmp_path / "theirs")
+
+    def hold():
+        sys.path.insert(0, theirs)
+        return importlib.import_module("shapes.dividing").half(1)
+
+    with workers.local(2) as client:
+        address = client.scheduler_info()["address"]
+        assert set(client.run(hold).values()) == {0.25}
+        monkeypatch.syspath_prepend(tmp_path / "mine")
+        for by in (2, 10, 2):
+            (tmp_path / "mine" / "shapes" / "numbers.py").write_text(f"by = {by}\n")
+            sources = trials.Sources(store=tmp_path / f"store {len(found)}")
+            halved = importlib.import_module("insider").halved
+            table = trials.sweep(halved, {"seed": range(4)}, sources=sources, cluster=address)
+            found.append(table.half.tolist())
+    assert found == [[0, 0.5, 1, 1.5], [0, 0.1, 0.2, 0.3], [0, 0.5, 1, 1.5]]
+
+
+def test_a_worker_of_many_threads_runs_one_trial_at_a_time():
+    """Random numbers, threads of torch and modules belong to the whole process."""
+    packed = travel.pack(defined_in_a_cell("def nothing(seed):\n    return {}\n"))
+
+    def timed(trial, point):
+        began = time.time()
+        time.sleep(0.02)
+        return began, time.time()
+
+    with ThreadPoolExecutor(4) as threads:
+        spans = sorted(threads.map(lambda point: workers._call(timed, packed, point), [{}] * 12))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_workers_are_left_alone_while_they_train():

@@ -1,4 +1,4 @@
-"""The ledger is complete; a verdict follows from interval and prediction alone, a committed one as well."""
+"""The ledger is complete, and committed verdicts follow from their numbers and gates."""
 
 import json
 import math
@@ -7,15 +7,14 @@ import subprocess
 import pandas as pd
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lab.engine import parameters, runs
 from lab.engine.parameters import notebooks
 from lab.engine.runs import project_root
 from lab.ledger import summary
-from lab.ledger.claims import EXACT, VERDICTS, Claim, Prediction, Verdict, judge, ledger
+from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Prediction, Verdict, find, ledger
+from lab.ledger.judge import decided, judge
 from lab.measure.statistics import Interval
 
 LEDGER = ledger()
@@ -32,9 +31,9 @@ def claim(direction="above", threshold=0.1, tolerance=0.0, kind="comparison"):
 
 
 def test_the_ledger_holds_every_claim_once():
-    assert len(LEDGER) == 314
+    assert len(LEDGER) == 315
     text = (project_root() / "experiments" / "claims.yaml").read_text("utf-8")
-    assert text.count("\n- id: ") == 314 and all(LEDGER[name].id == name for name in LEDGER)
+    assert text.count("\n- id: ") == 315 and all(LEDGER[name].id == name for name in LEDGER)
     assert {c.exercise for c in LEDGER.values()} - {"beyond"} == BUILT
 
 
@@ -96,6 +95,18 @@ def test_two_claims_with_one_id_are_refused(tmp_path):
         ledger(path)
 
 
+def test_a_claim_is_found_by_its_earlier_ids_and_no_two_claim_one(tmp_path):
+    renamed, other = claim().model_dump() | {"was": ["old-id"]}, claim().model_dump() | {"id": "other"}
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump([renamed, other]), "utf-8")
+    assert [find(name, path).id for name in ("some-claim", "old-id", "other")] == ["some-claim", "some-claim", "other"]
+    with pytest.raises(ValueError, match="no claim 'nobody'"):
+        find("nobody", path)
+    path.write_text(yaml.safe_dump([renamed, other | {"was": ["old-id"]}]), "utf-8")
+    with pytest.raises(ValueError, match="share an id: old-id"):
+        ledger(path)
+
+
 @pytest.mark.parametrize("change", [{"priority": "A"}, {"kind": "theorem"}], ids=str)
 def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, tmp_path):
     entry = claim().model_dump() | {"prediction": None, "priority": "C", "open": "a human judge of samples"}
@@ -108,100 +119,15 @@ def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, tmp_path):
         ledger(path)
 
 
-# Verdicts
-
-INTERVALS = [  # prediction; low, high; verdict
-    ("above", 0.1, 0, 0.2, 0.3, "supported"),
-    ("above", 0.1, 0, 0.1, 0.3, "supported"),  # the boundary agrees
-    ("above", 0.1, 0, 0.0999, 0.3, "inconclusive"),
-    ("above", 0.1, 0, -0.2, 0.1, "inconclusive"),
-    ("above", 0.1, 0, -0.2, 0.0999, "refuted"),  # some effect may be there, but none that matters
-    ("above", 0.1, 0, -0.3, -0.2, "refuted"),
-    ("above", 0.1, 0, -math.inf, math.inf, "inconclusive"),
-    ("below", -0.1, 0, -0.3, -0.2, "supported"),
-    ("below", -0.1, 0, -0.3, -0.1, "supported"),
-    ("below", -0.1, 0, -0.3, -0.0999, "inconclusive"),
-    ("below", -0.1, 0, -0.1, 0.2, "inconclusive"),
-    ("below", -0.1, 0, -0.0999, 0.2, "refuted"),
-    ("equal", 1.0, 0.05, 0.96, 1.04, "supported"),
-    ("equal", 1.0, 0.05, 0.95, 1.05, "supported"),
-    ("equal", 1.0, 0.05, 0.9, 1.01, "inconclusive"),
-    ("equal", 1.0, 0.05, 0.9, 1.2, "inconclusive"),
-    ("equal", 1.0, 0.05, 1.05, 1.2, "inconclusive"),
-    ("equal", 1.0, 0.05, 1.051, 1.2, "refuted"),
-    ("equal", 1.0, 0.05, 0.8, 0.949, "refuted"),
-]
-
-
-@pytest.mark.parametrize("direction, threshold, tolerance, low, high, verdict", INTERVALS)
-def test_an_interval_is_judged_as_a_whole(direction, threshold, tolerance, low, high, verdict):
-    got = judge(
-        claim(direction, threshold, tolerance), Interval(0.0, low, high, n=5, mde=0.04), figure="f", note="seen."
-    )
-    assert got.verdict == verdict
-    assert (got.id, got.exercise, got.low, got.high, got.n, got.unit, got.figure) == (
-        "some-claim", "1.4", low, high, 5, "points", "f")  # fmt: skip
-    assert got.threshold == str(claim(direction, threshold, tolerance).prediction)
-    assert got.note == ("seen. minimum detectable effect 0.04" if verdict == "inconclusive" else "seen.")
-
-
-def test_an_undecided_interval_without_a_detectable_effect_says_nothing_of_it():
-    got = judge(claim(), Interval(0.0, -1.0, 1.0, n=5))
-    assert (got.verdict, got.note) == ("inconclusive", "")
-
-
-NUMBERS = [
-    ("equal", 0.0, 1e-12, 1e-12, "proved"), ("equal", 0.0, 1e-12, -1e-12, "proved"),
-    ("equal", 0.0, 1e-12, 2e-12, "disproved"), ("equal", 0.0, 1.0, math.inf, "disproved"),
-    ("equal", 1.0, 0.0, 1, "proved"), ("equal", 786432, 0.0, 786433, "disproved"),
-    ("above", 0.8, 0.0, 0.8, "proved"), ("above", 0.8, 0.0, 0.79, "disproved"),
-    ("below", 0.8, 0.0, 0.8, "proved"), ("below", 0.8, 0.0, 0.81, "disproved"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("direction, threshold, tolerance, number, verdict", NUMBERS)
-def test_an_exact_statement_is_proved_or_not(direction, threshold, tolerance, number, verdict, kind):
-    got = judge(claim(direction, threshold, tolerance, kind), number)
-    assert (got.verdict, got.effect) == (verdict, number)
-    assert math.isnan(got.low) and got.n is None
-
-
-@pytest.mark.parametrize("kind", ["comparison", "trend", "question"])
-def test_a_number_is_no_evidence_for_a_trend(kind):
-    with pytest.raises(ValueError, match=f"some-claim is a {kind}: it wants an interval"):
-        judge(claim(kind=kind), 0.5)
-
-
-def test_what_was_not_measured_is_not_judged():
-    with pytest.raises(ValueError, match="some-claim"):
-        judge(claim(kind="theorem"), math.nan)
-
-
-def test_without_a_prediction_there_is_no_verdict():
-    with pytest.raises(ValueError, match="some-claim has no prediction"):
-        judge(claim().model_copy(update={"prediction": None}), Interval(1.0, 0.9, 1.1, 5))
-
-
-numbers = st.floats(-10, 10)
-
-
-@given(direction=st.sampled_from(["above", "below", "equal"]), threshold=numbers, tolerance=st.floats(0, 2),
-       ends=st.tuples(numbers, numbers).map(sorted), mirrored=st.booleans())  # fmt: skip
-def test_verdicts_mirror_and_never_contradict(direction, threshold, tolerance, ends, mirrored):
-    tolerance = tolerance if direction == "equal" else 0.0
-    low, high = ends
-    verdict = judge(claim(direction, threshold, tolerance), Interval(0, low, high, 5)).verdict
-    opposite = {"above": "below", "below": "above", "equal": "equal"}[direction]
-    assert judge(claim(opposite, -threshold, tolerance), Interval(0, -high, -low, 5)).verdict == verdict
-    points = {judge(claim(direction, threshold, tolerance, "theorem"), x).verdict for x in ends}
-    if verdict == "supported":
-        assert points == {"proved"}
-    if verdict == "refuted":
-        assert points == {"disproved"}
-
-
 # Results
+
+
+@pytest.mark.parametrize("verdict, read", [("refuted", "answered"), ("open", "open"), ("not judged", "not judged")])
+def test_questions_of_earlier_runs_read_as_answered(verdict, read, tmp_path):
+    asked = next(c for c in LEDGER.values() if c.kind == "question" and c.prediction)
+    rows = [Verdict(id=name, exercise="1.15", verdict=verdict) for name in (asked.id, "heads-reshape")]
+    runs.write_table(tmp_path / "verdicts.csv", pd.DataFrame([row.model_dump() for row in rows]))
+    assert list(summary.read_verdicts(tmp_path).verdict) == [read, verdict]
 
 
 def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
@@ -211,7 +137,7 @@ def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
         Verdict(id=chosen[0], exercise="1.4", verdict="supported", effect=0.1 + 0.2, low=1 / 3, high=math.inf, n=5),
         Verdict(id=chosen[1], exercise="1.4", verdict="proved", effect=2.6645352591003757e-15, note="NA, none, nan"),
         Verdict(id=chosen[2], exercise="1.4", verdict="inconclusive", effect=-7.0, low=0.7071067811865476e-7, high=1e22,
-                n=3, unit="null", note='a "quoted", text\nin lines'),
+                n=3, unit="null", note='a "quoted", text\nin lines', gates="not yet gated"),
     ]  # fmt: skip
     runs.write_table(folder / "verdicts.csv", pd.DataFrame([v.model_dump() for v in verdicts]))
     assert set(summary.collect(tmp_path / "quick").verdict) <= {"pending", "open"}, (
@@ -219,7 +145,7 @@ def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
     )
     runs.write_run(folder, {})
     table = summary.collect(tmp_path / "quick")
-    assert list(table.id) == list(LEDGER) and list(table.columns) == list(Verdict.model_fields)
+    assert list(table.id) == list(LEDGER) and list(table.columns) == [*Verdict.model_fields, "confirmed"]
     rows = table.set_index("id")
     for verdict in verdicts:
         for field, value in verdict.model_dump().items():
@@ -234,7 +160,7 @@ def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
 def test_a_profile_without_any_finished_run_is_summarised_all_the_same(tmp_path):
     summary.summarise(tmp_path)
     assert set(pd.read_csv(tmp_path / "claims.csv").verdict) <= {"pending", "open"}
-    assert "| exercise |" in (tmp_path / "README.md").read_text("utf-8")
+    assert "no machine yet" in (tmp_path / "README.md").read_text("utf-8")
 
 
 def committed(pattern):
@@ -263,8 +189,7 @@ def test_committed_verdicts_follow_from_their_numbers(path):
     run = json.loads((path.parent / "run.json").read_text("utf-8"))
     assert run["status"] == "done" and run["profile"] == path.parents[1].name
     assert run["files"] == runs.file_hashes(path.parent), "files are not what the run left"
-    table = pd.read_csv(path, dtype={"exercise": str}, keep_default_na=False, float_precision="round_trip",
-                        na_values={c: [""] for c in ("effect", "low", "high", "n")})  # fmt: skip
+    table = summary.read_verdicts(path.parent)
     assert set(table.id) == {name for name, c in LEDGER.items() if c.exercise == run["exercise"]}
     for row in table.itertuples():
         assert row.verdict in VERDICTS
@@ -274,30 +199,44 @@ def test_committed_verdicts_follow_from_their_numbers(path):
         if run["profile"] == "smoke":
             assert row.verdict == "not judged"
             continue
-        exact = pd.isna(row.low)
-        measured = row.effect if exact else Interval(row.effect, row.low, row.high, int(row.n))
-        judged = judge(LEDGER[row.id], measured)
-        assert (row.verdict, row.threshold) == (judged.verdict, judged.threshold), row.id
+        about = LEDGER[row.id]
+        if row.verdict == NOT_RUN:
+            assert row.note.startswith("without ") and row.threshold == about.compared, row.id
+            continue
+        if about.arms:
+            assert row.gates and row.threshold == about.compared, row.id
+            said = decided(about, Interval(row.effect, row.low, row.high, int(row.n)))
+            assert row.verdict == (OUT_OF_REACH if "✗" in row.gates else said), row.id
+        else:
+            exact = pd.isna(row.low)
+            judged = judge(about, row.effect if exact else Interval(row.effect, row.low, row.high, int(row.n)))
+            assert (row.verdict, row.threshold) == (judged.verdict, judged.threshold), row.id
+            assert row.gates == ("" if about.gated else UNGATED), row.id
         if row.figure:
             assert (path.parent / "figures" / f"{row.figure}.png").exists(), row.id
         if row.table:
             assert (path.parent / "tables" / f"{row.table}.csv").exists(), row.id
 
 
-# Arms
+def test_an_id_is_for_ever():
+    judged = {name for path in committed("results/*/*/verdicts.csv") for name in pd.read_csv(path).id}
+    assert judged and [name for name in judged if find(name) is None] == []
 
 
-def test_arms_are_values_that_quick_and_full_have():
+# Values
+
+
+def test_values_are_those_of_quick_and_full():
     for about in LEDGER.values():
-        if about.arms:
+        if about.values:
             notebook = parameters.notebook_of(about.exercise)
             for profile in ("quick", "full"):
-                values = parameters.of_profile(notebook, profile)
-                assert set(about.arms) <= set(values) and about.absent(values) == "", (about.id, profile)
+                here = parameters.of_profile(notebook, profile)
+                assert set(about.values) <= set(here) and about.absent(here) == "", (about.id, profile)
 
 
-def test_absent_arms_are_named_by_parameter_and_value():
-    two = claim().model_copy(update={"arms": {"heads": [8, 32], "rates": [0.1]}})
+def test_absent_values_are_named_by_parameter_and_value():
+    two = claim().model_copy(update={"values": {"heads": [8, 32], "rates": [0.1]}})
     assert two.absent({"heads": [8, 32, 64], "rates": [0.1]}) == ""
     assert two.absent({"heads": [1], "rates": [0.1]}) == "heads 8, heads 32"
     assert two.absent({"heads": [8, 32], "rates": []}) == "rates 0.1"

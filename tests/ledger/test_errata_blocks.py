@@ -186,6 +186,11 @@ def test_depth_scaling_sets_weights_once():
 
     weight = normal(8, 8, seed=2)
     torch.testing.assert_close(step(weight * factor, 1), 24 * step(weight, factor))  # same output, another training
+    adam = {
+        times: torch.sign(torch.autograd.grad((times * w @ x - target).square().sum(), w)[0])
+        for times, w in ((1, (weight * factor).requires_grad_()), (factor, weight.clone().requires_grad_()))
+    }  # its first step has the size of the rate, whatever the gradient's
+    torch.testing.assert_close(1 * adam[1] @ x, 24**0.5 * factor * adam[factor] @ x)
 
 
 def test_forty_eight_layers_train_where_the_norm_is_in_the_branch():

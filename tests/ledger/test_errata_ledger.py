@@ -2,12 +2,14 @@
 
 import ast
 
+import pandas as pd
 import pytest
 import yaml
 
 from lab.engine.parameters import notebooks
 from lab.engine.runs import project_root
-from lab.ledger.errata import errata
+from lab.ledger.claims import ledger
+from lab.ledger.errata import NUMBER, Erratum, contradictions, errata, filled, verdicts
 
 ERRATA = errata()
 ROOT = project_root()
@@ -20,7 +22,44 @@ def functions_of(path):
 
 
 def test_every_suspected_error_has_its_entry():
-    assert sorted(entry.number for entry in ERRATA.values()) == list(range(1, 100))
+    assert sorted({n for e in ERRATA.values() for n in (e.number, *e.was.values())}) == list(range(1, 101))
+
+
+def test_errata_and_verdicts_agree():
+    """Of the committed runs; where this fails, one of the two sentences has to change."""
+    assert contradictions(ERRATA.values(), verdicts()) == []
+
+
+def test_every_claim_and_number_that_an_entry_names_is_there():
+    rows = verdicts()
+    for entry in ERRATA.values():
+        assert isinstance(entry.claims, str) or (entry.claims and set(entry.claims) <= set(ledger())), entry.id
+        for text in filter(
+            None, (entry.says, entry.right, entry.struck, entry.says_zh, entry.right_zh, entry.struck_zh)
+        ):
+            assert "{" not in filled(text, rows).replace("^{", "^").replace("_{", "_") and "–" not in filled(text, rows)
+        assert set(NUMBER.findall(entry.right)) == set(NUMBER.findall(entry.right_zh)), entry.id
+
+
+ROWS = [("refuted", 0), ("disproved", 0), ("supported", 1), ("proved", 1), ("inconclusive", 0), ("pending", 0)]
+
+
+@pytest.mark.parametrize("verdict, found", ROWS)
+def test_a_contradiction_is_told_in_both_sentences(verdict, found):
+    entry = Erratum(**GOOD | {"claims": {"heads-reshape": "fails"}, "right": "it is {heads-reshape.effect:.1f}"})
+    told = contradictions([entry], {"heads-reshape": {"verdict": verdict, "effect": 4.0}})
+    assert len(told) == found
+    assert all("it is 4.0" in text and ledger()["heads-reshape"].claim in text for text in told)
+    against = {"refuted": 1, "disproved": 1}.get(verdict, 0)
+    struck = entry.model_copy(update={"claims": {"heads-reshape": "holds"}})
+    assert len(contradictions([struck], {"heads-reshape": {"verdict": verdict, "effect": 4.0}})) == against
+
+
+def test_what_entries_say_of_tables_is_in_them():
+    tables = ROOT / "results" / "quick"
+    sums = pd.read_csv(tables / "07_position_encodings/tables/lengths.csv").query("asked == 'sums' and length > 2")
+    beyond = sums.groupby("encoding").accuracy.mean()
+    assert beyond[["sinusoidal", "learned"]].mean() < beyond[["t5", "rotary", "alibi"]].mean(), "entry 30"
 
 
 @pytest.mark.parametrize("evidence", [e for e in EVIDENCE if e.startswith("tests/")])
@@ -58,7 +97,7 @@ def test_literature_alone_is_the_exception():
 
 GOOD = {
     "id": "some-error", "number": 1, "source": "note 1", "where": "§2", "says": "one", "says_zh": "一",
-    "right": "two", "right_zh": "二", "evidence": ["04_head_count"],
+    "right": "two", "right_zh": "二", "claims": "none is there", "evidence": ["04_head_count"],
 }  # fmt: skip
 BROKEN = {
     "source": GOOD | {"source": "note 5"},
@@ -68,6 +107,7 @@ BROKEN = {
     "struck": GOOD | {"struck": "", "struck_zh": "无误"},
     "struck_zh": GOOD | {"struck": "it is right"},
     "struck_zh must hold Chinese": GOOD | {"struck": "it is right", "struck_zh": "it is right"},
+    "claims": {key: value for key, value in GOOD.items() if key != "claims"},
     "id": GOOD | {"id": "Some error"},
     "reason": GOOD | {"reason": "none"},
     "where": {key: value for key, value in GOOD.items() if key != "where"},
@@ -99,7 +139,15 @@ def test_evidence_has_one_of_three_forms(tmp_path, cited):
         errata(written(tmp_path, GOOD | {"evidence": [cited]}))
 
 
-@pytest.mark.parametrize(("other", "field"), [({"number": 2}, "id some-error"), ({"id": "other"}, "number 1")])
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        ({"number": 2}, "id some-error"),
+        ({"id": "other"}, "number 1"),
+        ({"id": "other", "number": 3, "was": {"some-error": 2}}, "id some-error"),
+        ({"id": "other", "number": 3, "was": {"earlier": 1}}, "number 1"),
+    ],
+)
 def test_nothing_stands_twice(tmp_path, other, field):
     with pytest.raises(ValueError, match=f"{field} stands twice"):
         errata(written(tmp_path, GOOD, GOOD | other))

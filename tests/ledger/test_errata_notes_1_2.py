@@ -128,10 +128,10 @@ def test_layer_norm_treats_every_token_by_itself():
 
 def test_two_thirds_of_a_block_are_feed_forward():
     block = Transformer(config()).blocks[0]
-    ffn, attention = (sum(p.numel() for p in part.parameters()) for part in (block.ffn, block.attention))
+    ffn, attention = (sum(p.numel() for p in part.parameters()) for part in (block.ffn, block.mixer))
     assert (ffn, attention) == (8 * 128**2, 4 * 128**2)
     with_cross = DecoderBlock(config(), Position.build("none", config()))
-    assert sum(p.numel() for part in (with_cross.attention, with_cross.cross) for p in part.parameters()) == ffn
+    assert sum(p.numel() for part in (with_cross.mixer, with_cross.cross) for p in part.parameters()) == ffn
 
 
 def test_the_index_of_a_position_code_counts_pairs():

@@ -31,6 +31,16 @@ def test_the_masked_corner_follows_from_the_drawing():
     assert future(leak(lambda x: rows(x, lower), x)) > 0.1, "the note's corner in the note's formula shows the future"
 
 
+def test_the_query_attends_to_the_key():
+    scores, v = normal(5, 5), normal(5, 8, seed=1)  # a row for each query, a column for each key
+    weights = torch.softmax(scores, -1)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(5).double())
+    assert (weights.sum(0) - 1).abs().max() > 0.1, "what a key gives to the queries adds up to anything"
+    scores[4, 2] += 1  # the product of key 2 with query 4 is larger
+    change = (torch.softmax(scores, -1) @ v - weights @ v).abs().amax(-1)
+    assert change[4] > 0.01 and change[:4].max() == 0, "the query's place takes up more of the key's"
+
+
 def test_masked_weights_are_zero():
     weights = torch.softmax(torch.tensor([3.0, -math.inf, 1.0]), 0)
     assert weights[1] == 0 and weights.sum().item() == pytest.approx(1)
@@ -100,9 +110,9 @@ def test_heads_split_features_not_the_sequence():
 
 def test_attention_and_feed_forward_share_no_weights():
     block = Transformer(config()).blocks[0]
-    attention, ffn = ({p.data_ptr() for p in part.parameters()} for part in (block.attention, block.ffn))
+    attention, ffn = ({p.data_ptr() for p in part.parameters()} for part in (block.mixer, block.ffn))
     assert attention and ffn and not attention & ffn
-    assert not {p.shape for p in block.attention.parameters()} & {p.shape for p in block.ffn.parameters()}
+    assert not {p.shape for p in block.mixer.parameters()} & {p.shape for p in block.ffn.parameters()}
 
 
 def test_heads_are_joined_side_by_side():

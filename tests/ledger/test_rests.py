@@ -4,8 +4,9 @@ import nbformat
 import pytest
 
 from lab.engine import parameters
+from lab.engine.trials import Used
 from lab.ledger import claims
-from lab.ledger.rests import sweeps_behind
+from lab.ledger.rests import sweeps_behind, trials_in
 
 START = """
 import lab
@@ -105,6 +106,20 @@ def test_a_loop_of_judges_judges_each_claim_that_it_could(behind):
     assert behind("judged = {}\njudged['a'] = one", "for k, v in judged.items(): study.judge(k, v)")["a"] == ["first"]
 
 
+def test_rows_lead_to_the_trials_that_they_may_come_from():
+    """A value that another trial had tells apart; what none had, as a renamed arm, and a column that is gone do not."""
+    used = [Used(judged_in, f"{arm} {seed}", {"parameters": {"seed": seed, "arm": arm}}, "record")
+            for seed in (0, 1) for arm in ("a", "b")]  # fmt: skip
+
+    def found(*rows):
+        return [each.key for each in trials_in(rows, used)]
+
+    assert found({"seed": 0.0, "arm": "a", "loss": 3}) == ["a 0"]
+    assert found({"seed": 0, "arm": "a"}, {"seed": 1, "arm": "b"}) == ["a 0", "b 1"]
+    assert found({"seed": 1, "arm": "a, 1 layer"}) == found({"seed": 1}) == ["a 1", "b 1"]
+    assert found({"loss": 3}) == [each.key for each in used] and found() == []
+
+
 # The lab's own notebooks
 
 
@@ -114,25 +129,105 @@ def judged_in(exercise):
 
 
 def test_the_verdicts_on_complexity_rest_each_on_their_own_measurement():
-    """Of ten sweeps no verdict rests on more than three, and what is drawn together is cited together."""
-    by_operation = dict.fromkeys(["attention-softmax-lower-order", "attention-wide-regime", "attention-n-dominates"],
-                                 ["time_operations"])  # fmt: skip
-    assert judged_in("1.1") == by_operation | {
+    by_part = ["attention-softmax-lower-order", "attention-wide-regime", "attention-n-dominates"]
+    assert judged_in("1.1") == dict.fromkeys(by_part, ["timed_parts"]) | {
         "attention-flops-n2d": ["count"],
-        "attention-time-exponent": ["rates_of_machine", "time_by_length", "time_by_width"],
-        "attention-flash-speed": ["rates_of_machine", "time_by_length"],
+        "attention-time-exponent": ["clocked"],
         "attention-memory-quadratic": ["peak"],
-        "attention-flash-memory": ["peak"],
-        "attention-flash-exact": ["errors"],
-        "attention-checkpointing": ["peak_of_training", "time_of_training"],
     }
 
 
-def test_the_verdicts_on_masks_rest_on_trainings_and_the_exact_one_on_none():
+def test_the_verdicts_on_masks_rest_on_trainings():
     trained = ["nomask-train-loss", "nomask-generation", "nomask-copies-future", "causal-no-leak", "zero-after-softmax"]
-    assert judged_in("1.3") == {f"attention-{name}": ["arm_run"] for name in trained} | {
-        "attention-mask-triangle": [],
-        "attention-cross-needs-no-mask": ["reversal"],
+    assert judged_in("1.3") == {f"attention-{name}": ["arm_run"] for name in trained}
+
+
+def test_the_verdicts_beyond_the_lessons_on_attention_rest_each_on_their_own_measurement():
+    found = judged_in("1.15")
+    measured = {
+        "additive-speed": ["time_of_scores"],
+        "saturation-gradient": ["sharpness"],
+        "scaling-stops-explosion": ["start_gradient"],
+        "logit-variance-training": ["of_text"],
+        "qk-iid": ["of_text"],
+        "qk-shared-space": ["of_text"],
+        "dynamic-receptive-field": ["of_text"],
+        "weights-route-information": ["routes"],
+        "cross-alignment": ["translated"],
+        "flash-memory": ["peak"],
+        "checkpointing": ["peak_of_training"],
+        "flash-speed": ["time_of_attention"],
+    }
+    trained = ["scaling-helps-training", "sqrt-dk-optimal", "init-replaces-scale", "alternative-scores",
+               "learned-similarity", "sparsemax"]  # fmt: skip
+    measured |= dict.fromkeys(trained, ["recall"])
+    assert {name: trials for name, trials in found.items() if trials} == {
+        f"attention-{name}": trials for name, trials in measured.items()
+    }
+
+
+def test_the_verdicts_beyond_the_lessons_on_feed_forward_layers_rest_on_their_own_trials():
+    found = judged_in("1.26")
+    assert {name: trials for name, trials in found.items() if trials} == {
+        "ffn-edit-facts": ["rewritten"],
+        "ffn-relu-gradients": ["first_gradient"],
+        "ffn-silu-gelu-alike": ["next_byte"],
+        "ffn-silu-balance": ["next_byte", "time_of_steps"],
+        "ffn-relu-sparsity": ["fires"],
+        "ffn-neuron-frequency": ["fires"],
+        "ffn-glu-roles": ["next_byte"],
+        "ffn-fast-approximation": ["next_byte", "time_of_forms"],
+        "ffn-adaptive-width": ["asking", "fixed"],
+        "ffn-conditional-paths": ["routed"],
+        "ffn-continual": ["later"],
+    }
+
+
+def test_the_verdicts_beyond_the_number_of_heads_rest_on_their_own_trials():
+    found = judged_in("1.16")
+    small, roles = ["language_model"], ["specialists"]
+    assert {name: trials for name, trials in found.items() if trials} == {
+        "heads-distinct-patterns": ["drawn"],
+        "heads-separate-subspaces": ["conjunction"],
+        "heads-more-is-better": small,
+        "heads-diminishing-returns": small,
+        "heads-ensemble-variance": small,
+        "heads-pattern-monotony": ["alike", "language_model"],
+        "heads-throughput": ["speed"],
+        "heads-positional": roles,
+        "heads-syntactic": roles,
+        "heads-rare-token": roles,
+        "heads-global": ["broad"],
+        "attention-value-fullrank-quality": ["full_values", "language_model"],
+    }
+
+
+def test_the_verdicts_on_long_texts_rest_each_on_their_own_measurement():
+    long = ["position-rope-alibi-extrapolate", "position-rope-alibi-short"]
+    assert judged_in("1.8") == dict.fromkeys(long, ["longer_windows"]) | {
+        "position-rope-relative": ["shifted"],
+        "position-alibi-memory": ["peak", "timed_kernels"],
+        "position-alibi-faster-long": ["peak", "timed_kernels"],
+        "position-nope-depth": ["places"],
+    }
+
+
+def test_the_verdicts_beyond_the_lessons_on_positions_rest_on_their_own_trials():
+    found = judged_in("1.27")
+    copied = [
+        "sin-extrapolates",
+        "learned-flexible",
+        "learned-length-limit",
+        "similarity-matrix",
+        "relative-bias-length",
+    ]
+    measured = dict.fromkeys(copied, ["beyond"]) | {"addition-alignment": ["sums"], "nope-causal": ["masked"]}
+    measured |= dict.fromkeys(["rope-frequencies", "by-depth", "jitter"], ["placed"])
+    measured |= dict.fromkeys(["rope-cost", "rope-alibi-compute"], ["time_encodings"])
+    measured |= dict.fromkeys(["rope-extrapolates", "alibi-works"], ["longer_windows"])
+    measured |= {"ultra-long": ["longer_windows", "needle"]}
+    assert {name: trials for name, trials in found.items() if trials} == {
+        f"position-{name}": trials for name, trials in measured.items()
     }
 
 

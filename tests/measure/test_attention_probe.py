@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pieces import huggingface, tensors
+from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
 
-MEASURES = [at.entropy, at.distance, at.sink_mass, at.max_weight, at.row_sum, at.local_mass(1), at.offset_mass(2)]
+MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
 
 
 def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
@@ -64,7 +64,7 @@ def test_every_calling_form_is_understood():
     assert not causal.triu(1).any() and causal[..., 0, 0].eq(1).all()
     without_batch = observed_maps(query[0], key[0], value[0], mask)[0]
     torch.testing.assert_close(without_batch, named)
-    with attention_probe([at.row_sum]) as probe:  # weights before dropout
+    with attention_probe([row_sum]) as probe:  # weights before dropout
         F.scaled_dot_product_attention(query, key, value, None, 0.5)
     assert probe.table().value.tolist() == pytest.approx([1, 1])
 
@@ -129,7 +129,7 @@ def test_with_a_cache_queries_are_the_last_positions():
 def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
     mask = torch.ones(4, 4).tril(-1).bool()  # query 0 sees nothing
-    maps, out, probe = observed_maps(query, key, value, mask, measures=[at.row_sum, at.entropy])
+    maps, out, probe = observed_maps(query, key, value, mask, measures=[row_sum, at.entropy])
     assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
     assert probe.table().value[0] == pytest.approx(1)
     assert probe.table().value[1] == pytest.approx(torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6)
@@ -163,7 +163,7 @@ def test_attention_inside_torchs_encoder_is_seen(training):
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training), torch.randn(2, 5, 8)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    with torch.no_grad(), attention_probe([at.row_sum], real=~padding, keep_maps=True) as probe:
+    with torch.no_grad(), attention_probe([row_sum], real=~padding, keep_maps=True) as probe:
         out = encoder(x, src_key_padding_mask=padding)
     with torch.no_grad():
         torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
@@ -174,7 +174,7 @@ def test_attention_inside_torchs_encoder_is_seen(training):
 
 def test_probes_inside_one_another_all_see_the_call():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
-    with attention_probe([at.entropy]) as outer, attention_probe([at.row_sum]) as inner:
+    with attention_probe([at.entropy]) as outer, attention_probe([row_sum]) as inner:
         attention(x, x, x, need_weights=False)
     assert outer.table().measure.unique() == ["entropy"] and inner.table().value.tolist() == pytest.approx([1, 1])
 
@@ -187,7 +187,7 @@ def test_huggingface_models_are_measured_unmodified(kind):
     padding[0, -4:] = 0
     for options in ({}, {"attention_mask": padding}):
         real = padding.bool() if options else None
-        with torch.no_grad(), attention_probe([at.row_sum], real=real, keep_maps=True, block_bytes=500) as probe:
+        with torch.no_grad(), attention_probe([row_sum], real=real, keep_maps=True, block_bytes=500) as probe:
             model(tokens, **options)
         with torch.no_grad():
             wanted = eager(tokens, **options, output_attentions=True).attentions

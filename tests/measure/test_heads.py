@@ -1,11 +1,9 @@
 """Tables about heads say what was put into them: known maps, known costs."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import random_maps, uniform_maps
+from pieces import uniform_maps
 
 from lab.measure import heads
 from lab.measure.attention import attention_probe, kept_logits
@@ -101,7 +99,7 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
         whole = losses()
         table = heads.silencing_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
         assert len(table) == 16
-        model.blocks[1].attention.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
+        model.blocks[1].mixer.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
         cut = losses()
     for name in whole:
         assert table[1, 2, name] == pytest.approx(cut[name] - whole[name], abs=1e-6)
@@ -134,27 +132,6 @@ def test_silencing_a_head_that_is_not_there_is_an_error():
             model(tokens)
 
 
-def test_specialities_tell_a_head_of_each_kind():
-    n = 12
-    opener = torch.full((4, n), -1)
-    at = torch.randint(0, 6, (4,), generator=torch.Generator().manual_seed(0))
-    opener[:, n - 1] = at
-    previous = torch.eye(n).roll(1, 0)
-    previous[0] = torch.eye(n)[0]
-    bracket = uniform_maps(4, 1, n)[:, 0].float().clone()
-    bracket[range(4), n - 1] = torch.eye(n)[at]
-    frequency = torch.randn(4, n, generator=torch.Generator().manual_seed(1))
-    rare = (torch.ones(n, n).tril().log() - 2 * frequency[:, None]).softmax(-1)
-    maps = torch.stack([previous.expand(4, n, n), uniform_maps(4, 1, n)[:, 0].float(), bracket, rare], 1)
-    shuffled = frequency[:, torch.randperm(n, generator=torch.Generator().manual_seed(2))]
-    table = heads.specialities([maps, maps[:, :1]], opener=opener, log_frequency=frequency, shuffled=shuffled)
-    assert table.layer.tolist() == [0] * 4 + [1] and table["head"].tolist() == [0, 1, 2, 3, 0]
-    assert (table.offset[0], table.offset_mass[0]) == (1, 1) and table.broadness[0] == 0
-    assert table.broadness[1] == pytest.approx(1) and table.bracket_hits[2] == 1
-    assert table.rarity.idxmin() == 3 and table.rarity[3] < -0.5 < table.rarity_null[3]
-    assert table.divergence[:4].gt(0).all() and math.isnan(table.divergence[4])
-
-
 def test_key_effects_pair_weight_and_loss_of_every_key():
     model, tokens = model_of().double(), tokens_of(b=2)
     table = heads.key_effects(model, tokens, maps_of(model, tokens))
@@ -163,14 +140,6 @@ def test_key_effects_pair_weight_and_loss_of_every_key():
     assert sums.tolist() == pytest.approx([1] * 4)
     alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())
-
-
-def test_heads_that_count_positions_are_as_alike_on_another_input():
-    fixed = random_maps(1, 3, 8).expand(4, -1, -1, -1)
-    table = heads.head_divergences([fixed, random_maps(4, 3, 8)]).set_index(["layer", "measure"]).value
-    assert table[0, "same input"] == pytest.approx(table[0, "another input"]) and table[0, "same input"] > 0.05
-    twins = heads.head_divergences([random_maps(4, 1, 8).expand(-1, 3, -1, -1)]).set_index("measure").value
-    assert abs(twins["same input"]) < 1e-9 and twins["another input"] > 0.05
 
 
 def test_logits_have_the_width_of_a_head_as_rank_and_weights_that_of_the_sequence():

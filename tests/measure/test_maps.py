@@ -75,16 +75,6 @@ def test_content_share_is_nothing_for_a_fixed_field_and_all_without_one():
     assert patterns.content_share(picks).item() == pytest.approx(cells.item(), rel=0.01)
 
 
-def test_overlap_is_one_where_the_attended_keys_are_the_targets():
-    targets = torch.zeros(1, 4, 4, dtype=torch.bool)
-    targets[0, 3, :2] = True
-    right, half, wrong = torch.eye(4)[None, None].repeat(3, 1, 1, 1)
-    right[0, 3] = torch.tensor([0.5, 0.5, 0, 0])
-    half[0, 3] = torch.tensor([1.0, 0, 0, 0])
-    maps = torch.stack([right, half, wrong], 1)
-    assert patterns.overlap_f1(maps, targets).tolist() == pytest.approx([1, 2 / 3, 0])
-
-
 def test_divergence_between_heads_is_zero_for_equal_and_one_bit_for_disjoint_patterns():
     maps = torch.eye(4).expand(2, 2, -1, -1).clone()
     maps[:, 1] = maps[:, 1].roll(1, -1)
@@ -140,7 +130,7 @@ def tokens_of(b=3, t=12):
 
 
 def seen(model, tokens):
-    return patterns.weights_of([block.attention.score for block in model.blocks], lambda: model(tokens))
+    return patterns.weights_of([block.mixer.score for block in model.blocks], lambda: model(tokens))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
@@ -150,7 +140,7 @@ def test_weights_of_a_softmax_are_what_a_probe_keeps(kv_heads):
         model(tokens)
     for mine, theirs in zip(seen(model, tokens), probe.maps, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-6)
-    assert not any(block.attention.score._forward_hooks for block in model.blocks), "no hook stays behind"
+    assert not any(block.mixer.score._forward_hooks for block in model.blocks), "no hook stays behind"
 
 
 def test_weights_that_no_probe_sees_are_seen_too():
@@ -168,3 +158,16 @@ def test_copying_targets_answer_the_task():
         after = keys["induction"][0, q].nonzero().flatten()
         assert len(after) and (tokens[:, after] == targets[:, q, None]).all()
         assert (tokens[:, keys["duplicate"][0, q]] == tokens[:, q, None]).all()
+
+
+def test_maps_are_made_as_sharp_as_others_and_keep_their_order():
+    generator = torch.Generator().manual_seed(0)
+    flat, sharp = (torch.softmax(scale * torch.randn(2, 3, 5, 5, generator=generator), -1) for scale in (0.1, 3))
+    made = patterns.as_sharp(flat, sharp)
+    entropy = lambda m: -(m * m.log()).sum(-1).mean()  # noqa: E731
+    assert torch.isclose(entropy(made), entropy(sharp), atol=1e-3) and torch.allclose(made.sum(-1), torch.ones(2, 3, 5))
+    assert (made.argmax(-1) == flat.argmax(-1)).all() and torch.allclose(
+        patterns.as_sharp(sharp, sharp), sharp, atol=1e-4
+    )
+    masked = flat.tril()
+    assert (patterns.as_sharp(masked / masked.sum(-1, keepdim=True), sharp).triu(1) == 0).all()

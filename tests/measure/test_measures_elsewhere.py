@@ -6,6 +6,7 @@ Each function is handed a model, its tokens, and a function that moves a tensor 
 import pandas as pd
 import pytest
 import torch
+from pieces import local_mass, max_weight, row_sum, sink_mass
 from pretend import device, twins
 
 from lab.measure import attention as at
@@ -27,7 +28,7 @@ def tokens_of(batch=2, length=12):
 
 
 def probed(model, tokens, there):
-    measures = [at.entropy, at.distance, at.sink_mass, at.max_weight, at.row_sum, at.local_mass(2), at.offset_mass(1)]
+    measures = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(2), at.offset_mass(1)]
     targets = torch.randint(-1, 12, (2, 12), generator=torch.Generator().manual_seed(1))
     real = torch.arange(12) < torch.tensor([[12], [9]])
     named = {m.__name__: m for m in measures} | {
@@ -42,13 +43,13 @@ def probed(model, tokens, there):
 
 
 def of_maps(model, tokens, there):
-    scores = [block.attention.score for block in model.blocks]
+    scores = [block.mixer.score for block in model.blocks]
     found = maps.weights_of(scores, lambda: model(tokens))
     index = there(torch.randint(-1, 12, (2, 12), generator=torch.Generator().manual_seed(1)).minimum(torch.arange(12)))
     targets, queries, m = maps.pointing(index), index >= 0, found[0]
     yield from (maps.mass(m, targets), maps.uniform_mass(targets), maps.relative_distance(m, queries))
     yield from (maps.relative_entropy(m, queries), maps.distance_profile(m, queries, [0, 1, 4]), maps.hits(m, index))
-    yield from (maps.offset_profile(m), maps.content_share(m), maps.overlap_f1(m, targets), maps.divergence(m))
+    yield from (maps.offset_profile(m), maps.content_share(m), maps.divergence(m))
     yield from (
         maps.best_fixed_offset(index),
         maps.effective_rank(m),
@@ -60,10 +61,9 @@ def of_maps(model, tokens, there):
     }
     copies = {name: there(x) for name, x in maps.copying(4, 3).items()}
     yield heads.head_scores(found, queries, {"targets": targets} | copies)
-    yield heads.specialities(found, opener=index, **rarity)
+    yield from (maps.frequency_correlation(m, each) for each in rarity.values())
     yield from (
         heads.distances(found, queries, [0, 1, 2, 4]),
-        heads.head_divergences(found),
         heads.ranks(found, "weights"),
     )
 
@@ -72,7 +72,7 @@ def of_heads(model, tokens, there):
     with torch.no_grad(), at.kept_logits() as logits:
         model(tokens)
     yield from logits
-    found = maps.weights_of([block.attention.score for block in model.blocks], lambda: model(tokens))
+    found = maps.weights_of([block.mixer.score for block in model.blocks], lambda: model(tokens))
     yield heads.key_effects(model, tokens, found)
     loss = lambda: cross_entropy(model(tokens), tokens).item()  # noqa: E731
     yield heads.silencing_costs(lambda: {"loss": loss()}, 2, 4)
@@ -105,7 +105,10 @@ def of_depth(model, tokens, there):
 def of_units(model, tokens, there):
     hidden = neurons.outputs(model, ["blocks.0.ffn.act"], tokens)["blocks.0.ffn.act"]
     yield from (hidden, neurons.firing_rates(hidden), neurons.nonzero_share(hidden))
-    yield neurons.spared_share(model, "*.ffn.act", lambda model: cross_entropy(model(tokens), tokens).item())
+    yield neurons.hidden(model, tokens)
+    yield neurons.idle_share(hidden)
+    with neurons.silenced(model, 0, [1]):
+        yield model(tokens)
     kind = tokens.flatten() % 3
     yield neurons.probe_accuracy(hidden, kind)
     labels = {"even": kind.cpu() == 0}

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from lab.measure import attention as at
-from lab.measure import cost
 from lab.measure.attention import attention_probe
 from lab.measure.memory import peak_memory
 from lab.models.explicit import run_attention
@@ -45,7 +44,7 @@ def test_explicit_memory_is_the_scores_and_tiled_memory_is_not():
         calls = [(kind, n, width, heads) for n in lengths]
         extra[kind] = peak_memory(run_attention, calls, warmup_args=(kind, tiny, width, heads))
     for n, found in zip(lengths, extra["explicit"], strict=True):  # the scores and their softmax are alive at once
-        assert 1.5 < found / (4 * cost.score_elements(n, heads)) < 2.5
+        assert 1.5 < found / (4 * heads * n * n) < 2.5
     assert extra["tiled"][1] < extra["explicit"][1] / 5
 
 

@@ -69,14 +69,27 @@ def test_firing_and_nonzero_shares():
     assert neurons.firing_rates(a).tolist() == [0, 0.5, 1]
 
 
-def test_gini_of_equal_and_of_lone_values():
-    assert neurons.gini([2, 2, 2, 2]) == pytest.approx(0)
-    assert neurons.gini([0, 0, 0, 5]) == pytest.approx(0.75)
-    values = np.random.default_rng(0).exponential(size=200)
-    gaps = np.abs(values[:, None] - values).mean() / (2 * values.mean())  # half the relative mean difference
-    assert neurons.gini(values) == pytest.approx(gaps)
-    with pytest.raises(ValueError, match="not all 0"):
-        neurons.gini([0, 0])
+def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
+    model = Transformer(ModelConfig(vocabulary=9, context=6, d_model=16, n_layers=2, ffn="relu"), seed=0).eval()
+    tokens = torch.arange(12).view(2, 6) % 9
+    before = neurons.hidden(model, tokens)
+    assert before.shape == (2, 12, 64) and before.min() == 0
+    busy = before[0].mean(0).topk(3).indices
+    with neurons.silenced(model, 0, busy):
+        after = neurons.hidden(model, tokens)
+    others = [unit for unit in range(64) if unit not in busy.tolist()]
+    assert (after[0][:, busy] == 0).all() and torch.equal(after[0][:, others], before[0][:, others])
+    assert not torch.equal(after[1], before[1]), "what a later layer reads has changed"
+    with neurons.silenced(model, 1, []):
+        assert torch.equal(neurons.hidden(model, tokens), before)
+    inputs = neurons.hidden(model, tokens, "ffn_residual.norm")
+    assert torch.allclose(torch.relu(model.blocks[1].ffn.up(inputs[1])), before[1], atol=1e-5)
+
+
+def test_idle_are_the_smallest_that_hold_a_hundredth_of_the_square():
+    assert neurons.idle_share(torch.tensor([2.0, 1.0, 0.0])) == pytest.approx(1 / 3)
+    assert neurons.idle_share(torch.tensor([[0.05, 0.05, -1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])) == pytest.approx(0.25)
+    assert neurons.idle_share(torch.ones(7, 8), held=0.5) == pytest.approx(0.5)
 
 
 def test_auc_counts_pairs_and_halves_ties():
@@ -129,20 +142,6 @@ def test_clusters_agree_with_labels_that_directions_carry():
     noisy = vectors + 0.05 * np.random.default_rng(1).standard_normal((300, 3))
     assert neurons.cluster_agreement(noisy, labels) > 0.95
     assert abs(neurons.cluster_agreement(noisy, np.random.default_rng(2).permutation(labels))) < 0.05
-
-
-def test_spared_share_finds_the_units_that_do_nothing():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.hidden = nn.Identity()
-
-        def forward(self, x):
-            return self.hidden(x)
-
-    x = torch.cat([torch.full((5, 6), 1e-6), torch.ones(5, 2)], 1)  # six of eight are as good as nothing
-    share = neurons.spared_share(Net(), "hidden", lambda net: 10 - net(x).sum().item() / 5)
-    assert share == pytest.approx(0.75, abs=0.07)
 
 
 def test_outputs_are_those_of_the_modules():

@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import huggingface, tensors
+from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
 
-MEASURES = [at.entropy, at.distance, at.sink_mass, at.max_weight, at.row_sum, at.local_mass(1), at.offset_mass(2)]
+MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
 LENGTHS = [11, 4, 7, 1]
 
 

@@ -32,6 +32,28 @@ def test_minimum_detectable_effect_is_found_in_four_of_five_experiments():
     assert found.mean() == pytest.approx(0.8, abs=0.01)
 
 
+def test_the_noise_floor_is_the_mean_distance_of_two_runs_of_an_arm():
+    table = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "order": [0, 1, 1, 0, 0, 1], "loss": [2, 3, 4, 1, 5.0, 3]})
+    assert statistics.noise_floor(table, "loss", "order") == statistics.mean([1, 3, 2])
+    third = table[table.order == 0].assign(order=2, loss=lambda rows: rows.loss + 3)
+    found = statistics.noise_floor(pd.concat([table, third]), "loss", "order")
+    assert found == statistics.mean([(1 + 3 + 2) / 3, (3 + 3 + 0) / 3, (2 + 3 + 5) / 3])
+    for wrong in (table[table.order == 0], table[:-1], pd.concat([table, table[:1]])):
+        with pytest.raises(ValueError):
+            statistics.noise_floor(wrong, "loss", "order")
+
+
+def test_a_noise_floor_covers_what_normal_noise_gives():
+    """Of two draws of one normal distribution: E|a - b| = 2 sd / √π."""
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(400):
+        losses = 3 + 0.5 * rng.normal(size=16)
+        table = pd.DataFrame({"seed": np.arange(16) // 2, "order": np.arange(16) % 2, "loss": losses})
+        found = statistics.noise_floor(table, "loss", "order")
+        covered.append(found.low <= 1 / np.sqrt(np.pi) <= found.high)
+    assert 0.88 < np.mean(covered) < 0.97
+
+
 @pytest.mark.filterwarnings("ignore:Precision loss")
 @given(st.lists(st.tuples(*[st.floats(-1e3, 1e3)] * 2), min_size=3, max_size=12))
 def test_paired_equals_scipy(pairs):
@@ -135,15 +157,6 @@ def test_local_exponents_of_a_sum_of_powers_climb_from_one_to_two():
     assert np.allclose(repeated["exponent"], table["exponent"]) and np.allclose(repeated["low"], repeated["high"])
     with pytest.raises(ValueError, match="twice"):
         statistics.local_exponents([1, 1, 2], [1, 2, 3])
-
-
-def test_spread_ratio_covers_the_truth_for_normal_samples():
-    rng = np.random.default_rng(5)
-    fits = [statistics.spread_ratio(rng.normal(0, 3, 6), rng.normal(0, 1, 8)) for _ in range(2000)]
-    assert np.mean([fit.low <= 3 <= fit.high for fit in fits]) == pytest.approx(0.95, abs=0.015)
-    for a, b in (([1], [1, 2]), ([1, 2], [1, 1])):
-        with pytest.raises(ValueError, match="vary"):
-            statistics.spread_ratio(a, b)
 
 
 # Leukaemia with and without maintenance, weeks in remission (Miller 1997; R's survival::aml)

@@ -11,7 +11,7 @@ def build(**fields):
     sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
     model = Transformer(ModelConfig(**(sizes | {"heads": "convolved"} | fields))).eval()
     for block in model.blocks:
-        taps = block.attention.heads.taps
+        taps = block.mixer.heads.taps
         taps.data += torch.randn(taps.shape, generator=torch.Generator().manual_seed(0)) / 2
     return model
 
@@ -23,7 +23,7 @@ def tokens(length, seed=0):
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 @torch.no_grad()
 def test_each_channel_is_convolved_alone_and_looks_back_only(width):
-    heads = build(heads={"kind": "convolved", "width": width}, bias=True).blocks[0].attention.heads
+    heads = build(heads={"kind": "convolved", "width": width}, bias=True).blocks[0].mixer.heads
     x = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))  # shorter than the widest reach
     plain = F.linear(x, heads.qkv.weight, heads.qkv.bias).transpose(1, 2)
     kernel = heads.taps.flip(1)[:, None]  # torch correlates: its last weight meets the newest input
@@ -34,7 +34,7 @@ def test_each_channel_is_convolved_alone_and_looks_back_only(width):
 def test_the_taps_start_as_primers_whatever_the_scheme():
     for scheme in ("fan-in", "normal"):
         config = ModelConfig(vocabulary=13, context=8, heads="convolved", initialization=scheme)
-        taps = Transformer(config).blocks[0].attention.heads.taps
+        taps = Transformer(config).blocks[0].mixer.heads.taps
         assert taps.shape == (3 * 64, 3) and (taps[:, 0] == 0.5).all() and (taps[:, 1:] == 0.5 / 3).all()
 
 

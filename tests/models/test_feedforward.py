@@ -96,7 +96,7 @@ def test_nothing_leaves_a_model_of_attention_alone():
     x = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
     stream = attention.embedding(x)
     for block in attention.blocks:
-        stream = block.attention_residual(stream, lambda y, block=block: block.attention(y, causal=True))
+        stream = block.attention_residual(stream, lambda y, block=block: block.mixer(y, causal=True))
     close(attention(x), attention.readout(attention.norm(stream)))
     assert len(attention.writes_to_stream()) == 2
 

@@ -31,8 +31,8 @@ def gpt2(tied=True):
         given["transformer.wpe.weight"],
     )
     places = {
-        "ln_1": "attention_residual.norm.norm", "attn.c_attn": "attention.heads.qkv",
-        "attn.c_proj": "attention.heads.out", "ln_2": "ffn_residual.norm.norm", "mlp.c_fc": "ffn.up",
+        "ln_1": "attention_residual.norm.norm", "attn.c_attn": "mixer.heads.qkv",
+        "attn.c_proj": "mixer.heads.out", "ln_2": "ffn_residual.norm.norm", "mlp.c_fc": "ffn.up",
         "mlp.c_proj": "ffn.down",
     }  # fmt: skip
     for i in range(LAYERS):
@@ -69,7 +69,7 @@ def llama(kv_heads, biases=False, tied=False):
     )  # fmt: skip
     given = theirs.state_dict()
     weights = {"embedding.weight": given["model.embed_tokens.weight"], "norm.norm.weight": given["model.norm.weight"]}
-    places = {"self_attn.o_proj": "attention.heads.out", "mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up",
+    places = {"self_attn.o_proj": "mixer.heads.out", "mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up",
               "mlp.down_proj": "ffn.down"}  # fmt: skip
     for i in range(LAYERS):
         theirs_at, ours_at = f"model.layers.{i}", f"blocks.{i}"
@@ -77,7 +77,7 @@ def llama(kv_heads, biases=False, tied=False):
         weights[f"{ours_at}.ffn_residual.norm.norm.weight"] = given[f"{theirs_at}.post_attention_layernorm.weight"]
         for part in ("weight", "bias") if biases else ("weight",):
             qkv = [given[f"{theirs_at}.self_attn.{x}_proj.{part}"] for x in "qkv"]
-            weights[f"{ours_at}.attention.heads.qkv.{part}"] = torch.cat(qkv)
+            weights[f"{ours_at}.mixer.heads.qkv.{part}"] = torch.cat(qkv)
             for place, name in places.items():
                 weights[f"{ours_at}.{name}.{part}"] = given[f"{theirs_at}.{place}.{part}"]
     if not tied:

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from pieces import row_sum
 
 from lab.measure import cost
-from lab.measure.attention import attention_probe, row_sum
+from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.attention import Cache
 from lab.models.explicit import explicit_attention
@@ -97,7 +98,7 @@ def test_decoding_with_a_cache_equals_the_full_forward(g, position):
 def test_parameters_and_cache_are_the_formulas_to_the_unit(g):
     model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1))
     block = model.blocks[0]
-    assert sum(p.numel() for p in block.attention.parameters()) == cost.attention_parameters(32, 8, g, 4)
+    assert sum(p.numel() for p in block.mixer.parameters()) == cost.attention_parameters(32, 8, g, 4)
     (cache,) = model.caches(3)
     assert cache.keys.numel() + cache.values.numel() == cost.cache_elements(16, g, 4, B=3)
 

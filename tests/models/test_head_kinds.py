@@ -17,7 +17,7 @@ def config(**fields):
 
 
 def attention_heads(**fields):
-    return Transformer(config(**fields)).blocks[0].attention.heads
+    return Transformer(config(**fields)).blocks[0].mixer.heads
 
 
 def close(a, b, tolerance=1e-5):
@@ -73,7 +73,7 @@ def test_a_preset_head_looks_one_token_back():
 def test_the_overlap_penalty_is_zero_for_heads_with_orthogonal_values_and_drives_others_there():
     model = Transformer(config(n_layers=2))
     with torch.no_grad():
-        parts = [block.attention.heads.value_overlap().item() for block in model.blocks]
+        parts = [block.mixer.heads.value_overlap().item() for block in model.blocks]
     assert overlap_loss(model).item() == pytest.approx(sum(parts) / 2) and min(parts) > 0.5, "1: random directions"
     adam = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(200):
@@ -84,5 +84,5 @@ def test_the_overlap_penalty_is_zero_for_heads_with_orthogonal_values_and_drives
     d = model.config.d_model
     with torch.no_grad():
         for block in model.blocks:
-            block.attention.heads.qkv.weight[-d:] = torch.linalg.qr(torch.randn(d, d))[0]
+            block.mixer.heads.qkv.weight[-d:] = torch.linalg.qr(torch.randn(d, d))[0]
     assert overlap_loss(model) < 1e-6

@@ -58,10 +58,10 @@ def test_the_recursion_has_its_published_values():
 
 def test_mean_field_attention_is_uniform():
     model = small_model(**(XIONG | {"d_model": 32}))
-    heads, x = model.blocks[0].attention.heads, randn(1, 8, 32)
+    heads, x = model.blocks[0].mixer.heads, randn(1, 8, 32)
     q, k, v = heads.split(x)
     assert not q.any() and not k.any()
-    close(model.blocks[0].attention(x), heads.join(v.mean(2, keepdim=True).expand_as(v)))
+    close(model.blocks[0].mixer(x), heads.join(v.mean(2, keepdim=True).expand_as(v)))
 
 
 def test_fixup_starts_as_the_identity_bit_by_bit():
@@ -77,7 +77,7 @@ def test_fixup_starts_as_the_identity_bit_by_bit():
     )
     up = [model.blocks[0].ffn.up.weight for model in (plain, rescaled)]
     close(up[0] / math.sqrt(12), up[1])
-    values = [model.blocks[0].attention.heads.value_matrix() for model in (plain, rescaled)]
+    values = [model.blocks[0].mixer.heads.value_matrix() for model in (plain, rescaled)]
     close(values[0] / math.sqrt(12), values[1])
 
 
@@ -91,9 +91,9 @@ def test_deepnorm_bounds_the_update_by_its_identity():
         assert residual.alpha == pytest.approx(alpha, abs=6e-4) and got == pytest.approx(beta, abs=6e-4)
         assert 2 * n * 2 * got**2 / residual.alpha**2 == pytest.approx(1, abs=1e-5)
     for part, scaled in (("q", False), ("k", False), ("v", True)):
-        a, b = (dict(zip("qkv", m.blocks[3].attention.heads.matrices(), strict=True))[part] for m in (model, xavier))
+        a, b = (dict(zip("qkv", m.blocks[3].mixer.heads.matrices(), strict=True))[part] for m in (model, xavier))
         close(a, b * got if scaled else b, 1e-6)
-    close(model.blocks[3].attention.heads.out.weight, xavier.blocks[3].attention.heads.out.weight * got)
+    close(model.blocks[3].mixer.heads.out.weight, xavier.blocks[3].mixer.heads.out.weight * got)
 
 
 @pytest.mark.parametrize("n_layers", [6, 48])
@@ -136,7 +136,7 @@ def test_he_keeps_the_second_moment_through_relu():
 @pytest.mark.parametrize("heads", ["full", "sliced", "low-rank-value", "full-value"])
 def test_schemes_know_the_weights_of_branches_but_not_queries_and_keys(heads):
     model = small_model(heads=heads, ffn="swiglu", bias=True)
-    part = model.blocks[0].attention.heads
+    part = model.blocks[0].mixer.heads
     with torch.no_grad():
         for weight in part.query_key_weights():
             weight.zero_()

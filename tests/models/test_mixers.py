@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from pieces import close, differs, randn
 
+from lab.measure.memory import peak_memory
 from lab.models import ModelConfig, Transformer
 from lab.models.mixers import Mixer
 from lab.models.positions import Position
@@ -99,7 +100,7 @@ def test_decoding_keeps_the_bytes_that_a_mixer_says(kind, heads):
         caches = model.caches(3, context=length)
         model(tokens(length, batch=3), caches=caches)
         for cache, block in zip(caches, model.blocks, strict=True):
-            assert cache.nbytes == 3 * block.attention.state_bytes(length)
+            assert cache.nbytes == 3 * block.mixer.state_bytes(length)
 
 
 @pytest.mark.parametrize("kind", WITH_STATE)
@@ -115,8 +116,35 @@ def test_decoding_four_thousand_tokens_keeps_what_forty_keep(monkeypatch):
     for n in (40, 4000):
         assert model.generate(tokens(n, batch=1), 20).shape == (1, n + 20)
     short, long = ([cache.nbytes for cache in caches] for caches in kept)
-    assert short == long == [block.attention.state_bytes(4000) for block in model.blocks]
+    assert short == long == [block.mixer.state_bytes(4000) for block in model.blocks]
     assert kept[1][0].length == 4019
+
+
+@pytest.mark.parametrize("kind", WITH_STATE)
+@torch.no_grad()
+def test_decoding_step_by_step_keeps_the_same_bytes_at_every_step(kind):
+    model, kept = build(mixer=kind, d_model=8, n_layers=1), []
+    caches = model.caches(1, context=400)
+    for token in tokens(400, batch=1).T:
+        model(token[None], caches=caches)
+        kept.append(caches[0].nbytes)
+    full = CONTEXT if kind == "transformer-xl" else 8  # steps until the inputs that it keeps are all there
+    assert set(kept[full:]) == {model.blocks[0].mixer.state_bytes(400)} and caches[0].length == 400
+
+
+def decode(kind, steps):
+    build(mixer=kind, d_model=256, n_layers=1).generate(tokens(1, batch=1), steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "delta", "gated-delta", "gru", "attention"])
+def test_the_peak_memory_of_decoding_grows_by_what_attention_keeps_alone(kind):
+    thousand, four = peak_memory(decode, [(kind, 1024), (kind, 4096)], warmup_args=(kind, 1024))
+    keys_and_values = 2 * 256 * 4 * (4096 - 1024)  # 6 MiB
+    if kind == "attention":  # else a measurement that sees nothing would pass
+        assert four - thousand > 0.8 * keys_and_values
+    else:
+        assert four - thousand < 0.1 * keys_and_values
 
 
 @every_kind
@@ -146,8 +174,8 @@ def test_every_weight_is_trained(kind):
 
 def test_each_layer_may_have_a_mixer_of_its_own():
     model = build(mixer=["attention", {"kind": "linear", "chunk": 8}])
-    assert [type(block.attention).__name__ for block in model.blocks] == ["Attention", "Linear"]
-    assert model.blocks[1].attention.chunk == 8
+    assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "Linear"]
+    assert model.blocks[1].mixer.chunk == 8
     with pytest.raises(ValueError, match="mixer lists 1 layers, n_layers is 2"):
         config(mixer=["linear"])
     with pytest.raises(ValueError, match="shared layers have one mixer"):

@@ -156,7 +156,7 @@ def test_a_hybrid_of_nothing_is_no_encoding():
 
 def test_each_layer_has_its_own_encoding():
     model = build({"kind": "by-layer", "layers": ["none", "alibi"]}, n_layers=3)
-    kinds = [type(block.attention.position) for block in model.blocks]
+    kinds = [type(block.mixer.position) for block in model.blocks]
     assert kinds == [Position, Position.kinds["alibi"], Position]
     alike = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
     assert torch.equal(alike(tokens()), build("rotary")(tokens()))
@@ -258,7 +258,7 @@ def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes
     x = tokens(n).where(tokens(n) != marker, 0)
     x[:, 0] = marker
     block = model.blocks[0]
-    q, k, v = block.attention.heads.split(block.attention_residual.norm(model.embedding(x)))
+    q, k, v = block.mixer.heads.split(block.attention_residual.norm(model.embedding(x)))
     k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
     mixed = explicit_attention(q, k, v, causal=True)
     t = torch.arange(1, n + 1)

@@ -76,7 +76,7 @@ def test_normed_queries_and_keys_do_not_care_for_the_size_of_their_weights():
         small, large = (small_model(qk_norm=qk_norm, d_model=64) for _ in range(2))
         with torch.no_grad():
             for block in large.blocks:
-                block.attention.heads.qkv.weight[:128] *= 20
+                block.mixer.heads.qkv.weight[:128] *= 20
         change = (small(tokens()) - large(tokens())).abs().max()
         assert (change < 1e-3) == indifferent, qk_norm
         with tap(large, {"*.query_norm": lambda x: x.norm(dim=-1).max()}) as table:

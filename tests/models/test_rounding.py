@@ -33,11 +33,11 @@ def test_a_quantised_copy_is_the_integer_product_and_leaves_the_model_alone():
     integers = (x / grid(x)).round().int() @ (up.weight / grid(up.weight)).round().int().T
     wanted = integers.float() * grid(x) * grid(up.weight).T + up.bias
     torch.testing.assert_close(copy.blocks[0].ffn.up(x), wanted, atol=1e-5, rtol=1e-5)
-    assert torch.equal(copy.blocks[0].attention.heads.qkv.weight, model.blocks[0].attention.heads.qkv.weight)
+    assert torch.equal(copy.blocks[0].mixer.heads.qkv.weight, model.blocks[0].mixer.heads.qkv.weight)
     tokens = torch.randint(13, (4, 16))
     errors = [(quantised(model, bits)(tokens) - model(tokens)).norm() / model(tokens).norm() for bits in (2, 4, 8)]
     assert errors[0] > 3 * errors[1] > 9 * errors[2] and errors[2] < 0.02, errors
-    assert not torch.equal(quantised(model, 8, "*.heads.*").blocks[0].attention(x), model.blocks[0].attention(x))
+    assert not torch.equal(quantised(model, 8, "*.heads.*").blocks[0].mixer(x), model.blocks[0].mixer(x))
 
 
 def test_what_cannot_be_rounded_is_named():

@@ -20,7 +20,7 @@ def build(seed=0, **fields):
 
 
 def score(choice, **fields):
-    return build(score=choice, **fields).blocks[0].attention.score
+    return build(score=choice, **fields).blocks[0].mixer.score
 
 
 def tokens(length=12, batch=2):
@@ -163,7 +163,7 @@ def test_without_a_scale_smaller_query_weights_are_the_same_model():
     differs(scaled(tokens()), plain(tokens()))
     with torch.no_grad():
         for block in plain.blocks:
-            block.attention.heads.matrices()[0].mul_(8**-0.5)
+            block.mixer.heads.matrices()[0].mul_(8**-0.5)
     close(scaled(tokens()), plain(tokens()))
 
 

@@ -45,8 +45,8 @@ def test_no_gradient_passes_between_segments_but_the_memory_trains_keys_and_valu
     second.square().sum().backward()
     touched = model.embedding.weight.grad.abs().sum(1) > 0
     assert touched.nonzero().flatten().tolist() == [4, 5, 6, 7]
-    with_memory = model.blocks[0].attention.heads.qkv.weight.grad.clone()
+    with_memory = model.blocks[0].mixer.heads.qkv.weight.grad.clone()
     model.zero_grad()
     model(x[:, 4:]).square().sum().backward()
-    assert (with_memory - model.blocks[0].attention.heads.qkv.weight.grad)[32:].abs().max() > 1e-3
+    assert (with_memory - model.blocks[0].mixer.heads.qkv.weight.grad)[32:].abs().max() > 1e-3
     first.square().sum().backward()  # its graph is whole

@@ -184,7 +184,7 @@ def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
     for (name, a), b in zip(one.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b), name
     differs(one((SOURCE, TARGET_IN)), other((SOURCE, TARGET_IN)))
-    first = [side.blocks[0].attention.heads.qkv.weight for side in (one.encoder, one.decoder, other.encoder)]
+    first = [side.blocks[0].mixer.heads.qkv.weight for side in (one.encoder, one.decoder, other.encoder)]
     differs(first[0], first[1])
     differs(first[1], first[2])
 

@@ -85,7 +85,7 @@ def test_what_a_task_needs_stays_open_and_the_rest_closes():
         adam.zero_grad()
         loss.backward()
         adam.step()
-    gates = model.eval().blocks[0].attention.score.gates()[0]
+    gates = model.eval().blocks[0].mixer.score.gates()[0]
     assert gates.argmax() == 2 and (gates > 0).sum() <= 2, gates
     with pytest.raises(ValueError, match="no offset gates"):
         openness_loss(Transformer(config()))

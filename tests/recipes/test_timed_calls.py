@@ -73,3 +73,8 @@ def test_a_decoding_core_keeps_what_the_formula_says(kind):
         call, state = timed_calls.core_decode_call(kind, n, 16, 2)
         assert sum(x.numel() for x in state) == timed_calls.state_elements(kind, n, 16, 2)
         assert call().numel() == 2 * 16 and call().isfinite().all()
+
+
+def test_training_speed_is_tokens_a_second_of_every_head_count():
+    table = timed_calls.training_speed([1, 2], d_model=16, n_layers=1, context=8, batch=2, repeats=2)
+    assert set(table.n_heads) == {1, 2} and set(table.repeat) == {0, 1} and (table.speed > 0).all()

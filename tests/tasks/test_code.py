@@ -1,5 +1,7 @@
 """Windows of text against the text they are cut from, and their gold against what it points to."""
 
+import random
+
 import pytest
 import torch
 
@@ -30,6 +32,30 @@ def test_targets_are_the_tokens_one_byte_on(folder):
             assert bytes([*row, target[-1]]) in text
     assert torch.equal(task.validation(30)[0], task.validation(30)[0])
     assert not torch.equal(task.validation(30)[0], task.validation(30, seed=1)[0])
+
+
+@pytest.mark.parametrize("context", [16, 100])
+def test_no_validation_window_stands_in_the_training_text(tmp_path, context):
+    licence = "".join(chr(33 + i % 90) * (i % 7 + 1) for i in range(60))
+    for i in range(60):
+        own = "".join(random.Random(i).choices("abcdefgh", k=300))
+        (tmp_path / f"module_{i:02}.py").write_text(licence + own)
+    task = Code(context=context, path=str(tmp_path))
+    known, text = (bytes(task.text(held_out=part).numpy()) for part in (False, True))
+    tokens, targets = task.validation(100)
+    windows = [bytes([*row, last]) for row, last in zip(tokens.tolist(), targets[:, -1].tolist(), strict=True)]
+    assert all(window in text for window in windows)
+    if context >= 64:
+        assert not any(window in known for window in windows)
+    else:  # with what follows it, which is told where it stands once
+        spans = [text[text.find(w) : text.find(w) + 64] for w in windows if text.count(w) == 1]
+        assert spans and not any(span in known for span in spans if len(span) == 64)
+
+
+def test_a_text_that_repeats_itself_has_nothing_new(tmp_path):
+    (tmp_path / "a").write_bytes(b"again and " * 400)
+    with pytest.raises(ValueError, match="0 of 64 validation windows are new, 8 wanted"):
+        Code(context=16, path=str(tmp_path / "a")).validation(8)
 
 
 def test_every_window_can_be_drawn_the_last_one_too(tmp_path):

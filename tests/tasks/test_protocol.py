@@ -3,6 +3,7 @@
 Of `lab.tasks.facts`, `lab.tasks.lengths` and `lab.tasks.task`.
 """
 
+import importlib.util
 from math import isclose, log
 
 import pytest
@@ -19,12 +20,17 @@ from lab.tasks.languages import Dyck, Infill, Markov
 from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, add, held_out_pairs
 from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
 from lab.tasks.pairs import Pairs
+from lab.tasks.pieces import Pieces
+from lab.tasks.pronouns import Pronouns
+from lab.tasks.prose import ProseAndCode
 from lab.tasks.recall import Recall
 from lab.tasks.sequences import ConjunctiveLookup, Count, Lookup, Maximum, Repeats, Reversal, Sort
 from lab.tasks.series import Seasonal, WeeklyCO2, explained
 from lab.tasks.shuffled import Shuffled
 from lab.tasks.task import Marks, Task, certain, uniform
 
+TEXT = importlib.util.find_spec("sympy").submodule_search_locations[0] + "/functions"
+DOCUMENTED = TEXT.replace("functions", "core/function.py")  # half docstrings
 ADDITIONS = [Addition(reverse=reverse, padded=padded) for reverse in (True, False) for padded in (True, False)]
 TASKS = [
     Blocks(32), Blocks(5, period=3, repeats=2), Code(context=16), Definitions(windows=40), Dialogue(),
@@ -38,6 +44,7 @@ TASKS = [
     Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9), Sort(), Sort(values=5, digits=3), Count(),
     Count(symbols=2, items=4), Maximum(), Maximum(vocabulary=5, length=3), Reversal(), Seasonal(),
     Seasonal(period=5, noise=1.0, length=12), WeeklyCO2(), Shuffled(Code(context=16), span=4),
+    Pieces(300, 16, TEXT), Pronouns(), Pronouns(others=3, length=6), ProseAndCode(16, DOCUMENTED),
 ]  # fmt: skip
 every_task = pytest.mark.parametrize("task", TASKS, ids=str)
 

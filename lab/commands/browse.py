@@ -1,0 +1,161 @@
+"""What can be looked at: the five things to begin with, the list of lessons, a lesson or its figures in the browser."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.commands.arguments import refuse
+from lab.language import tr, using
+
+WIDEST = 46  # columns of a question, so that a line has 80
+SUMMARIES = (
+    r"\*\*([^*]*？)\*\*",
+    r"\*\*中文摘要\*\*\s*(?:问题：)?([^？。：\n]+[？。：])",
+)  # of a first cell, in Chinese
+Language = Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en or zh.")]
+
+
+def front():
+    """The five things that one can do, with an example each."""
+    rows = [
+        (tr("Run a lesson, with its figures and verdicts"), "lab run 1.4"),
+        (tr("Look at what it found, in the browser"), "lab show 1.4"),
+        (tr("Change a number and set the runs side by side"), "lab run 1.4 -p seeds=10"),
+        (tr("Try an idea of your own, judged"), "lab new mine"),
+        (tr("Read everything as a book"), "lab book --open"),
+    ]
+    width = max(len(command) for _, command in rows)
+    lines = [f"  {command.ljust(width)}   {said}" for said, command in rows]
+    more = tr("All lessons: lab list. All commands: lab --help. Is all here that is needed? lab doctor")
+    return "\n".join([tr("Transformer Lab: what a chapter claims, measured."), "", *lines, "", more])
+
+
+def lessons(language: Language = "en"):
+    """The lessons: question, minutes on one core, and whether they ran here."""
+    from rich.cells import cell_len, set_cell_size
+
+    from lab.engine import parameters
+
+    speaks(language)
+    with using(language):
+        rows = [(tr("lesson"), tr("question"), tr("minutes"), tr("state"))]
+        asked = [(path, question(path)) for path in parameters.notebooks()]
+        fit = [
+            said if cell_len(said) <= WIDEST else set_cell_size(said, WIDEST - 1).rstrip() + "…" for _, said in asked
+        ]
+        rows += [(parameters.exercise_of(path), said, *state(path)) for (path, _), said in zip(asked, fit, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for number, said, minutes, where in rows:
+        number += " " * (widths[0] - cell_len(number))
+        said += " " * (widths[1] - cell_len(said))
+        minutes = " " * (widths[2] - cell_len(minutes)) + minutes
+        typer.echo("  ".join([number, said, minutes, where]).rstrip())
+    if not parameters.notebooks():
+        typer.echo(parameters.ALONE)
+
+
+def speaks(language):
+    from lab.language import languages
+
+    if language not in languages():
+        refuse(f"--language {language!r}: one of {', '.join(languages())}")
+
+
+def question(notebook):
+    """The title of a lesson without its number, in the language in use: in Chinese by its catalogue or its summary."""
+    from lab.engine import parameters
+    from lab.language import catalogue, language, messages
+
+    title = parameters.title_of(notebook)
+    if language() == "zh":
+        first = next(source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown")
+        translated = messages(catalogue("zh", notebook)).get(first, "").partition("\n")[0]
+        summary = next((found for form in SUMMARIES if (found := re.search(form, first))), None)
+        title = translated.lstrip("# ") or (summary[1].rstrip("。：") if summary else title)
+    return re.sub(r"^1\.\d+\s*", "", title)
+
+
+def state(notebook):
+    """(core minutes of the last quick run, whether it ran here, is committed, or not at all)."""
+    from lab.engine import runs
+
+    folder = runs.project_root() / "results" / "quick" / notebook.stem
+    run = runs.read_run(folder)
+    if run is None:
+        return "", tr("not run yet")
+    stamp = runs.project_root() / "results" / ".trials" / "finished" / "quick" / notebook.stem
+    here = stamp.exists() and stamp.read_text() == run.get("started")
+    return f"{run['core_seconds'] / 60:.1f}", tr("run here") if here else tr("committed")
+
+
+def show(
+    lesson: Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder of a run.")],
+    figures: Annotated[bool, typer.Option("--figures", help="Only its figures.")] = False,
+    profile: Annotated[str, typer.Option(help="Of the run: smoke, quick or full.")] = "quick",
+    language: Language = "en",
+):
+    """Open an executed lesson, or its figures, in the browser; the path is printed as well."""
+    import webbrowser
+
+    from lab.engine import parameters, runs
+
+    speaks(language)
+    try:
+        folder = Path(lesson)
+        if not (folder / "run.json").exists():
+            folder = runs.project_root() / "results" / profile / parameters.notebook_of(lesson).stem
+        if runs.read_run(folder) is None:
+            raise parameters.Refused(f"{lesson} has not run at {profile}: `lab run {lesson}` comes first")
+    except ValueError as error:
+        refuse(error)
+    with using(language):
+        page = figures_page(folder) if figures or not (folder / "notebook.ipynb").exists() else lesson_page(folder)
+    typer.echo(page)
+    try:
+        opened = webbrowser.open(page.as_uri())
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        typer.echo(tr("no browser opened: open this file in one"), err=True)
+
+
+def lesson_page(folder):
+    """The executed notebook as an HTML page: the book's, where it is newer than the run, else one of its own."""
+    from lab.engine import runs
+
+    built = runs.project_root() / "results" / "book" / "exercises" / f"{folder.name}.html"
+    source = folder / "notebook.ipynb"
+    if built.exists() and built.stat().st_mtime >= source.stat().st_mtime and folder.parent.name == "quick":
+        return built
+    from nbconvert import HTMLExporter
+
+    text, _ = HTMLExporter(embed_images=True).from_filename(str(source))
+    return written(folder, "lesson", text)
+
+
+def figures_page(folder):
+    """A page of all figures of a run, each with its words."""
+    import html
+
+    from lab.figures import words
+
+    parts = []
+    for path in sorted((folder / "figures").glob("*.png")):
+        alt, caption = words(path)
+        image = f'<img src="{path.resolve().as_uri()}" alt="{html.escape(alt or path.stem)}">'
+        parts.append(f"<figure>{image}<figcaption>{html.escape(caption or alt or path.stem)}</figcaption></figure>")
+    title = html.escape(tr("Figures of {name}", name=folder.name))
+    head = f'<meta charset="utf-8"><title>{title}</title>'
+    body = f'<body style="font-family: sans-serif; margin: 2em"><h1>{title}</h1>'
+    return written(folder, "figures", "\n".join(["<!doctype html>", head, body, *parts]))
+
+
+def written(folder, name, text):
+    """The page in the folder results/.shown, which git does not hold."""
+    from lab.engine import runs
+
+    page = runs.project_root() / "results" / ".shown" / f"{folder.name}-{name}.html"
+    runs.write_text(page, text)
+    return page.resolve()

@@ -1,0 +1,60 @@
+"""Running what a command planned: one run at a time on a folder, and what each failure is answered with."""
+
+import errno
+
+import typer
+
+from lab.commands.arguments import refuse
+from lab.language import tr
+
+
+def execute(plan, folder, options, again=False):
+    """Run the jobs that `plan()` gives, on the results folder; returns (jobs, those that failed).
+
+    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C.
+    """
+    from lab.commands import terminal
+    from lab.engine import batch
+    from lab.ledger import summary
+
+    try:
+        todo = plan()
+        if options.cluster:
+            announce(options.cluster, options.device)
+        with batch.only_one(folder):
+            failed = terminal.run_all(todo, options, again)
+            for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
+                if summary.outdated(place):
+                    summary.summarise(place)
+        return todo, failed
+    except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
+        refuse(error)
+    except OSError as error:
+        typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}{mended(error)}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+
+
+def mended(error):
+    """What one does about a folder that cannot be written to, in words after the error."""
+    if error.errno == errno.ENOSPC:
+        return tr("; make room: lab clean --keep 500MB")
+    return (
+        tr("; choose another folder with --results") if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else ""
+    )
+
+
+def announce(cluster, device):
+    """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
+    from lab.engine import running, workers
+
+    with workers.connected(cluster) as client:
+        place = running.whereabouts_of(client, device, threads=1)
+        slots, _ = workers.slots(client)
+        typer.echo(
+            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
+            f"{place['device']}; dashboard {client.dashboard_link}",
+            err=True,
+        )

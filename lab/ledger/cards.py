@@ -1,0 +1,70 @@
+"""What is shown of a claim that was judged: the sentence under test, the prediction, the gates, what came out."""
+
+from lab.language import in_language, tr
+from lab.ledger.claims import SHARES, UNGATED, effect_of
+
+
+def card(claim, verdict, own="", origin=""):
+    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's, in words.
+
+    `origin` says where the trials behind it come from.
+    """
+    rows = [(tr("source"), "; ".join(claim.sources))] if claim.sources else []
+    rows += [(tr("measured") if claim.kind == "question" else tr("predicted"), verdict.threshold or claim.expected)]
+    rows += [(tr("written"), str(claim.stamp))] if getattr(claim, "stamp", None) else []
+    if claim.prediction and claim.prediction.because:
+        rows += [(tr("why this bar"), in_language(claim.prediction.because, claim.prediction.because_zh))]
+    rows += [(tr("gates"), tr("not yet gated") if verdict.gates == UNGATED else verdict.gates.replace("; ✓", "<br>✓")
+              .replace("; ✗", "<br>✗"))] if verdict.gates else []  # fmt: skip
+    rows += [(tr("effect"), measured(verdict))] if measured(verdict) else []
+    rows += [(tr("verdict"), f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""))]
+    rows += [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))] if verdict.sizes or own else []
+    rows += [(tr("trials"), origin)] if origin else []
+    rows += [(tr("figure"), verdict.figure)] if verdict.figure else []
+    if claim.prediction and claim.prediction.revised:
+        rows += [(tr("changed after a run"), in_language(claim.prediction.revised, claim.prediction.revised_zh))]
+    second = in_language(claim.claim_zh, claim.claim)
+    said = "<br>".join([f"**{_cell(claim.sentence)}**"] + [_cell(second)] * (second not in ("", claim.sentence)))
+    lines = [f"| {tr('claim')} | {said} |", "| :-- | :-- |"]
+    return "\n".join(lines + [f"| {name} | {_cell(text)} |" for name, text in rows])
+
+
+def origin(origins):
+    """What `lab.engine.checks.origins` tells of the trials behind a verdict, in words; "" where there are none."""
+    told = [tr("{n} recorded ({by})", n=n, by=by) for by, n in origins["recorded_by"].items()]
+    here = origins["ran_here"] + origins["kept_here"]
+    told += [tr("{n} run here", n=here)] if here else []
+    n = origins["arithmetics"]
+    told += [tr("by {n} arithmetics, which round differently", n=n)] if n > 1 else []
+    told += [tr("earlier digits replaced: {why}", why=why) for why in origins["because"]]
+    return "; ".join(told)
+
+
+def measured(verdict):
+    """The effect with its interval, unit and n, in words; "" where nothing was measured."""
+    if not (found := effect_of(verdict)):
+        return ""
+    unit = "" if verdict.unit in SHARES else verdict.unit
+    return f"{found} {unit}".strip() + ("" if verdict.low != verdict.low else f", n = {verdict.n}")
+
+
+def _cell(text):
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def words():
+    """{verdict: its word in the reader's language}."""
+    return {
+        "supported": tr("supported"),
+        "refuted": tr("refuted"),
+        "inconclusive": tr("inconclusive"),
+        "proved": tr("proved"),
+        "disproved": tr("disproved"),
+        "out of reach": tr("out of reach"),
+        "answered": tr("answered"),
+        "not run at these values": tr("not run at these values"),
+        "not reproduced here": tr("not reproduced here"),
+        "open": tr("open"),
+        "pending": tr("pending"),
+        "not judged": tr("not judged"),
+    }

@@ -1,0 +1,38 @@
+"""How a notebook reads: its title and its question, in the reader's language, and the order of its figures."""
+
+import re
+
+from lab.engine import parameters
+from lab.language import catalogue, language, messages
+
+ABSTRACT = "**中文摘要**"
+
+
+def title(notebook):
+    """The heading; as it is written where the language has no other."""
+    return _opening(notebook).splitlines()[0].lstrip("# ")
+
+
+def question(notebook):
+    """The first paragraph under the heading; in Chinese, without a catalogue, the first sentence of its abstract."""
+    paragraphs = [" ".join(part.split()) for part in _opening(notebook).split("\n\n")[1:]] or [""]
+    if language() == "zh":
+        for paragraph in paragraphs:
+            if paragraph.startswith(ABSTRACT):
+                asked = paragraph.removeprefix(ABSTRACT).strip().removeprefix("问题：")
+                return re.split(r"(?<=[？。])", asked)[0]
+    return paragraphs[0].strip("*")
+
+
+def figures(notebook, folder):
+    """Stems of the figures of a run in `folder`, in the order in which the notebook shows them."""
+    code = notebook.read_text("utf-8")
+    stems = [path.stem for path in (folder / "figures").glob("*.png")]
+    return sorted(stems, key=lambda stem: (code.find(f'\\"{stem}\\"'), stem))
+
+
+def _opening(notebook):
+    """The cell with the heading, in the reader's language where the notebook's catalogue has it."""
+    cells = (source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown")
+    source = next((source for source in cells if source.startswith("#")), f"# {notebook.stem}")
+    return messages(catalogue(language(), notebook)).get(source, source)

@@ -1,0 +1,16 @@
+"""A name that is not known, answered with the one that was meant."""
+
+import difflib
+
+
+def near(name, known, what):
+    """The name, where it is among the known; ValueError with the nearest of them and all of them where it is not."""
+    if name in known:
+        return name
+    raise ValueError(f"{what} {name!r} is unknown{meant(name, known)}")
+
+
+def meant(name, known):
+    """ "; did you mean 'steps'? There are ..." of a name that is none of the known."""
+    likely = difflib.get_close_matches(str(name), list(known), 1)
+    return (f"; did you mean {likely[0]!r}?" if likely else ";") + f" There are {', '.join(sorted(known))}"

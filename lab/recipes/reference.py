@@ -1,0 +1,60 @@
+"""How the reference model is made: `python -m lab.recipes.reference` trains it again, which takes minutes."""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from lab.models.transformer import Transformer
+from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
+from lab.training import train
+
+PATH = Path(__file__).parents[1] / "reference" / "model.safetensors"  # its story stands beside it as .json
+SIZES = {"steps": 3000, "batch": 16, "context": 64, "learning_rate": 0.004, "d_model": 128, "n_layers": 4}
+
+
+def make(path=PATH, seed=0, sizes=SIZES):
+    """Train the reference model on one thread and write its weights and its story, a JSON file, beside each other.
+
+    The marks are those of tables of the very windows that the training reads, on the same validation windows.
+    """
+    from safetensors.torch import save_file
+
+    from lab.engine import arithmetic, provenance
+
+    torch.set_num_threads(1)
+    commit = provenance.commit()
+    config, task, schedule = byte_model(**sizes)
+    model, began = Transformer(config, seed=seed), time.time()
+    with arithmetic.fast():
+        history = train(
+            model, task.batch, schedule, seed=seed, every=500,
+            evaluate=lambda model: {"validation": validation_loss(model, task)},
+        )  # fmt: skip
+        seconds, loss = time.time() - began, validation_loss(model, task)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)
+    story = {
+        "config": config.model_dump(exclude_unset=True),
+        "schedule": schedule.model_dump(),
+        "seed": seed,
+        "corpus": task.hash,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "windows": WINDOWS,
+        "validation_loss": loss,
+        "marks": table_losses(task, schedule, seed),
+        "curve": {name: history[name].tolist() for name in ("step", "loss", "validation")},
+        "seconds": round(seconds, 1),
+        "arithmetic": arithmetic.digest(),
+        "threads": 1,
+        "torch": torch.__version__,
+        "weights": hashlib.sha256(path.read_bytes()).hexdigest(),
+        **commit,
+    }
+    path.with_suffix(".json").write_text(json.dumps(story, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,88 @@
+"""Tasks by name, each with a recipe that learns it on a laptop in seconds: what `lab.compare` trains on."""
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+
+from lab.models.seams import Seam
+from lab.tasks.code import Code
+from lab.tasks.lengths import Addition, Copy
+from lab.tasks.recall import Recall
+
+
+class Problem(Seam):
+    """Tasks that a trial may name; a class of one's own joins them as any kind does: Problem.kinds["mine"] = Mine."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A task with the sizes, the training and the mark that go with it.
+
+    lengths  test lengths of a task of any length, the one of training first; empty: the task's validation
+    measure  what is compared: accuracy (share of right answers), exact (of texts with all right) or loss (nats)
+    mark     what the measure at the first length has to reach before a comparison counts: a number, or the table that
+             is counted from the bytes that a training reads
+    """
+
+    task: type
+    options: dict = field(default_factory=dict)  # of the task
+    model: dict = field(default_factory=dict)  # of ModelConfig
+    schedule: dict = field(default_factory=dict)  # of TrainConfig
+    lengths: tuple = ()
+    measure: str = "accuracy"
+    mark: float | str | None = None
+
+
+def named(kind, task):
+    Problem.kinds[kind] = task
+    return task
+
+
+SMALL = {"d_model": 64, "n_layers": 2, "n_heads": 4}
+BYTES = SMALL | {"initialization": {"kind": "fan-in", "embedding": 0.3}}
+STANDARD = {
+    "copy": Standard(
+        named("copy", Copy), {"symbols": 16, "longest": 8}, SMALL,
+        {"steps": 900, "batch": 64, "learning_rate": 0.004}, (8, 10, 12, 16), mark=0.95,
+    ),
+    "recall": Standard(
+        named("recall", Recall), {"pairs": 12, "keys": 32, "values": 32, "queries": 8}, SMALL | {"n_heads": 2},
+        {"steps": 900, "batch": 64, "learning_rate": 0.002}, mark=0.9,
+    ),
+    "sums": Standard(
+        named("sums", Addition), {"longest": 2}, SMALL,
+        {"steps": 1800, "batch": 64, "learning_rate": 0.004}, (2, 3), measure="exact", mark=0.9,
+    ),
+    "code": Standard(
+        named("code", Code), {}, BYTES, {"steps": 600, "batch": 16, "learning_rate": 0.016},
+        measure="loss", mark="trigram",
+    ),
+}  # fmt: skip
+
+
+def standard(task):
+    """(name, Standard) of a task by its name, or of a task of one's own: a dataclass of lab.tasks.task.Task.
+
+    TypeError for what is no task; KeyError for a name that is none, naming those that are.
+    """
+    if isinstance(task, str):
+        return task, STANDARD[task]
+    instance = task() if isinstance(task, type) else task
+    if not (is_dataclass(instance) and callable(getattr(instance, "batch", None))):
+        raise TypeError(f"a task is one of {', '.join(STANDARD)}, or a dataclass of lab.tasks.task.Task, not {task!r}")
+    kind = type(instance)
+    name = next((name for name, known in Problem.kinds.items() if known is kind), kind.__qualname__)
+    Problem.kinds[name] = kind
+    taken = {each.name for each in fields(instance) if each.init}
+    options = {key: value for key, value in asdict(instance).items() if key in taken}
+    schedule = {"steps": 1200, "batch": 64, "learning_rate": 0.004}
+    reaches = getattr(instance, "longest", None) if hasattr(instance, "of_length") else None
+    return name, Standard(
+        kind, options, SMALL, schedule, (reaches, 2 * reaches) if reaches else (), mark=_mark(instance)
+    )
+
+
+def _mark(task):
+    """Nine tenths of the way from chance to the ceiling; None where the task does not tell them."""
+    marks = task.marks()
+    if marks.chance is None or marks.ceiling is None:
+        return None
+    return round(marks.chance + 0.9 * (marks.ceiling - marks.chance), 4)

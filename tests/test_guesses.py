@@ -1,0 +1,63 @@
+"""A reader guesses what each claim, shown as its sentence, comes to; what was judged is counted."""
+
+import pytest
+
+from lab import language
+from lab.commands import catalogues
+from lab.guesses import MEANS, Guesses
+from lab.ledger.claims import JUDGED, VERDICTS, Verdict, ledger
+
+CLAIMS = list(ledger().values())[:5]
+NAMES = [claim.id for claim in CLAIMS]
+
+
+def guessed(*guesses):
+    """The form as a reader leaves it."""
+    form = Guesses(CLAIMS)
+    for box, guess in zip(form.boxes.values(), guesses, strict=False):
+        box.value = guess
+    return form
+
+
+def verdicts(*words):
+    return [Verdict(id=name, exercise="1.1", verdict=word) for name, word in zip(NAMES, words, strict=False)]
+
+
+def test_guesses_are_counted_and_each_is_told_with_its_sentence():
+    form = guessed("holds", "fails", "", "undecided", "holds")
+    first, *lines = form.score(verdicts("proved", "supported", "refuted", "inconclusive", "not judged")).split("\n")
+    assert first == "2 of 3 guesses were right"
+    assert lines == [
+        f"* ✓ {CLAIMS[0].claim} Guessed and measured: holds.",
+        f"* ✗ {CLAIMS[1].claim} Guessed: fails; measured: holds.",
+        f"* ✓ {CLAIMS[3].claim} Guessed and measured: undecided.",
+    ]
+
+
+def test_without_guesses_nothing_is_said():
+    assert guessed().score(verdicts("proved")) == ""
+
+
+@pytest.mark.parametrize("word", sorted(set(VERDICTS) - set(JUDGED)))
+def test_what_was_not_judged_does_not_count(word):
+    assert guessed("holds").score(verdicts(word)) == ""
+    assert guessed("holds", "holds").score(verdicts(word, "proved")).startswith("1 of 1 ")
+
+
+def test_every_judgement_can_be_guessed():
+    assert set(MEANS) == set(JUDGED)
+    assert all([guess for _, guess in box.options] == ["", *dict.fromkeys(MEANS.values())]
+               for box in guessed().boxes.values())  # fmt: skip
+
+
+@pytest.mark.parametrize("name", language.languages())
+def test_the_form_shows_sentences_and_choices_in_the_readers_language(name):
+    with language.using(name):
+        (form,) = Guesses(CLAIMS).form().children
+        score = guessed("fails").score(verdicts("proved"))
+    lines = [(choice.options[1][0], text.value) for choice, text in (line.children for line in form.children[1:])]
+    sentences = [claim.claim_zh if name == "zh" else claim.claim for claim in CLAIMS]
+    holds = catalogues.read(language.catalogue("zh"))["holds"].string if name == "zh" else "holds"
+    assert lines == [(holds, sentence) for sentence in sentences]
+    assert not any(each in text for each in NAMES for text in (score, *(text for _, text in lines)))
+    assert sentences[0] in score and holds in score

@@ -1,0 +1,55 @@
+"""What others open the project with says the same as pyproject.toml: Dockerfile, workflows, citation."""
+
+import json
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from lab.engine.runs import project_root
+
+ROOT = project_root()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_the_image_installs_what_pyproject_says_on_a_python_that_it_allows():
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    python = re.search(r"^FROM python:3\.(\d+)-slim$", text, re.MULTILINE)[1]
+    assert int(python) >= int(PROJECT["requires-python"].removeprefix(">=3."))
+    (extras,) = re.findall(r'-c constraints\.txt -e "\.\[([\w,]+)\]"', text)
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    for part in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in part.split()), part
+    assert "torch" in {re.match(r"[\w-]+", each)[0] for each in PROJECT["dependencies"]}
+
+
+def test_the_container_is_that_of_the_image():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text("utf-8"))
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    for extra in re.search(r"\[([\w,]+)\]", container["postCreateCommand"])[1].split(","):
+        assert extra in PROJECT["optional-dependencies"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_what_there_is(path):
+    flow = yaml.safe_load(path.read_text("utf-8"))
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for job in flow["jobs"].values():
+        for python in job.get("strategy", {}).get("matrix", {}).get("python", ()):
+            assert int(python.removeprefix("3.")) >= int(PROJECT["requires-python"].removeprefix(">=3."))
+        for step in job["steps"]:
+            for target in re.findall(r"^make (\w+)", step.get("run", ""), re.MULTILINE):
+                assert target in targets
+
+
+def test_all_python_versions_and_systems_are_tested():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))["jobs"]
+    assert {tuple(job["strategy"]["matrix"]["python"]) for job in jobs.values()} == {("3.11", "3.12", "3.13")}
+    systems = [name for job in jobs.values() for name in job["strategy"]["matrix"].get("system", [job["runs-on"]])]
+    assert {name.partition("-")[0] for name in systems} == {"ubuntu", "macos", "windows"}
+
+
+def test_a_result_is_quoted_by_the_version_that_is_installed():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == PROJECT["version"]
