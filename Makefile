@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: lab setup wheelhouse lint test quicktest jupyter book bench publish format clean
+.PHONY: lab setup wheelhouse lint test test-all jupyter book bench publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -39,10 +39,10 @@ lint: .venv/.ready-test  ## style of code and notebooks
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
 
 test: lint  ## lint, tests, the smoke run of every notebook
-	@$(PYTEST)
-
-quicktest: lint  ## lint, and the tests that take seconds
 	@$(PYTEST) -m "not slow"
+
+test-all: lint  ## the long tests too: many kills, clusters, browser, fuzz by the hundred; before a release
+	@$(PYTEST)
 
 SPEAK = $(if $(filter command,$(origin LANGUAGE)),$(LANGUAGE),en)
 

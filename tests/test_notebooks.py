@@ -173,11 +173,9 @@ def check_run(folder, notebook):
     return run
 
 
-@pytest.mark.slow
 @each_notebook
 def test_a_notebook_runs_from_the_command_line(notebook, place):
-    """Traced: its trials run here, one after another, and none runs a definition that its fingerprint does not hold."""
-    done = lab("run", notebook.stem, "--profile", "smoke", "--results", place, "--traced")
+    done = lab("run", notebook.stem, "--profile", "smoke", "--results", place)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = project_root() / place / "smoke" / notebook.stem
     run = check_run(folder, notebook)
@@ -204,6 +202,12 @@ def test_a_notebook_runs_from_the_command_line(notebook, place):
 
 
 @pytest.mark.slow
+@each_notebook
+def test_no_trial_runs_what_its_fingerprint_does_not_hold(notebook, place):
+    done = lab("run", notebook.stem, "--profile", "smoke", "--results", place, "--traced")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path, place):
     """Its trials run in workers, as they do by default."""
     notebook = CHEAPEST

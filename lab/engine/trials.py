@@ -142,7 +142,7 @@ def sweep(
             if "failed" in outcome:
                 failures.append((work[key], outcome["failed"], outcome.get("traceback", "")))
             else:
-                body = _body(trial, work[key], outcome, code, place, sources)
+                body = _body(trial, work[key], outcome, code, state, place, sources)
                 finished[key], origin[key] = trial_store.write(folder, key, body), "run"
             left.pop(key)
             report(len(work) - len(left), len(work), workers.count(client), cost.seconds(left, client))
@@ -201,9 +201,9 @@ def _run_once(trial, point, total, **options):
     return json.loads(trial_store.encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
-def _body(trial, point, outcome, code, place, sources):
+def _body(trial, point, outcome, code, state, place, sources):
     """What is stored of a trial that ran: its outcome with what it was made of."""
-    kinds = {name: fingerprint.kind_hash(name) for name in sorted(outcome.pop("kinds"))}
+    kinds = {name: state.kind_hash(name) for name in sorted(outcome.pop("kinds"))}
     data = {}
     for name, value in sorted(outcome.pop("data").items()):
         inside = os.path.isabs(name) and Path(name).is_relative_to(sources.root)

@@ -4,22 +4,8 @@ import re
 
 import pytest
 
-from lab.engine.runs import project_root, read_run
-from lab.language import using
+from lab.engine.runs import project_root
 from lab.ledger import summary
-
-QUICK = project_root() / "results" / "quick"
-
-
-@pytest.mark.parametrize("name, speak", summary.READMES.items())
-def test_the_readme_shows_what_is_committed(name, speak):
-    if not any(read_run(folder) for folder in QUICK.glob("*")):
-        pytest.skip("no results of the quick profile here")
-    text = (project_root() / name).read_text("utf-8")
-    with using(speak):
-        for mark, made in summary.made(QUICK, project_root() / "results" / "benchmarks" / "summary.csv").items():
-            assert f"<!-- {mark} -->\n\n{made}\n\n<!-- end -->" in text, mark
-        assert (QUICK / name).read_text("utf-8") == summary.page(QUICK)
 
 
 @pytest.mark.parametrize(
@@ -39,5 +25,5 @@ def test_every_address_of_a_readme_is_there(path):
 
 def test_an_overview_counts_what_was_judged(tmp_path):
     table = summary.collect(tmp_path)
-    assert set(table.verdict) <= {"pending", "open"} and len(table) == 315
+    assert set(table.verdict) <= {"pending", "open"}
     assert summary.overview(tmp_path).count("\n") == 1, "the head alone: nothing has run"
