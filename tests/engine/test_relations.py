@@ -42,7 +42,7 @@ RELATIONS = {  # what is changed in a notebook; what the refusal says
     "1.6 codes": ("1.6", {"offsets": 10**8}, "offsets = 100000000, positions = 1000, d_model = 64 needs"),
     "1.7 copies": ("1.7", {"longest": 4000}, "longest = 4000, texts = 128, d_model = 64, n_layers = 2 needs"),
     "1.7 training": ("1.7", {"batch": 10**8}, "batch = 100000000, adding_batch = 64 needs"),
-    "1.7 heads": ("1.7", {"n_heads": 3}, "d_model: 64 is no multiple of 6; rotary turns pairs"),
+    "1.7 heads": ("1.7", {"n_heads": 3}, "d_model = 64 is no multiple of 2 x n_heads = 3; rotary needs it"),
     "1.8 heads": ("1.8", {"n_heads": 3}, "d_model: 64 is no multiple of 6, twice n_heads 3"),
     "1.8 stride": ("1.8", {"stride": 65}, "stride: 65 is longer than the window of context 64; the largest is 64"),
     "1.8 scored": ("1.8", {"scored": 511}, "scored: 511 bytes do not fill a window of 8 times context 64"),
