@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from lab.engine import checks, store, trials
-from lab.engine.record import Contradiction, File, Record, State, adapted, digits
+from lab.engine.record import Contradiction, File, Record, State, digits
 from lab.engine.recording import KEPT
 from lab.tasks.corpus import corpus_hash
 
@@ -40,11 +40,11 @@ def body(seed=0, *, run="r", code="code", value=1.5, **fields):
     return {"trial": "t", "parameters": parameters} | made | {"kinds": {}, "data": {}, "run": run} | fields
 
 
-def file_of(path, *bodies, certificates=()):
+def file_of(path, *bodies, accepted=()):
     file = File(path)
     run = file.add_run(LABELS)
     file.codes = {each["code"]: {"parts": {"m.f": each["code"]}} for each in bodies}
-    file.trials, file.certificates = [each | {"run": run} for each in bodies], list(certificates)
+    file.trials, file.accepted = [each | {"run": run} for each in bodies], [each | {"run": run} for each in accepted]
     file.write()
     return File(path)
 
@@ -106,20 +106,30 @@ def test_branches_that_recorded_different_trials_merge_by_hand_of_nobody(tmp_pat
     assert sum(len(file.trials) for file in Record([tmp_path]).files) == 24
 
 
-def test_a_certificate_carries_rows_over_one_change_and_no_further(tmp_path):
-    states = [{"code": "code", "kinds": {"Norm.x": "1"}}, {"code": "new", "kinds": {"Norm.x": "2"}}]
-    certificate = {"certificate": "t", "old": states[0], "new": states[1], "renamed": {"width": "d_model"},
-                   "defaults": {"bias": False}, "run": ""}  # fmt: skip
-    file = File(tmp_path / "a.jsonl")
-    certificate["run"] = file.add_run(LABELS)
-    file_of(tmp_path / "a.jsonl", body(kinds={"Norm.x": "1"}), certificates=[certificate])
-    record, point = Record([tmp_path]), {"seed": 0, "d_model": 8, "bias": False}
-    assert adapted({"seed": 0, "width": 8}, certificate) == point
-    assert record.find("t", point, now("new", {"Norm.x": "2"}))
-    assert record.find("t", {"seed": 0, "width": 8}, now("code", {"Norm.x": "1"})), "the old code is there still"
-    for state in (now("new", {"Norm.x": "3"}), now("newer", {"Norm.x": "2"}), now("new", {"Norm.x": "1"})):
-        found = record.find("t", point, state)
-        assert (found is None) == (state.kind_hash("Norm.x") != "1"), "an unchanged kind needs no certificate"
+def change(old, new, **fields):
+    sides = [{"code": code, "kinds": kinds, "data": {}} for code, kinds in (old, new)]
+    return {"accepted": "t", "old": sides[0], "new": sides[1], "why": "a name"} | fields
+
+
+def test_an_accepted_change_lets_rows_count_and_no_other_change_does(tmp_path):
+    accepted = change(("code", {"Norm.x": "1"}), ("new", {"Norm.x": "2"}))
+    file_of(tmp_path / "a.jsonl", body(kinds={"Norm.x": "1"}), accepted=[accepted])
+    record, point = Record([tmp_path]), {"seed": 0, "width": 8}
+    found = record.find("t", point, now("new", {"Norm.x": "2"}))
+    assert found["labels"]["accepted"] == "a name" and found["code"] == "new"
+    assert "accepted" not in record.find("t", point, now("code", {"Norm.x": "1"}))["labels"], "what it was made by"
+    assert record.find("t", point, now("new", {"Norm.x": "1"})), "a kind that is as it was needs no line"
+    for state in (now("new", {"Norm.x": "3"}), now("newer", {"Norm.x": "2"}), now("code", {"Norm.x": "2"})):
+        assert record.find("t", point, state) is None
+    assert record.find("u", point, now("new", {"Norm.x": "2"})) is None
+
+
+def test_a_line_that_accepts_goes_with_the_rows_it_was_of(tmp_path):
+    file = file_of(tmp_path / "a.jsonl", body(), accepted=[change(("code", {}), ("new", {}))])
+    assert len(file.accepted) == 1
+    file.trials = [each | {"code": "newest"} for each in file.trials]
+    file.write()
+    assert File(file.path).accepted == []
 
 
 def record_of(used, path, **labels):
