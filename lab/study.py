@@ -160,13 +160,13 @@ class Study:
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot, alt="", caption=""):
-        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG.
+        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in smoke, SVG.
 
         `alt`, what the figure shows, is for those who do not see it; `caption` is a sentence under it. Both come
         through `tr` and are kept in the PNG.
         """
         figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption)
+        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption, vector=self.profile != "smoke")
         figures.show(picture, alt=alt, caption=caption)
         plt.close(figure)
         self._seal()
