@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # where there is a folder wheelhouse, all comes from it and nothing from the network
 WHEELS := $(if $(wildcard wheelhouse),--no-index --find-links wheelhouse)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(WHEELS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt $(WHEELS)
 
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
+import torch
 
-from lab.engine import checks, store, trials
+from lab.engine import arithmetic, checks, store, trials
 from lab.engine.record import Contradiction, File, Record, State, digits
 from lab.engine.recording import KEPT
 from lab.tasks.corpus import corpus_hash
@@ -309,3 +310,34 @@ def test_two_users_draw_from_one_read_only_layer_at_once(recorded, tmp_path):
         recorded.file.path.parent.chmod(0o755)
     pd.testing.assert_frame_equal(*tables)
     assert recorded.file.path.read_bytes() == before and len(list(recorded.file.path.parent.iterdir())) == 1
+
+
+# The arithmetic, of which a key holds the hash
+
+
+def test_the_digest_of_an_arithmetic_is_of_its_digits_alone(monkeypatch):
+    digest = arithmetic.digest.__wrapped__
+    own = digest()
+    assert digest() == own and len(own) == 12
+    torch.manual_seed(1)
+    assert digest() == own, "it draws from a generator of its own"
+    softmax = torch.Tensor.softmax
+
+    def otherwise(x, *dim):
+        return softmax(x, *dim) * (1 + 2**-23)
+
+    monkeypatch.setattr(torch.Tensor, "softmax", otherwise)
+    assert digest() != own, "one operation that rounds otherwise"
+
+
+def test_a_store_keeps_the_trials_of_each_arithmetic_apart(tmp_path, monkeypatch):
+    """So a folder that two machines share gives each its own digits."""
+
+    def origins(name):
+        monkeypatch.setattr(arithmetic, "digest", lambda device="cpu", threads=1: name)
+        sources = trials.Sources(store=tmp_path)
+        trials.sweep(noisy, {"seed": [0, 1], "width": 4, "steps": 3}, sources=sources, used=(used := []))
+        assert {each.body["arithmetic"] for each in used} == {name}
+        return [each.origin for each in used]
+
+    assert [origins(name) for name in ("here", "there", "here")] == [["run"] * 2, ["run"] * 2, ["store"] * 2]
