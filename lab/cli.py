@@ -132,7 +132,7 @@ def book(
     from lab import book as pages
 
     try:
-        index = pages.build()
+        index = pages.build(older=record.older())
     except ImportError as error:
         refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
     except (FileNotFoundError, ValueError) as error:

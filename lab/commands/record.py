@@ -70,14 +70,16 @@ def accepted(notebook, why):
 
 def standing_of(notebook, data):
     """([Standing] of a notebook's recorded trials, the `Run` that is committed of it or None)."""
-    from lab.engine import runs, standing
+    from lab.engine import cells, runs, standing
     from lab.engine.record import File
     from lab.ledger import claims
 
     run = runs.read_run(runs.project_root() / "results" / "quick" / notebook.stem)
     trials = (run or {}).get("record", {}).get("trials", {})
     with standing.standings(notebook, File(record_of(notebook)), data, trials) as (_, found):
-        return found, run and standing.of_run(run, found, data, claims.ledger_hash(notebook))
+        return found, run and standing.of_run(
+            run, found, data, ledger=claims.ledger_hash(notebook), cells=cells.hash_of(notebook)
+        )
 
 
 def older():
@@ -119,8 +121,9 @@ def words_of(run):
 
     here = "" if provenance.is_here(run.commit) else ", which is not here"
     parts = [f"by commit {run.commit[:8]}{here}" if run.commit else "by no commit"]
-    parts += ["from another text"] if run.corpus is False else []
-    parts += {None: [], True: [], False: ["under other claims"]}[run.ledger]
+    parts += ["another text"] if run.corpus is False else []
+    parts += ["other cells"] if run.cells is False else []
+    parts += ["other claims"] if run.ledger is False else []
     parts += [f"older code: {shortened(run.changed)}"] if run.changed else []
     return "; ".join(parts)
 

@@ -9,7 +9,7 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 from lab.engine.parameters import cells_of, parsed
-from lab.engine.source import DEFINING, outside_names
+from lab.engine.source import DEFINING, digest, normal, outside_names
 
 
 @contextmanager
@@ -48,6 +48,11 @@ def definitions(notebook):
                 known.pop(node.name, None)
                 known[node.name] = node
     return imports, known
+
+
+def hash_of(notebook):
+    """The hash of a notebook's code cells as they run: without comments and layout."""
+    return digest(";".join(normal(parsed(source)) for kind, _, source in cells_of(notebook) if kind == "code"))
 
 
 def own_kinds(notebook):

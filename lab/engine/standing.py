@@ -82,22 +82,23 @@ def _code(module, name):
 class Run:
     """A committed run beside what is there now: `changed` names what its trials rest on that is not as it was then.
 
-    corpus, ledger: whether these are today's; None where the run does not say, or reads none.
+    corpus, ledger, cells: whether its text, its claims and its code cells are today's; None where it does not say.
     """
 
     commit: str
     changed: tuple
     corpus: bool | None
     ledger: bool | None
+    cells: bool | None
 
     @property
     def older(self):
         """Whether older code made it, or another text."""
-        return bool(self.changed) or self.corpus is False
+        return bool(self.changed) or False in (self.corpus, self.cells)
 
 
-def of_run(run, found, data_hash, ledger):
-    """The `Run` that a run.json tells of, by the standings of its trials; `ledger` is the hash of its claims now."""
+def of_run(run, found, data_hash, *, ledger, cells):
+    """The `Run` that a run.json tells of, by the standings of its trials and the hashes of its claims and cells now."""
     state = {each.trial: each.state for each in found}
     trials = run.get("record", {}).get("trials")
     changed = [name for name, made in (trials or {}).items() if name not in state or state[name].code != made["code"]]
@@ -105,14 +106,10 @@ def of_run(run, found, data_hash, ledger):
         changed = ["a run from before trials were recorded"]
     kind_hash = found[0].state.kind_hash if found else fingerprint.kind_hash
     changed += [name for name, was in run.get("kinds", {}).items() if kind_hash(name) != was]
-    corpus = run.get("corpus") or None
-    told = run.get("ledger") or None
-    return Run(
-        run.get("commit", ""),
-        tuple(sorted(changed)),
-        corpus and data_hash(_corpus_name(run)) == corpus,
-        told and told == ledger,
-    )
+    corpus = data_hash(_corpus_name(run)) if run.get("corpus") else None
+    now = {"corpus": corpus, "ledger": ledger, "cells": cells}
+    same = {name: run[name] == value if run.get(name) else None for name, value in now.items()}
+    return Run(run.get("commit", ""), tuple(sorted(changed)), **same)
 
 
 def _corpus_name(run):

@@ -280,12 +280,13 @@ def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
 def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):
     with standing.standings(recorded.notebook, File(recorded.path), {"corpus": "c"}.get) as (_, found):
         made = {each.trial: {"code": each.state.code} for each in found}
-        run = {"commit": HEAD, "record": {"trials": made}, "corpus": "c", "parameters": {}, "ledger": "l"}
+        run = {"commit": HEAD, "record": {"trials": made}, "corpus": "c", "parameters": {}, "ledger": "l", "cells": "k"}
 
         def told(**changes):
-            return standing.of_run(run | changes, found, {"corpus": "c"}.get, "l")
+            return standing.of_run(run | changes, found, {"corpus": "c"}.get, ledger="l", cells="k")
 
-        assert told() == standing.Run(HEAD, (), True, True) and not told().older
+        assert told() == standing.Run(HEAD, (), True, True, True) and not told().older
+        assert told(cells="j").older and told(cells="").cells is None
         assert told(corpus="d").older and told(corpus="").corpus is None
         assert not told(ledger="m").older and told(ledger="m").ledger is False
         edited = {"trials": made | {"steady": {"code": "other"}, "gone": {"code": "x"}}}
