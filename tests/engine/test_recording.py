@@ -1,6 +1,6 @@
 """What enters the record: rows of clean runs of this machine; none is replaced in silence or counts over a digit.
 
-Of `lab.engine.cells` and `lab.engine.standing`.
+Of `lab.engine.cells`, `lab.engine.standing` and `lab.commands.record`.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from lab.commands.record import words_of
 from lab.engine import cells, checks, provenance, recording, runs, standing, store, trials
 from lab.engine.record import File, Record, State
 from lab.engine.recording import CannotRecord, record_run, sample_of
@@ -294,3 +295,14 @@ def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):
         assert told(kinds={"Norm.nonsuch": "k"}).changed == ("Norm.nonsuch",)
         del run["record"]
         assert told().older
+
+
+@pytest.mark.parametrize("run, words", [
+    (None, "none"),
+    (standing.Run("", (), None, None, None), "by no commit"),
+    (standing.Run("f" * 40, ("a", "b", "c", "d", "e"), False, False, False),
+     "by commit ffffffff, which is not here; another text; other cells; other claims; "
+     "older code: a, b, c, d and 1 more"),
+], ids=["no run", "unknown", "all else"])  # fmt: skip
+def test_a_committed_run_is_told_in_words(run, words):
+    assert words_of(run) == words
