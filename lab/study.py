@@ -87,6 +87,7 @@ class Study:
         else:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
+        self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
         self._started, self._run, self.used = time.time(), None, []
         self._verdicts, self._rows = {}, {}  # by claim; the rows that were compared
@@ -250,7 +251,7 @@ class Study:
 
     def _claim(self, claim):
         if claim not in self.ledger:
-            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims.yaml"
+            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims"
             raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
         return self.ledger[claim]
 
@@ -283,6 +284,7 @@ class Study:
             "own_parameters": self.own,
             "seeds_from": self.options.seeds_from,
             "corpus": self.corpus_hash,
+            "ledger": self._ledger_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),

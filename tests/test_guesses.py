@@ -1,13 +1,14 @@
 """A reader guesses what each claim, shown as its sentence, comes to; what was judged is counted."""
 
 import pytest
+from made import entry
 
 from lab import language
 from lab.commands import catalogues
 from lab.guesses import MEANS, Guesses
-from lab.ledger.claims import JUDGED, VERDICTS, Verdict, ledger
+from lab.ledger.claims import JUDGED, VERDICTS, Claim, Verdict
 
-CLAIMS = list(ledger().values())[:5]
+CLAIMS = [Claim(**entry(name)) for name in ("it-is-1", "it-is-2", "it-is-3", "it-is-4", "it-is-5")]
 NAMES = [claim.id for claim in CLAIMS]
 
 

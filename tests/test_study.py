@@ -153,7 +153,7 @@ def test_a_notebook_of_ones_own_needs_no_claim(project):
 
 
 def test_an_unknown_claim_is_answered_by_those_that_are(project):
-    with pytest.raises(KeyError, match="no claim of mine; it has none: claims stand in experiments/claims.yaml"):
+    with pytest.raises(KeyError, match="no claim of mine; it has none: claims stand in experiments/claims"):
         study("mine", {}).judge("heads-32-hurt", 1)
     with pytest.raises(KeyError, match="no claim of 1.4; it has .*heads-32-hurt"):
         study("1.4", {}).judge("nonsuch", 1)

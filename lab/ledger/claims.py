@@ -1,9 +1,12 @@
 """The ledger of claims, and what a verdict is.
 
-experiments/claims.yaml holds every claim with its prediction as data, so that the expectation stands before the run.
+experiments/claims/ holds every claim with its prediction as data, so that the expectation stands before the run: a file
+for each notebook, which has its name, and beyond.yaml for claims of none.
 """
 
 import hashlib
+import re
+import string
 from difflib import get_close_matches
 from functools import lru_cache
 from math import inf, nan
@@ -11,9 +14,10 @@ from typing import Literal
 
 import pandas as pd
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lab.engine.runs import project_root
+from lab.engine import parameters
+from lab.engine.runs import project_root, shown
 from lab.language import in_language, tr
 from lab.ledger.arms import Arms
 from lab.ledger.gates import Needs
@@ -23,6 +27,9 @@ JUDGED = ("supported", "refuted", "inconclusive", "proved", "disproved")
 VERDICTS = (*JUDGED, OUT_OF_REACH, "answered", NOT_RUN, NOT_REPRODUCED, "open", "pending", "not judged")
 UNGATED = "not yet gated"
 EXACT = ("theorem", "arithmetic", "structure")
+BEYOND = "beyond"
+ENGLISH, CHINESE = "^[^\u4e00-\u9fff]+$", "[\u4e00-\u9fff]"
+FILLED = {f"{of}{end}" for of in ("less", "times") for end in ("", "_low", "_high")} | {"effect", "low", "high"}
 
 
 class Prediction(BaseModel):
@@ -36,7 +43,7 @@ class Prediction(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    compares: str
+    compares: str = Field(min_length=1)
     compares_zh: str = ""
     direction: Literal["above", "below", "equal"]
     threshold: float = 0.0
@@ -68,6 +75,8 @@ class Prediction(BaseModel):
 
 
 class Claim(BaseModel):
+    """A claim of the ledger; experiments/claims/README.md says what the fields hold."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -75,9 +84,9 @@ class Claim(BaseModel):
     kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"]
     priority: Literal["A", "B", "C"]
     sources: list[str] = Field(min_length=1)
-    claim: str
-    claim_zh: str
-    metric: str
+    claim: str = Field(pattern=ENGLISH)
+    claim_zh: str = Field(pattern=CHINESE)
+    metric: str = Field(min_length=1)
     unit: str = ""
     expected: str = ""  # the expectation in words, for claims whose exercise is not built yet
     prediction: Prediction | None = None
@@ -100,7 +109,7 @@ class Claim(BaseModel):
     @model_validator(mode="after")
     def _a_comparison_needs_gates(self):
         if self.arms and self.kind in ("comparison", "trend") and not (self.needs and self.needs.gates):
-            raise ValueError("a comparison with arms needs gates")
+            raise ValueError("needs: a comparison with arms needs gates")
         if self.arms and (self.kind in EXACT or not self.prediction or self.values):
             raise ValueError("arms: of what is predicted and not exact; the rows say what is there, not `values`")
         return self
@@ -108,7 +117,27 @@ class Claim(BaseModel):
     @model_validator(mode="after")
     def _a_finding_is_told_in_both_languages(self):
         if self.finding.keys() != self.finding_zh.keys() or not self.finding.keys() <= set(JUDGED):
-            raise ValueError(f"finding and finding_zh: sentences for the same verdicts, of {', '.join(JUDGED)}")
+            raise ValueError(f"finding, finding_zh: sentences for the same verdicts, of {', '.join(JUDGED)}")
+        return self
+
+    @model_validator(mode="after")
+    def _fit_to_be_published(self):
+        """What a claim of one's own need not be."""
+        if not (self.prediction or self.expected or self.open):
+            raise ValueError("expected: or a prediction, or `open` with what judging it would take")
+        exactly = self.prediction and self.prediction.direction == "equal" and not self.prediction.tolerance
+        if exactly and self.kind not in EXACT:
+            raise ValueError("prediction: without a tolerance measured numbers are never equal")
+        if self.unit in ("factor", "quotient", "times", "x", "×"):
+            raise ValueError("unit: a quotient is a ratio; the book knows it by this name")
+        if self.finding and self.place != "lesson":
+            raise ValueError("finding: only of a claim in a lesson")
+        for verdict, text in self.finding.items():
+            holes = _holes(text)
+            if not holes or holes != _holes(self.finding_zh[verdict]) or not {name for name, _ in holes} <= FILLED:
+                raise ValueError(f"finding, finding_zh: the same numbers in both, of {', '.join(sorted(FILLED))}")
+            if re.search(r"\d[.]\d|\d ?%", re.sub(r"\{[^}]*\}", "", text + self.finding_zh[verdict])):
+                raise ValueError("finding: a result is typed; verdicts fill it in")
         return self
 
     @property
@@ -178,9 +207,14 @@ class OwnClaim(Claim):
     kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"] = "comparison"
     priority: Literal["A", "B", "C"] = "C"
     sources: list[str] = []
+    claim: str
     claim_zh: str = ""
     metric: str = ""
     stamp: Stamp | None = None
+
+    @model_validator(mode="after")
+    def _fit_to_be_published(self):
+        return self
 
 
 class Verdict(BaseModel):
@@ -202,6 +236,10 @@ class Verdict(BaseModel):
     sizes: str = ""  # where it holds
 
 
+def _holes(text):
+    return {(name, spec) for _, name, spec, _ in string.Formatter().parse(text) if name}
+
+
 SHARES = {"relative change": "+", "share of heads": "", "share": ""}  # units told in per cent, with their sign
 
 
@@ -218,35 +256,74 @@ def in_words(interval, unit="", digits=4):
     return form(interval.effect) + ends
 
 
-def ledger(path=None):
-    """All claims by id, in the order of the file. ValueError names the claim and field that break the schema."""
-    path = path or project_root() / "experiments" / "claims.yaml"
-    return dict(_read(path, path.stat().st_mtime_ns))
-
-
-def ledger_hash(notebook):
-    """The hash of the claims that a notebook judges, "" where there are none."""
-    path = project_root() / "experiments" / "claims.yaml"
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+def ledger(folder=None):
+    """All claims by id, in the order of the files' names. ValueError names the file, claim and field that are wrong."""
+    folder = folder or claims_folder()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no ledger {folder}")
+    homes = {parameters.exercise_of(notebook): notebook.stem for notebook in parameters.notebooks()}
+    found = [(path, claim) for path in sorted(folder.glob("*.yaml")) for claim in _read(path, _changed(path))]
+    for path, claim in found:
+        if path.stem != (home := homes.get(claim.exercise, BEYOND)):
+            raise ValueError(f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml")
+        if home != BEYOND and not (claim.prediction or claim.open):
+            raise ValueError(
+                f"{shown(path)}: claim {claim.id}: prediction: it is judged: say what is expected, as data"
+            )
+    return _by_id(found)
 
 
 def own_ledger(path):
     """The claims of a ledger of one's own by id. ValueError names the file, and the claim and field that break it."""
-    try:
-        return dict(_read(path, path.stat().st_mtime_ns, OwnClaim))
-    except (ValueError, yaml.YAMLError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    return _by_id([(path, claim) for claim in _read(path, _changed(path), OwnClaim)])
 
 
-@lru_cache(maxsize=2)
+def claims_folder():
+    return project_root() / "experiments" / "claims"
+
+
+def ledger_hash(notebook):
+    """Of the file with the claims of a notebook; "" where there is none."""
+    path = claims_folder() / f"{notebook.stem}.yaml"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def _changed(path):
+    there = path.stat()
+    return there.st_mtime_ns, there.st_size, there.st_ino
+
+
+@lru_cache(maxsize=99)
 def _read(path, changed, kind=Claim):
-    """The claims of a file as of when it was `changed`; reading them takes most of a second."""
-    claims = TypeAdapter(list[kind]).validate_python(yaml.safe_load(path.read_text("utf-8")) or [])
-    by_id = {claim.id: claim for claim in claims}
-    names = [name for claim in claims for name in (claim.id, *claim.was)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{path.name}: two claims share an id: {twice[0]}")
-    return by_id
+    """The claims of a file as of when it was `changed`; reading all files takes most of a second."""
+    try:
+        entries = yaml.safe_load(path.read_text("utf-8")) or []
+    except yaml.YAMLError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
+    if not isinstance(entries, list):
+        raise ValueError(f"{shown(path)}: a list of claims is wanted, each from a line `- id: …` on")
+    return [_claim(path, entry, kind) for entry in entries]
+
+
+def _claim(path, entry, kind):
+    try:
+        return kind.model_validate(entry)
+    except ValidationError as error:
+        name = entry.get("id") if isinstance(entry, dict) else entry
+        told = [(".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        wrong = [": ".join(filter(None, each)) for each in told]
+        raise ValueError(f"{shown(path)}: claim {name}: {'; '.join(wrong)}") from None
+
+
+def _by_id(found):
+    """{id: claim} of [(file, claim)]."""
+    holds = {}
+    for path, claim in found:
+        for name in (claim.id, *claim.was):
+            if name in holds:
+                raise ValueError(f"{shown(path)}: two claims share an id: {name}, also in {holds[name].name}")
+            holds[name] = path
+    return {claim.id: claim for _, claim in found}
 
 
 def read_verdicts(folder):
@@ -272,9 +349,9 @@ def gates_of(table):
     return table.gates.mask(bare & (table.gates == ""), UNGATED)
 
 
-def find(name, path=None):
+def find(name):
     """The claim of this id, also where it is an earlier one. ValueError where there is none."""
-    by_name = {each: claim for claim in ledger(path).values() for each in (claim.id, *claim.was)}
+    by_name = {each: claim for claim in ledger().values() for each in (claim.id, *claim.was)}
     if name not in by_name:
         near = ", ".join(get_close_matches(name, by_name)) or "those that `lab claims` lists"
         raise ValueError(f"there is no claim {name!r}; there are {near}")

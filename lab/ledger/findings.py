@@ -90,7 +90,7 @@ def about(table, wrong, folder):
     trials = [body for file in files for body in file.trials]
     recorded = sum(body["seconds"] for body in trials)
     machines = "; ".join(sorted({labels["machine"] for file in files for labels in file.runs.values()}))
-    ledger, record = f"[{tr('ledger')}](experiments/claims.yaml)", f"[{tr('record')}](results/record)"
+    ledger, record = f"[{tr('ledger')}](experiments/claims)", f"[{tr('record')}](results/record)"
     errata = f"[{tr('{n} errata', n=wrong)}](results/{in_language('errata.md', 'errata.zh.md')})"
     told = [
         tr("{n} claims of the chapter and its notes stand in one {ledger}, each with its prediction.",

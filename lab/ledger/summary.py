@@ -93,9 +93,8 @@ def described(folder):
 
 def outdated(folder):
     """Whether a run or the ledger is newer than what `summarise` wrote."""
-    written, ledger = folder / "claims.csv", runs.project_root() / "experiments" / "claims.yaml"
-    newest = max(path.stat().st_mtime for path in (ledger, *folder.glob("*/run.json")))
-    return not written.exists() or written.stat().st_mtime <= newest
+    written, read = folder / "claims.csv", [*claims.claims_folder().glob("*.yaml"), *folder.glob("*/run.json")]
+    return not written.exists() or any(path.stat().st_mtime >= written.stat().st_mtime for path in read)
 
 
 def summarise(folder, older=()):

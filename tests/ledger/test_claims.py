@@ -1,166 +1,188 @@
-"""The ledger is complete, and committed verdicts follow from their numbers and gates."""
+"""A ledger is read by file, claim and field; committed verdicts follow from the ledger that they name."""
 
 import json
 import math
 import subprocess
+from pathlib import Path
 
+import made
 import pandas as pd
 import pytest
-import yaml
-from pydantic import ValidationError
+from made import ABOVE, EXACTLY, LEDGER, entry, write_ledger
 
 from lab.engine import parameters, runs
-from lab.engine.parameters import notebooks
 from lab.engine.runs import project_root
-from lab.ledger import summary
-from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Prediction, Verdict, find, ledger
+from lab.ledger import claims, summary
+from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Verdict, find, ledger
 from lab.ledger.judge import decided, judge
 from lab.measure.statistics import Interval
 
-LEDGER = ledger()
-BUILT = {parameters.exercise_of(notebook) for notebook in notebooks()}
 
-
-def claim(direction="above", threshold=0.1, tolerance=0.0, kind="comparison"):
-    prediction = Prediction(compares="a minus b", direction=direction, threshold=threshold, tolerance=tolerance)
-    return Claim(id="some-claim", exercise="1.4", kind=kind, priority="A", sources=["chapter"], claim="a beats b",
-                 claim_zh="甲胜乙", metric="m", unit="points", prediction=prediction)  # fmt: skip
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    return made.project(tmp_path, monkeypatch)
 
 
 # The ledger
 
 
-def test_the_ledger_holds_every_claim_once():
-    assert len(LEDGER) == 315
-    text = (project_root() / "experiments" / "claims.yaml").read_text("utf-8")
-    assert text.count("\n- id: ") == 315 and all(LEDGER[name].id == name for name in LEDGER)
-    assert {c.exercise for c in LEDGER.values()} - {"beyond"} == BUILT
+def test_the_ledger_of_the_lab_can_be_read():
+    """What its claims have to be stands in `Claim`: reading them checks it."""
+    assert {claim.exercise for claim in ledger().values()} >= {parameters.exercise_of(parameters.notebooks()[0])}
 
 
-@pytest.mark.parametrize("name", [name for name, c in LEDGER.items() if c.exercise in BUILT])
-def test_what_is_judged_was_predicted(name):
-    entry = LEDGER[name]
-    assert entry.open or entry.prediction, "its exercise has a notebook: say what is expected, as data"
-    assert entry.open or entry.prediction.compares
+def test_claims_stand_in_the_order_of_the_files_and_in_each_as_written(project):
+    assert list(ledger()) == [each["id"] for stem in ("01_first", "02_second", "beyond") for each in LEDGER[stem]]
 
 
-@pytest.mark.parametrize("name", LEDGER)
-def test_every_claim_says_what_is_expected_and_stands_in_both_languages(name):
-    entry = LEDGER[name]
-    assert entry.prediction or entry.expected or entry.open
-    assert entry.claim and entry.claim_zh and entry.metric
-    assert not any("\u4e00" <= character <= "\u9fff" for character in entry.claim)
+def test_a_file_is_read_anew_once_it_has_changed(project):
+    first, again = ledger(), ledger()
+    assert all(again[name] is claim for name, claim in first.items())
+    write_ledger(project, {"02_second": [entry("one-is-new", exercise="1.2")]})
+    assert [name for name in ledger() if name.startswith("one-")] == ["one-is-new"]
+    assert ledger()["four-win"] is first["four-win"], "other files are as they were"
 
 
-def test_a_quotient_has_one_name():
-    """The book measures how far an effect is from none by it: from one for a ratio, from zero for all else."""
-    assert not {claim.unit for claim in LEDGER.values()} & {"factor", "quotient", "times", "x", "×"}
-
-
-def test_an_equality_of_measured_numbers_has_room():
-    for entry in LEDGER.values():
-        if entry.prediction and entry.prediction.direction == "equal" and entry.kind not in EXACT:
-            assert entry.prediction.tolerance > 0, f"{entry.id} can never be supported"
+def test_a_claim_in_another_notebooks_file_is_told_where_it_belongs(project):
+    wrong = {"01_first": entry("x", exercise="1.2"), "02_second": entry("x", exercise="1.7"), "beyond": entry("x")}
+    homes = {"01_first": "02_second", "02_second": "beyond", "beyond": "01_first"}
+    for stem, misplaced in wrong.items():
+        write_ledger(project, LEDGER | {stem: [misplaced]})
+        with pytest.raises(ValueError, match=rf"{stem}.yaml: claim x: exercise: .* belongs in {homes[stem]}.yaml"):
+            ledger()
 
 
 BROKEN = {
-    "unknown field": {"expcted": "more"},
-    "bad id": {"id": "Two Words"},
-    "bad exercise": {"exercise": "1.04"},
-    "bad kind": {"kind": "guess"},
-    "no source": {"sources": []},
-    "tolerance without equal": {"prediction": {"compares": "a", "direction": "above", "tolerance": 0.1}},
-    "negative tolerance": {"prediction": {"compares": "a", "direction": "equal", "tolerance": -0.1}},
-    "open though predicted": {"open": "a larger machine"},
-    "unknown direction": {"prediction": {"compares": "a", "direction": "more"}},
-}
+    "unknown field": ("expcted", {"expcted": "more"}),
+    "bad id": ("id", {"id": "Two Words"}),
+    "bad exercise": ("exercise", {"exercise": "1.04"}),
+    "bad kind": ("kind", {"kind": "guess"}),
+    "no source": ("sources", {"sources": []}),
+    "no sentence": ("claim", {"claim": ""}),
+    "a Chinese sentence for English": ("claim", {"claim": "甲胜乙"}),
+    "an English sentence for Chinese": ("claim_zh", {"claim_zh": "a beats b"}),
+    "no metric": ("metric", {"metric": ""}),
+    "a name of a quotient that the book does not know": ("unit", {"unit": "times"}),
+    "tolerance without equal": ("prediction", {"prediction": ABOVE | {"tolerance": 0.1}}),
+    "negative tolerance": ("prediction.tolerance", {"prediction": EXACTLY | {"tolerance": -0.1}}),
+    "equality of measured numbers without room": ("prediction", {"prediction": EXACTLY | {"tolerance": 0}}),
+    "compares nothing": ("prediction.compares", {"prediction": ABOVE | {"compares": ""}}),
+    "unknown direction": ("prediction.direction", {"prediction": ABOVE | {"direction": "more"}}),
+    "open though predicted": ("open", {"open": "a larger machine"}),
+    "nothing expected": ("expected", {"prediction": None}),
+    "expected in words where it is judged": ("prediction", {"prediction": None, "expected": "more"}),
+    "a finding in one language": ("finding", {"finding": {"supported": "So {effect:.1f}."}}),
+    "a finding of other numbers in Chinese": (
+        "finding", {"finding": {"refuted": "So {effect:.1f}."}, "finding_zh": {"refuted": "为 {effect:.2f}。"}}),
+    "a finding without a number": ("finding", {"finding": {"refuted": "So."}, "finding_zh": {"refuted": "是。"}}),
+    "a finding with a number that none has": (
+        "finding", {"finding": {"refuted": "So {mean:.1f}."}, "finding_zh": {"refuted": "为 {mean:.1f}。"}}),
+    "a finding that types a result": (
+        "finding", {"finding": {"refuted": "{effect:.1f} of 2.5"}, "finding_zh": {"refuted": "2.5 之 {effect:.1f}"}}),
+    "a finding of an appendix": (
+        "finding", {"place": "appendix", "finding": made.FINDING, "finding_zh": made.FOUND}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_a_broken_ledger_is_refused_by_field(change, tmp_path):
-    entry = claim().model_dump()
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump([entry]), "utf-8")
-    assert list(ledger(path)) == ["some-claim"]
-    path.write_text(yaml.safe_dump([entry | change]), "utf-8")
-    (field,) = change
-    with pytest.raises(ValidationError, match=field):
-        ledger(path)
+@pytest.mark.parametrize("field, change", BROKEN.values(), ids=BROKEN)
+def test_what_is_wrong_is_told_by_file_claim_and_field(field, change, project):
+    write_ledger(project, {"01_first": [entry("right"), entry("wrong") | change]})
+    with pytest.raises(
+        ValueError, match=rf"experiments/claims/01_first.yaml: claim {change.get('id', 'wrong')}: {field}"
+    ):
+        ledger()
 
 
-def test_two_claims_with_one_id_are_refused(tmp_path):
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump([claim().model_dump()] * 2), "utf-8")
-    with pytest.raises(ValueError, match="share an id"):
-        ledger(path)
+@pytest.mark.parametrize(
+    "text, said", [("- id: [", "while parsing"), ("id: x", "a list of claims"), ("- x", "claim x")]
+)
+def test_a_file_that_is_no_list_of_claims_is_named(text, said, project):
+    (project / "experiments" / "claims" / "01_first.yaml").write_text(text)
+    with pytest.raises(ValueError, match=f"01_first.yaml: {said}"):
+        ledger()
 
 
-def test_a_claim_is_found_by_its_earlier_ids_and_no_two_claim_one(tmp_path):
-    renamed, other = claim().model_dump() | {"was": ["old-id"]}, claim().model_dump() | {"id": "other"}
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump([renamed, other]), "utf-8")
-    assert [find(name, path).id for name in ("some-claim", "old-id", "other")] == ["some-claim", "some-claim", "other"]
-    with pytest.raises(ValueError, match="no claim 'nobody'"):
-        find("nobody", path)
-    path.write_text(yaml.safe_dump([renamed, other | {"was": ["old-id"]}]), "utf-8")
-    with pytest.raises(ValueError, match="share an id: old-id"):
-        ledger(path)
+def test_two_claims_with_one_id_are_refused_whatever_files_they_stand_in(project):
+    for ledgers in (
+        {"01_first": [entry("x")] * 2},
+        {"01_first": [entry("x")], "02_second": [entry("x", exercise="1.2")]},
+    ):
+        write_ledger(project, LEDGER | ledgers)
+        with pytest.raises(ValueError, match="two claims share an id: x, also in 01_first.yaml"):
+            ledger()
+
+
+def test_a_claim_is_found_by_its_earlier_ids_and_no_two_claim_one(project):
+    assert [find(name).id for name in ("four-win-early", "four-are-quick")] == ["four-win-early"] * 2
+    with pytest.raises(ValueError, match="no claim 'four-wins'; there are four-win"):
+        find("four-wins")
+    write_ledger(project, LEDGER | {"02_second": [entry("other", exercise="1.2", was=["four-are-quick"])]})
+    with pytest.raises(ValueError, match="share an id: four-are-quick"):
+        ledger()
 
 
 @pytest.mark.parametrize("change", [{"priority": "A"}, {"kind": "theorem"}], ids=str)
-def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, tmp_path):
-    entry = claim().model_dump() | {"prediction": None, "priority": "C", "open": "a human judge of samples"}
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump([entry]), "utf-8")
-    unjudged = ledger(path)["some-claim"].unjudged
-    assert (unjudged.verdict, unjudged.note) == ("open", "a human judge of samples")
-    path.write_text(yaml.safe_dump([entry | change]), "utf-8")
-    with pytest.raises(ValidationError, match="open"):
-        ledger(path)
+def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, project):
+    unjudged = ledger()["some-day"].unjudged
+    assert (unjudged.verdict, unjudged.note) == ("open", "a larger machine")
+    write_ledger(project, LEDGER | {"02_second": [LEDGER["02_second"][-1] | change]})
+    with pytest.raises(ValueError, match="claim some-day: .*open"):
+        ledger()
+
+
+def test_the_hash_of_a_ledger_is_that_of_its_notebooks_file(project):
+    first, second, other = (project / "notebooks" / f"{stem}.ipynb" for stem in ("01_first", "02_second", "mine"))
+    before = claims.ledger_hash(first), claims.ledger_hash(second)
+    assert all(before) and claims.ledger_hash(other) == ""
+    write_ledger(project, {"02_second": [entry("one-is-new", exercise="1.2")]})
+    assert claims.ledger_hash(first) == before[0] and claims.ledger_hash(second) != before[1]
+
+
+def test_values_are_of_parameters_that_the_notebook_has():
+    for about in ledger().values():
+        if about.values:
+            assert set(about.values) <= set(parameters.read_declared(parameters.notebook_of(about.exercise))), about.id
+
+
+def test_absent_values_are_named_by_parameter_and_value():
+    two = Claim(**entry("x", values={"heads": [8, 32], "rates": [0.1]}))
+    assert two.absent({"heads": [8, 32, 64], "rates": [0.1]}) == ""
+    assert two.absent({"heads": [1], "rates": [0.1]}) == "heads 8, heads 32"
+    assert two.absent({"heads": [8, 32], "rates": []}) == "rates 0.1"
+    assert two.absent({"heads": [8, 32]}) == "", "a notebook without the parameter has not left it out"
 
 
 # Results
 
 
-@pytest.mark.parametrize("verdict, read", [("refuted", "answered"), ("open", "open"), ("not judged", "not judged")])
-def test_questions_of_earlier_runs_read_as_answered(verdict, read, tmp_path):
-    asked = next(c for c in LEDGER.values() if c.kind == "question" and c.prediction)
-    rows = [Verdict(id=name, exercise="1.15", verdict=verdict) for name in (asked.id, "heads-reshape")]
-    runs.write_table(tmp_path / "verdicts.csv", pd.DataFrame([row.model_dump() for row in rows]))
-    assert list(summary.read_verdicts(tmp_path).verdict) == [read, verdict]
+@pytest.mark.parametrize("word, read", [("refuted", "answered"), ("open", "open"), ("not judged", "not judged")])
+def test_questions_of_earlier_runs_read_as_answered(word, read, project):
+    folder = made.finish(project, made.verdict("how-many", word), made.verdict("four-win", word))
+    assert list(summary.read_verdicts(folder).verdict) == [read, word]
 
 
-def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(tmp_path):
-    folder = tmp_path / "quick" / "04_head_count"
-    chosen = [name for name, c in LEDGER.items() if c.exercise == "1.4"][:4]
+def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(project):
     verdicts = [
-        Verdict(id=chosen[0], exercise="1.4", verdict="supported", effect=0.1 + 0.2, low=1 / 3, high=math.inf, n=5),
-        Verdict(id=chosen[1], exercise="1.4", verdict="proved", effect=2.6645352591003757e-15, note="NA, none, nan"),
-        Verdict(id=chosen[2], exercise="1.4", verdict="inconclusive", effect=-7.0, low=0.7071067811865476e-7, high=1e22,
-                n=3, unit="null", note='a "quoted", text\nin lines', gates="not yet gated"),
+        Verdict(id="four-win", exercise="1.1", verdict="supported", effect=0.1 + 0.2, low=1 / 3, high=math.inf, n=5),
+        Verdict(id="two-parts", exercise="1.1", verdict="proved", effect=2.6645352591003757e-15, note="NA, none, nan"),
+        Verdict(id="four-win-early", exercise="1.1", verdict="inconclusive", effect=-7.0, low=0.7071067811865476e-7,
+                high=1e22, n=3, unit="null", note='a "quoted", text\nin lines', gates="not yet gated"),
     ]  # fmt: skip
-    runs.write_table(folder / "verdicts.csv", pd.DataFrame([v.model_dump() for v in verdicts]))
-    assert set(summary.collect(tmp_path / "quick").verdict) <= {"pending", "open"}, (
-        "without run.json a run is unfinished"
-    )
-    runs.write_run(folder, {})
-    table = summary.collect(tmp_path / "quick")
-    assert list(table.id) == list(LEDGER) and list(table.columns) == [*Verdict.model_fields, "confirmed"]
+    folder = made.finish(project, *verdicts)
+    (run := folder / "run.json").rename(aside := folder.parent / "run.json")
+    assert set(summary.collect(folder.parent).verdict) == {"pending", "open"}, "without run.json a run is unfinished"
+    aside.rename(run)
+    table = summary.collect(folder.parent)
+    assert list(table.id) == list(ledger()) and list(table.columns) == [*Verdict.model_fields, "confirmed"]
     rows = table.set_index("id")
     for verdict in verdicts:
         for field, value in verdict.model_dump().items():
             got = rows.loc[verdict.id].get(field, verdict.id)
             missing = value is None or value != value
             assert pd.isna(got) if missing else got == value, field
-    assert rows.verdict[chosen[3]] == "pending" and rows.exercise[chosen[3]] == "1.4"
-    runs.write_table(tmp_path / "claims.csv", table)
-    assert f"{chosen[0]},1.4,supported,{0.1 + 0.2!r},{1 / 3!r},inf,,5," in (tmp_path / "claims.csv").read_text()
-
-
-def test_a_profile_without_any_finished_run_is_summarised_all_the_same(tmp_path):
-    summary.summarise(tmp_path)
-    assert set(pd.read_csv(tmp_path / "claims.csv").verdict) <= {"pending", "open"}
-    assert "no machine yet" in (tmp_path / "README.md").read_text("utf-8")
+    assert rows.verdict["how-many"] == "pending" and rows.exercise["how-many"] == "1.1"
+    runs.write_table(project / "claims.csv", table)
+    assert f"four-win,1.1,supported,{0.1 + 0.2!r},{1 / 3!r},inf,,5," in (project / "claims.csv").read_text()
 
 
 def committed(pattern):
@@ -168,76 +190,54 @@ def committed(pattern):
     return [project_root() / name for name in files.splitlines() if (project_root() / name).exists()]
 
 
-@pytest.mark.parametrize(
-    "path", committed("results/*/claims.csv") or [None], ids=lambda p: p and p.parent.name or "none"
-)
-def test_committed_claims_are_those_of_the_committed_runs(path, tmp_path):
-    if path is None:
-        pytest.skip("no results are committed")
-    runs.write_table(tmp_path / "claims.csv", summary.collect(path.parent))
-    assert (tmp_path / "claims.csv").read_text("utf-8") == path.read_text("utf-8"), (
-        "run `lab run` and commit what it wrote"
-    )
-
-
-@pytest.mark.parametrize(
-    "path", committed("results/*/*/verdicts.csv") or [None], ids=lambda p: p and p.parent.name or "none"
-)
-def test_committed_verdicts_follow_from_their_numbers(path):
-    if path is None:
-        pytest.skip("no results are committed")
-    run = json.loads((path.parent / "run.json").read_text("utf-8"))
+@pytest.mark.parametrize("path", committed("results/*/*/verdicts.csv"), ids=lambda path: path.parent.name)
+def test_a_committed_run_is_well_formed(path):
+    """Its files are as the run left them; verdicts follow from their numbers where the ledger is the one it names."""
+    folder, run = path.parent, json.loads((path.parent / "run.json").read_text("utf-8"))
     assert run["status"] == "done" and run["profile"] == path.parents[1].name
-    assert run["files"] == runs.file_hashes(path.parent), "files are not what the run left"
-    table = summary.read_verdicts(path.parent)
-    assert set(table.id) == {name for name, c in LEDGER.items() if c.exercise == run["exercise"]}
+    assert runs.read_run(folder) and runs.damaged(folder, run) == [], "files are not what the run left"
+    table = summary.read_verdicts(folder)
+    assert set(table.verdict) <= set(VERDICTS) and set(table.exercise) == {run["exercise"]} and table.id.is_unique
+    assert table.id.str.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*").all()
     for row in table.itertuples():
-        assert row.verdict in VERDICTS
-        if LEDGER[row.id].open:
-            assert (row.verdict, row.note) == ("open", LEDGER[row.id].open)
-            continue
-        if run["profile"] == "smoke":
-            assert row.verdict == "not judged"
-            continue
-        about = LEDGER[row.id]
-        if row.verdict == NOT_RUN:
-            assert row.note.startswith("without ") and row.threshold == about.compared, row.id
-            continue
+        assert not row.figure or (folder / "figures" / f"{row.figure}.png").exists(), row.id
+        assert not row.table or (folder / "tables" / f"{row.table}.csv").exists(), row.id
+    if run.get("ledger") and run["ledger"] == claims.ledger_hash(Path(f"{folder.name}.ipynb")):
+        known = {name: claim for name, claim in ledger().items() if claim.exercise == run["exercise"]}
+        assert set(table.id) == set(known)
+        for row in table.itertuples():
+            if not (run["profile"] == "smoke" and row.verdict == "not judged"):
+                follows(known[row.id], row)
+
+
+def follows(about, row):
+    """A verdict follows from the claim and the numbers beside it."""
+    if about.open:
+        assert (row.verdict, row.note) == ("open", about.open), row.id
+    elif row.verdict == NOT_RUN:
+        assert row.note.startswith("without ") and row.threshold == about.compared, row.id
+    elif row.verdict != claims.NOT_REPRODUCED:
+        found = Interval(row.effect, row.low, row.high, None if pd.isna(row.n) else int(row.n))
         if about.arms:
-            assert row.gates and row.threshold == about.compared, row.id
-            said = decided(about, Interval(row.effect, row.low, row.high, int(row.n)))
-            assert row.verdict == (OUT_OF_REACH if "✗" in row.gates else said), row.id
+            verdict = OUT_OF_REACH if "✗" in row.gates else decided(about, found)
+            assert row.gates and (row.verdict, row.threshold) == (verdict, about.compared), row.id
         else:
-            exact = pd.isna(row.low)
-            judged = judge(about, row.effect if exact else Interval(row.effect, row.low, row.high, int(row.n)))
+            judged = judge(about, row.effect if about.kind in EXACT else found)
             assert (row.verdict, row.threshold) == (judged.verdict, judged.threshold), row.id
             assert row.gates == ("" if about.gated else UNGATED), row.id
-        if row.figure:
-            assert (path.parent / "figures" / f"{row.figure}.png").exists(), row.id
-        if row.table:
-            assert (path.parent / "tables" / f"{row.table}.csv").exists(), row.id
 
 
-def test_an_id_is_for_ever():
-    judged = {name for path in committed("results/*/*/verdicts.csv") for name in pd.read_csv(path).id}
-    assert judged and [name for name in judged if find(name) is None] == []
-
-
-# Values
-
-
-def test_values_are_those_of_quick_and_full():
-    for about in LEDGER.values():
-        if about.values:
-            notebook = parameters.notebook_of(about.exercise)
-            for profile in ("quick", "full"):
-                here = parameters.of_profile(notebook, profile)
-                assert set(about.values) <= set(here) and about.absent(here) == "", (about.id, profile)
-
-
-def test_absent_values_are_named_by_parameter_and_value():
-    two = claim().model_copy(update={"values": {"heads": [8, 32], "rates": [0.1]}})
-    assert two.absent({"heads": [8, 32, 64], "rates": [0.1]}) == ""
-    assert two.absent({"heads": [1], "rates": [0.1]}) == "heads 8, heads 32"
-    assert two.absent({"heads": [8, 32], "rates": []}) == "rates 0.1"
-    assert two.absent({"heads": [8, 32]}) == "", "a notebook without the parameter has not left it out"
+def test_the_rule_for_committed_verdicts_lets_through_what_a_run_writes_and_nothing_else(project):
+    arms, question = ledger()["four-win"], ledger()["how-many"]
+    right = made.verdict("four-win", gates="✓ regime")
+    follows(arms, right)
+    follows(question, made.verdict("how-many", "answered"))
+    follows(ledger()["two-parts"], made.verdict("two-parts", "proved", 2, low=math.nan, high=math.nan, n=None))
+    for about, wrong in (
+        (arms, right.model_copy(update={"verdict": "refuted"})),
+        (arms, right.model_copy(update={"gates": "✗ regime"})),
+        (arms, right.model_copy(update={"threshold": "another"})),
+        (ledger()["two-parts"], made.verdict("two-parts", "proved", 3)),
+    ):
+        with pytest.raises(AssertionError):
+            follows(about, wrong)
