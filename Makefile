@@ -82,6 +82,7 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 
 publish: setup  ## results/quick anew, and the READMEs' tables from it
 	$(BIN)/lab clean --trials && $(BIN)/lab run
+	$(BIN)/python -c "from lab.ledger import errata; raise SystemExit('\n'.join(errata.check()) or None)"
 	$(BIN)/python -c "from lab.ledger import summary; summary.publish()"
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
