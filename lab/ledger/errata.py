@@ -4,6 +4,7 @@ experiments/errata.yaml holds every suspected error; one that proved to be none 
 """
 
 import re
+from math import nan
 from typing import Annotated, Literal
 
 import yaml
@@ -54,7 +55,22 @@ class Erratum(BaseModel):
                 text = getattr(self, name)
                 if text is not None and bool(CHINESE.search(text)) is not chinese:
                     raise ValueError(f"{name} must {'hold' if chinese else 'not hold'} Chinese")
+        if set(NUMBER.findall(self.right)) != set(NUMBER.findall(self.right_zh)):
+            raise ValueError("right, right_zh: the same numbers in both")
+        if odd := next((text for text in self.texts if re.search(r"(?<![\^_])\{", NUMBER.sub("", text))), None):
+            raise ValueError(f"{odd!r}: a number of a claim is wanted as {{its-id.effect:.2f}}, or low, high")
         return self
+
+    @property
+    def texts(self):
+        """All that it says, in both languages."""
+        said = (self.says, self.right, self.struck, self.says_zh, self.right_zh, self.struck_zh)
+        return [text for text in said if text is not None]
+
+    @property
+    def judged(self):
+        """{claim: what it must come out as}; none where there is no claim."""
+        return self.claims if isinstance(self.claims, dict) else {}
 
 
 def errata(path=None):
@@ -80,7 +96,7 @@ def filled(text, rows):
     """A text of an entry with its numbers, from `rows` as of `verdicts`; – where nothing was measured."""
 
     def number(found):
-        value = rows[found[1]][found[2]]
+        value = rows.get(found[1], {}).get(found[2], nan)
         return "–" if value != value else format(value, found[3])
 
     return NUMBER.sub(number, text)
@@ -113,12 +129,31 @@ def _address(item):
     return next((each for each in (place, table) if (project_root() / "results" / each).exists()), "")
 
 
+def check():
+    """What committed verdicts, figures and tables do not bear out, a sentence each: `make publish` refuses it."""
+    entries, rows = errata().values(), verdicts()
+    return missing(entries, rows) + contradictions(entries, rows)
+
+
+def missing(entries, rows):
+    """A sentence for each claim, number, figure and table that an entry names and that is not there."""
+    found = []
+    for entry in entries:
+        numbers = {match[:2] for text in entry.texts for match in NUMBER.findall(text)}
+        named = {name for name, _ in numbers} | set(entry.judged)
+        gone = [f"claim {name}" for name in named - rows.keys()]
+        gone += [f"{of} of {name}" for name, of in numbers if name in rows and rows[name][of] != rows[name][of]]
+        gone += [item for item in entry.evidence if item[0].isdigit() and not _address(item)]
+        found += [f"erratum {entry.number} ({entry.id}): there is no {each}" for each in sorted(gone)]
+    return found
+
+
 def contradictions(entries, rows):
     """A sentence for each claim whose verdict in `rows` says the opposite of what an entry needs."""
     found = []
     for entry in entries:
-        for name, wanted in entry.claims.items() if isinstance(entry.claims, dict) else ():
-            verdict = rows[name]["verdict"]
+        for name, wanted in entry.judged.items():
+            verdict = rows.get(name, {}).get("verdict")
             if verdict in DECIDED and verdict not in SAYS[wanted]:
                 says = filled(entry.struck or entry.right, rows)
                 found.append(
