@@ -21,12 +21,15 @@ def said(word):
     return known[near(word, known, "answer")] if word else ""
 
 
-@cache
 def measured(stem):
     """{claim: its row of verdicts} of the lab's run of a lesson; none where it is not at hand."""
-    folder = runs.project_root() / "results" / "quick" / stem
-    there = (folder / "verdicts.csv").exists()
-    return {row.id: row for row in claims.read_verdicts(folder).itertuples()} if there else {}
+    path = runs.project_root() / "results" / "quick" / stem / "verdicts.csv"
+    return _rows(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@cache
+def _rows(path, changed):
+    return {row.id: row for row in claims.read_verdicts(path.parent).itertuples()}
 
 
 def right(answer, verdict):

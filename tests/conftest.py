@@ -1,15 +1,20 @@
-"""One thread for torch, so that numbers repeat; hypothesis without a clock; Ctrl-C ends what tests start."""
+"""One thread for torch, so that numbers repeat; hypothesis without a clock; Ctrl-C ends what tests start; a project of
+the tests' own; and no test reads the lessons or their results unless it says why."""
 
 import os
 import signal
 import sys
 
 import pytest
+import small_project
 import torch
 from hypothesis import settings
 
+from lab.engine.runs import CHECKOUT
+
 sys.modules.setdefault("rfc3987_syntax", None)  # as in `lab run`
-os.environ.pop("LAB_LANGUAGE", None)  # tests read English
+for name in ("LAB_LANGUAGE", "LAB_PROJECT"):  # tests read English, and know their project
+    os.environ.pop(name, None)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background would ignore
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
@@ -28,3 +33,64 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.name not in APART:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))  # a file's tests on one worker: its fixtures once
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project of two small notebooks, in which all tests of the file that asks for it work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAB_PROJECT", str(folder := small_project.write(tmp_path_factory.mktemp("project"))))
+        yield folder
+
+
+# What a test depends on
+
+WATCHED = tuple(f"{CHECKOUT / name}{os.sep}" for name in ("results", "notebooks"))
+ALLOWED = {  # test files that read the lessons or what is committed of them: what, and why
+    "test_notebooks.py": "each notebook runs, and is built as all are",
+    "test_lessons.py": "what every lesson holds, and its record",
+    "test_lesson_complexity.py": "how long the lessons are",
+    "test_catalogues.py": "each notebook's catalogue is complete",
+    "test_trials_elsewhere.py": "trials of each notebook on another device",
+    "test_committed_record.py": "the record is well formed",
+    "test_readme.py": "README and results belong together",
+    "test_summary.py": "README and results belong together",
+    "test_ready_to_open.py": "notebooks as JupyterLab opens them",
+    "test_wheel.py": "what a checkout holds and a wheel does not",
+    "test_chinese.py": "the words of all texts",
+    # to be freed
+    "test_study.py": "studies of exercise 1.4",
+    "test_guesses.py": "guesses of exercise 1.4",
+    "test_book.py": "the book of what is committed",
+    "test_browser.py": "the book of what is committed, and lessons in JupyterLab",
+    "test_findings.py": "findings of what is committed",
+    "test_claims.py": "claims and the notebooks that judge them",
+    "test_rests.py": "what verdicts of lessons rest on",
+    "test_errata_ledger.py": "figures and verdicts that errata name",
+    "test_difference.py": "runs that are committed",
+    "test_machines.py": "results/README.md is as it is made",
+}
+_opened = set()
+
+
+def note_what_is_opened(event, arguments):
+    if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        if path.startswith(WATCHED):
+            _opened.add(path)
+
+
+sys.addaudithook(note_what_is_opened)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    _opened.clear()  # before the test's fixtures, of which some are its file's
+
+
+@pytest.fixture(autouse=True)
+def depends_on_what_it_makes(request):
+    """A test opens nothing of the lessons or their results, where its file is not in the list."""
+    yield
+    if _opened and request.path.name not in ALLOWED:
+        pytest.fail(f"opens {', '.join(sorted(_opened))}: let it make what it reads, as small_project does")

@@ -1,5 +1,7 @@
 """What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
 
+import ast
+import builtins
 import copy
 import linecache
 
@@ -7,6 +9,9 @@ import nbformat
 import pytest
 import torch
 
+from lab.engine import parameters
+from lab.engine.source import DEFINING, outside_names
+from lab.ledger import rests
 from lab.models import ModelConfig, Transformer
 from lab.models.heads import Heads
 from lab.models.norms import Norm
@@ -104,6 +109,18 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
     nbformat.write(book, folder / name)
     return folder / name
+
+
+def names_that_are_lacking(book):
+    """{statement: names} that no earlier cell of a notebook defines."""
+    nodes = [node for cell in book.cells if cell.cell_type == "code" for node in parameters.parsed(cell.source).body]
+    known, everything = {*dir(builtins)}, {*dir(builtins)}.union(*map(rests.bound, nodes))
+    found = {}
+    for node in nodes:
+        lacking = outside_names(node) - (everything if isinstance(node, DEFINING) else known | rests.bound(node))
+        found |= {ast.unparse(node): lacking} if lacking else {}
+        known |= rests.bound(node)
+    return found
 
 
 def defined_in_a_cell(source):

@@ -5,7 +5,6 @@ Of `lab.language`, `lab.commands.catalogues` and `lab.commands.translated`.
 
 import ast
 import json
-import shutil
 import warnings
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from small_project import DICE, translate
 
 from lab import figures, language
 from lab.commands import catalogues, translated
@@ -21,7 +21,11 @@ from lab.language import tr
 from lab.study import Study
 
 FOREIGN = [name for name in language.languages() if name != "en"]
-NOTEBOOKS = parameters.notebooks()
+NOTEBOOKS = parameters.notebooks()  # the lessons
+
+
+# The lessons and the package
+
 THERE = [(name, path) for name in FOREIGN for path in (None, *NOTEBOOKS) if language.catalogue(name, path).exists()]
 
 
@@ -33,8 +37,22 @@ def test_a_catalogue_holds_all_that_is_said(name, notebook):
 
 def test_every_catalogue_belongs_to_a_notebook():
     stems = {path.stem for path in NOTEBOOKS}
-    for path in (runs.project_root() / "notebooks" / "languages").rglob("*.po"):
+    for path in (runs.CHECKOUT / "notebooks" / "languages").rglob("*.po"):
         assert path.stem in stems and path.parent.name in FOREIGN, path
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_trial_of_a_notebook_says_anything(notebook):
+    sources = [parameters.parsed(source) for kind, _, source in parameters.cells_of(notebook) if kind == "code"]
+    nodes = [node for tree in sources for node in ast.walk(tree)]
+    swept = {node.args[0].id for node in nodes if isinstance(node, ast.Call) and node.args
+             and getattr(node.func, "attr", "") == "sweep" and isinstance(node.args[0], ast.Name)}  # fmt: skip
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name in swept:
+            assert "tr" not in {getattr(inner, "id", "") for inner in ast.walk(node)}, node.name
+
+
+# What a catalogue is held to
 
 
 @pytest.mark.parametrize("message, said, wrong", [
@@ -80,16 +98,7 @@ def write(path, sources, code):
 
 @pytest.fixture
 def translations(notebook):
-    """A finished catalogue of the notebook."""
-    path = catalogues.update("zh", notebook)
-    found = catalogues.read(path)
-    for message in found:
-        if message.id:
-            message.string = "译文 " + ("{n}" if "{n}" in message.id else message.id[:4])
-    with path.open("wb") as file:
-        file.write(catalogues.HEADER.format("zh").encode())
-        catalogues.write_po(file, found, width=0, omit_header=True)
-    return path
+    return translate(notebook)
 
 
 def test_a_catalogue_follows_its_notebook(notebook, translations):
@@ -124,25 +133,25 @@ def test_words_are_found_in_the_notebook_then_in_the_package_then_in_english(not
 # Runs
 
 
-def test_a_run_in_another_language_has_a_folder_of_its_own(tmp_path):
+def test_a_run_in_another_language_has_a_folder_of_its_own(project, tmp_path):
     def places(*names, **options):
-        return [job.folder.relative_to(tmp_path).as_posix() for job in batch.plan(["1.4"], *names, tmp_path, **options)]
+        return [job.folder.relative_to(tmp_path).as_posix() for job in batch.plan(["1.1"], *names, tmp_path, **options)]
 
-    assert places("quick") == ["quick/04_head_count"]
-    assert places("quick", speak="zh") == ["runs/04_head_count-zh"]
-    assert places("smoke", speak="zh") == ["runs/04_head_count-zh-smoke"]
-    assert places("quick", overrides={"seeds": 9}, speak="zh") == ["runs/04_head_count-zh-seeds-9"]
+    assert places("quick") == [f"quick/{DICE}"]
+    assert places("quick", speak="zh") == [f"runs/{DICE}-zh"]
+    assert places("smoke", speak="zh") == [f"runs/{DICE}-zh-smoke"]
+    assert places("quick", overrides={"seeds": 9}, speak="zh") == [f"runs/{DICE}-zh-seeds-9"]
     with pytest.raises(parameters.Refused, match="--language 'fr': one of en, zh"):
         places("quick", speak="fr")
 
 
-def test_a_named_run_of_one_language_stays_when_another_is_asked_for(tmp_path):
-    (job,) = batch.plan(["1.4"], "quick", tmp_path, name="x")
+def test_a_named_run_of_one_language_stays_when_another_is_asked_for(project, tmp_path):
+    (job,) = batch.plan(["1.1"], "quick", tmp_path, name="x")
     job.folder.mkdir(parents=True)
     runs.write_run(job.folder, {"profile": "quick", "own_parameters": {}, "language": "en"})
-    batch.plan(["1.4"], "quick", tmp_path, name="x")
+    batch.plan(["1.1"], "quick", tmp_path, name="x")
     with pytest.raises(parameters.Refused, match="choose another --name"):
-        batch.plan(["1.4"], "quick", tmp_path, name="x", speak="zh")
+        batch.plan(["1.1"], "quick", tmp_path, name="x", speak="zh")
 
 
 @pytest.mark.slow
@@ -158,7 +167,6 @@ def test_an_executed_notebook_has_translated_cells_and_the_same_code(notebook, t
     assert runs.read_run(job.folder)["language"] == "zh"
     translations.write_text(translations.read_text("utf-8").replace("译文 Last", "最后"), "utf-8")
     assert job.fingerprint != before, "another translation is another run"
-    shutil.rmtree(tmp_path / "results")
 
 
 def squared(seed):
@@ -172,17 +180,6 @@ def test_no_trial_is_keyed_by_its_language(tmp_path, monkeypatch):
         mine = Study("mine", {"profile": "smoke"})
         assert mine.sweep(squared, {"seed": [1, 2]}).value.tolist() == [1, 4]
         assert [each.origin for each in mine.used] == ["run" if name == "en" else "store"] * 2
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_trial_of_a_notebook_says_anything(notebook):
-    sources = [parameters.parsed(source) for kind, _, source in parameters.cells_of(notebook) if kind == "code"]
-    nodes = [node for tree in sources for node in ast.walk(tree)]
-    swept = {node.args[0].id for node in nodes if isinstance(node, ast.Call) and node.args
-             and getattr(node.func, "attr", "") == "sweep" and isinstance(node.args[0], ast.Name)}  # fmt: skip
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and node.name in swept:
-            assert "tr" not in {getattr(inner, "id", "") for inner in ast.walk(node)}, node.name
 
 
 # Figures
@@ -238,11 +235,14 @@ def test_the_first_font_with_chinese_characters_is_chosen(monkeypatch, there, ch
     assert figures.chinese_font.__wrapped__() == chosen
 
 
-def test_chinese_notebooks_are_made_for_jupyterlab_and_what_a_reader_edits_stays(tmp_path):
+def test_chinese_notebooks_are_made_for_jupyterlab_and_what_a_reader_edits_stays(project, tmp_path):
+    notebook = parameters.notebook_of("1.1")
+    translate(notebook)
     assert translated.write("zh", tmp_path) == []
-    path = tmp_path / "04_head_count.ipynb"
-    book, source = nbformat.read(path, 4), nbformat.read(parameters.notebook_of("1.4"), 4)
-    assert book.cells[0].source.startswith("# 1.4 一层")
+    assert [path.name for path in tmp_path.iterdir()] == [notebook.name], "the other is not translated"
+    path = tmp_path / notebook.name
+    book, source = nbformat.read(path, 4), nbformat.read(notebook, 4)
+    assert book.cells[0].source.startswith("译文")
     assert [c.source for c in book.cells if c.cell_type == "code"] == [
         c.source for c in source.cells if c.cell_type == "code"
     ]

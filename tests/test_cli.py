@@ -11,13 +11,14 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import small_project
 from filelock import FileLock
 from rich.console import Console
+from small_project import DICE
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -27,11 +28,10 @@ from lab.commands import terminal, upkeep
 from lab.commands.execution import mended
 from lab.engine import batch, parameters
 from lab.engine.runs import Progress, project_root
-from lab.ledger import summary
 from lab.ledger.claims import VERDICTS, ledger
 
-NAMES = [notebook.stem for notebook in parameters.notebooks()]
-FIRST = NAMES[0]
+pytestmark = pytest.mark.usefixtures("project")
+NAMES = [DICE, "02_coins"]
 
 
 def lab(*arguments):
@@ -39,10 +39,9 @@ def lab(*arguments):
 
 
 @pytest.fixture
-def place():
-    """A folder below results/ that is not there yet, as the command line names it; removed afterwards."""
-    with tempfile.TemporaryDirectory(dir=project_root() / "results", prefix=".test-") as folder:
-        yield (Path(folder) / "new").relative_to(project_root()).as_posix()
+def place(tmp_path):
+    """A folder for results that is not there yet."""
+    return tmp_path / "new"
 
 
 @pytest.fixture
@@ -73,31 +72,31 @@ def tree(folder):
 
 REFUSED = {  # arguments; what the answer names
     "unknown exercise": (["1.99"], ["1.99", *NAMES]),
-    "unknown exercise after a known one": ([FIRST, "nonsuch"], ["nonsuch", *NAMES]),
-    "unknown profile": ([FIRST, "--profile", "huge"], ["huge", "smoke, quick, full"]),
-    "unknown parameter": ([FIRST, "-p", "nonsuch=1"], ["command line", "nonsuch", "profile"]),
-    "misspelt parameter": ([FIRST, "-p", "profil=smoke"], ["did you mean 'profile'?"]),
-    "wrong value": ([FIRST, "-p", "profile=7"], ["command line", "profile", "7"]),
-    "no equals sign": ([FIRST, "-p", "profile"], ["profile", "NAME=VALUE"]),
-    "results as a parameter": ([FIRST, "-p", "results=results/x"], ["--results"]),
-    "no folder for results": ([FIRST, "--results", ""], ["--results", "a folder is wanted"]),
-    "missing file": ([FIRST, "-f", "no/such.yaml"], ["no/such.yaml"]),
-    "folder for a file": ([FIRST, "-f", "experiments"], ["experiments"]),
-    "negative jobs": ([FIRST, "--jobs", "-1"], ["--jobs"]),
-    "unknown device": ([FIRST, "--device", "tpu"], ["tpu", "cpu"]),
-    "unknown option": ([FIRST, "--nonsuch"], ["--nonsuch"]),
+    "unknown exercise after a known one": ([DICE, "nonsuch"], ["nonsuch", *NAMES]),
+    "unknown profile": ([DICE, "--profile", "huge"], ["huge", "smoke, quick, full"]),
+    "unknown parameter": ([DICE, "-p", "nonsuch=1"], ["command line", "nonsuch", "profile"]),
+    "misspelt parameter": ([DICE, "-p", "profil=smoke"], ["did you mean 'profile'?"]),
+    "wrong value": ([DICE, "-p", "profile=7"], ["command line", "profile", "7"]),
+    "no equals sign": ([DICE, "-p", "profile"], ["profile", "NAME=VALUE"]),
+    "results as a parameter": ([DICE, "-p", "results=results/x"], ["--results"]),
+    "no folder for results": ([DICE, "--results", ""], ["--results", "a folder is wanted"]),
+    "missing file": ([DICE, "-f", "no/such.yaml"], ["no/such.yaml"]),
+    "folder for a file": ([DICE, "-f", "tests"], ["tests"]),
+    "negative jobs": ([DICE, "--jobs", "-1"], ["--jobs"]),
+    "unknown device": ([DICE, "--device", "tpu"], ["tpu", "cpu"]),
+    "unknown option": ([DICE, "--nonsuch"], ["--nonsuch"]),
 }
 
 
 @pytest.mark.parametrize("arguments, named", REFUSED.values(), ids=REFUSED)
 def test_what_cannot_run_is_refused_and_nothing_is_written(arguments, named, place):
-    before = tree(project_root() / "experiments"), tree((project_root() / place).parent)
+    before = tree(project_root() / "experiments"), tree(place.parent)
     result = lab("run", "--results", place, *arguments)
     assert result.exit_code == 2, result.output
     for word in named:
         assert word in result.output
     assert "Traceback" not in result.output
-    assert (tree(project_root() / "experiments"), tree((project_root() / place).parent)) == before
+    assert (tree(project_root() / "experiments"), tree(place.parent)) == before
 
 
 def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
@@ -116,18 +115,18 @@ def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
 def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
     for text, named in {"- a\n": "mapping", "nonsuch: 1\n": "nonsuch", "profile: [": "cannot be read"}.items():
         (tmp_path / "mine.yaml").write_text(text)
-        result = lab("run", FIRST, "--results", place, "-f", tmp_path / "mine.yaml")
+        result = lab("run", DICE, "--results", place, "-f", tmp_path / "mine.yaml")
         assert result.exit_code == 2 and named in result.output and "mine.yaml" in result.output.replace("\n", "")
-    assert not (project_root() / place).exists()
+    assert not place.exists()
 
 
 def test_a_second_run_on_the_same_results_is_refused(place, jobs):
-    folder = project_root() / place
+    folder = place
     with batch.only_one(folder):
         before = tree(folder)
-        command = [sys.executable, "-m", "lab.cli", "run", FIRST, "--profile", "smoke", "--results", place]
+        command = [sys.executable, "-m", "lab.cli", "run", DICE, "--profile", "smoke", "--results", str(place)]
         other = subprocess.run(command, capture_output=True, text=True)
-        assert other.returncode == 2 and "another `lab run`" in other.stderr and place in other.stderr
+        assert other.returncode == 2 and "another `lab run`" in other.stderr and str(place) in other.stderr
         assert tree(folder) == before
     with FileLock(folder / ".lock", timeout=0):  # given back
         pass
@@ -140,7 +139,7 @@ def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs)
     assert jobs == ["01_works", "02_fails", "03_works"]
     assert "02_fails: FAILED" in result.output and "something broke" in result.output
     assert "1 of 3 failed (02_fails)" in result.output
-    assert (project_root() / place / "quick" / "claims.csv").exists()
+    assert (place / "quick" / "claims.csv").exists()
     assert lab("run", "--results", place).exit_code == 1, "the folder is free again"
 
 
@@ -153,10 +152,10 @@ def test_runs_that_end_well_have_the_exit_code_0(place, jobs, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_named(place, jobs):
-    (project_root() / place).write_text("a file stands here")
+    place.write_text("a file stands here")
     result = lab("run", "--results", f"{place}/below")
-    assert result.exit_code == 1 and place in result.output and "Traceback" not in result.output
-    assert not jobs and (project_root() / place).read_text() == "a file stands here"
+    assert result.exit_code == 1 and str(place) in result.output and "Traceback" not in result.output
+    assert not jobs and place.read_text() == "a file stands here"
 
 
 def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
@@ -166,7 +165,7 @@ def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
     monkeypatch.setattr("lab.commands.terminal.run_all", interrupted)
     result = lab("run", "--results", place)
     assert result.exit_code == 130 and "the same command goes on" in result.output
-    with FileLock(project_root() / place / ".lock", timeout=0):
+    with FileLock(place / ".lock", timeout=0):
         pass
 
 
@@ -184,34 +183,37 @@ def test_what_is_no_time_is_refused(place, jobs):
         assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
 
 
-def test_claims_are_listed_and_chosen():
+@pytest.fixture(scope="module")
+def dice_ran(project):
+    return small_project.ran(project)
+
+
+def test_claims_are_listed_and_chosen(dice_ran):
     everything, by_id = lab("claims"), ledger()
-    waiting = "pending" in set(summary.collect(project_root() / "results" / "quick").verdict)
-    assert everything.exit_code == waiting and f"{len(by_id)} claims" in everything.output
+    assert everything.exit_code == 1 and f"{len(by_id)} claims" in everything.output, "of coins nothing is judged yet"
     assert all(name in everything.output for name in by_id)
-    some = lab("claims", "--exercise", "1.4")
-    mine = [name for name, c in by_id.items() if c.exercise == "1.4"]
+    some = lab("claims", "--exercise", "1.1")
+    mine = [name for name, c in by_id.items() if c.exercise == "1.1"]
     assert some.exit_code == 0, "all of this exercise is judged"
     assert f"{len(mine)} claims" in some.output
     shown = {word for line in some.output.splitlines() for word in line.split()}
     assert shown & set(by_id) == set(mine)
-    pending = lab("claims", "--exercise", "1.4", "--verdict", "pending")
+    pending = lab("claims", "--exercise", "1.1", "--verdict", "pending")
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
 
 
-def test_a_claim_is_listed_by_its_earlier_id(monkeypatch):
-    renamed = ledger()["heads-reshape"].model_copy(update={"was": ["heads-of-old"]})
-    monkeypatch.setattr("lab.ledger.claims.ledger", lambda path=None: ledger() | {renamed.id: renamed})
-    shown = lab("claims", "heads-of-old")
-    assert shown.exit_code == 0 and "heads-reshape" in shown.output and shown.output.endswith("1 claims: 1 disproved\n")
-    unknown = lab("claims", "heads-reshapd")
-    assert unknown.exit_code == 2 and "heads-reshape" in unknown.output
+def test_a_claim_is_listed_by_its_earlier_id(dice_ran):
+    shown = lab("claims", "dice-of-old")
+    assert shown.exit_code == 0 and "dice-more-sides" in shown.output
+    assert re.search(r"\n1 claims: 1 \w+\n$", shown.output)
+    unknown = lab("claims", "dice-more-side")
+    assert unknown.exit_code == 2 and "dice-more-sides" in unknown.output
 
 
 @pytest.mark.parametrize("arguments, named", [
     (["--verdict", "maybe"], VERDICTS),
     (["--profile", "huge"], parameters.PROFILES),
-    (["--exercise", "1.99"], ["1.1", "1.14"]),
+    (["--exercise", "1.99"], ["1.1", "1.2"]),
 ], ids=str)  # fmt: skip
 def test_a_wrong_choice_of_claims_lists_the_right_ones(arguments, named):
     result = lab("claims", *arguments)
@@ -292,7 +294,7 @@ def shown_by(board, width):
 
 
 def test_the_table_of_all_notebooks_wraps_nowhere_and_keeps_in_sight_what_runs(tmp_path):
-    todo = [batch.Job(path, "quick", {}, tmp_path) for path in parameters.notebooks()]
+    todo = [batch.Job(Path(f"{n:02}_{n * 'long'}.ipynb"), "quick", {}, tmp_path) for n in range(20)]
     board = terminal.Board(Console(file=io.StringIO(), height=12), todo)
     board.say(todo[0], "done in 3 s", "[1/2] done in 3 s")
     assert board.console.file.getvalue() == "[1/2] done in 3 s\n", "a plain line where there is no terminal"
@@ -306,18 +308,25 @@ def test_the_table_of_all_notebooks_wraps_nowhere_and_keeps_in_sight_what_runs(t
         assert all(len(line) <= 40 for line in shown_by(board, 40))
 
 
-def test_at_the_end_it_says_where_what_changed_and_what_to_open(monkeypatch):
-    job = batch.Job(parameters.notebook_of("1.4"), "quick", {}, project_root() / "results")
-    monkeypatch.setattr(terminal, "changed", lambda folder: ["heads-32-hurt: inconclusive → refuted"])
+def test_at_the_end_it_says_where_what_changed_and_what_to_open(project, monkeypatch):
+    job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
+    monkeypatch.setattr(terminal, "changed", lambda folder: ["dice-count: proved → disproved"])
     first, *others = terminal.at_the_end([job])
-    assert first == "Results: results/quick" and others[-1] == "To look at it: lab show 04_head_count"
-    assert "  heads-32-hurt: inconclusive → refuted" in others
+    assert first == "Results: results/quick" and others[-1] == f"To look at it: lab show {DICE}"
+    assert "  dice-count: proved → disproved" in others
     assert list(terminal.at_the_end([])) == []
 
 
-def test_what_changed_is_told_by_verdict():
-    folder = project_root() / "results" / "quick" / "04_head_count"
-    assert all(re.fullmatch(r"[\w-]+: [\w ]+ → [\w ]+", line) for line in terminal.changed(folder))
+def test_what_changed_is_told_by_verdict(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
+    before, now = "id,verdict\na,supported\nb,proved\n", "id,verdict\na,refuted\nb,proved\nc,supported\n"
+    (tmp_path / "verdicts.csv").write_text(before)
+    assert terminal.changed(tmp_path) == [], "no repository"
+    me = ["-c", "user.name=me", "-c", "user.email=me@here"]
+    for arguments in (["init", "-q"], ["add", "."], [*me, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", tmp_path, *arguments], check=True)
+    (tmp_path / "verdicts.csv").write_text(now)
+    assert terminal.changed(tmp_path) == ["a: supported → refuted"]
     assert terminal.changed(Path("/nonsuch")) == []
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tomllib
 
 import nbformat
@@ -14,10 +15,14 @@ import papermill
 import pytest
 import warm_kernel
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from pieces import names_that_are_lacking
 
 from lab import language
+from lab.commands import student
 from lab.commands.arguments import under_test
 from lab.engine import batch, kernel, parameters, runs
 from lab.engine.runs import project_root
@@ -133,6 +138,79 @@ def test_profiles_name_parameters_of_the_notebook_only_and_differ(notebook):
     assert len(set(read)) == 3
     quick = parameters.of_profile(notebook, "quick")
     assert quick == parameters.read_declared(notebook), "opened by hand a notebook runs at quick sizes"
+
+
+# Parameters
+
+FILES = sorted((project_root() / "experiments").glob("*/*.yaml"))
+FILES = [path for path in FILES if path.parent.name in parameters.PROFILES]
+strange = st.one_of(
+    st.integers(-3, 70), st.integers(10**9, 10**40), st.floats(), st.none(), st.booleans(), st.text(max_size=8),
+    st.sampled_from(["1e-3", "nan", "quick", "../x", "\0"]), st.lists(st.integers(-1, 64), max_size=4),
+    st.lists(st.one_of(st.none(), st.floats(), st.text(max_size=3)), max_size=3),
+)  # fmt: skip
+
+
+@pytest.fixture
+def eight_gib(monkeypatch):
+    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
+
+
+@each_notebook
+def test_every_notebook_declares_what_it_holds(notebook):
+    declared = parameters.read_declared(notebook)
+    assert list(declared)[:2] == ["profile", "results"]
+    assert declared["profile"] == "quick" and declared["results"] == ""
+    assert parameters.validate(notebook, {}, "defaults") == declared, "the defaults are valid, and read as they are"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_parameter_file_is_valid_and_of_its_profile(path):
+    (notebook,) = (each for each in NOTEBOOKS if each.stem == path.stem)
+    checked = parameters.of_profile(notebook, path.parent.name)
+    assert checked["profile"] == path.parent.name == parameters.read_file(path)["profile"]
+    assert "results" not in parameters.read_file(path), "one place for results: --results"
+
+
+@each_notebook
+def test_no_size_can_ask_for_all_memory(notebook, eight_gib):
+    """A thousand million of anything but steps, which take time and not memory, is refused by its name."""
+    for name, default in parameters.read_declared(notebook).items():
+        listed = isinstance(default, list)
+        if isinstance(default[0] if listed else default, int) and not name.endswith("steps"):
+            with pytest.raises(parameters.Refused, match=rf"^file: .*\b{name}\b.*1000000000") as error:
+                parameters.validate(notebook, {name: [10**9] if listed else 10**9}, "file")
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@each_notebook
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_value_breaks_the_check_of_a_notebook(notebook, data, eight_gib):
+    name = data.draw(st.sampled_from(sorted(parameters.read_declared(notebook))))
+    try:
+        parameters.validate(notebook, {name: data.draw(strange)}, "file")
+    except parameters.Refused as refusal:
+        assert str(refusal).startswith("file: ")
+
+
+def test_most_notebooks_are_checked_without_torch():
+    code = """
+        import sys
+        from lab.engine import parameters
+        for notebook in parameters.notebooks():
+            seam = any("lab.models" in cell for _, tags, cell in parameters.cells_of(notebook) if "checks" in tags)
+            None if seam else parameters.of_profile(notebook, "full")
+        sys.exit("torch" in sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=project_root())
+
+
+@each_notebook
+def test_a_students_notebook_lacks_no_name_that_went_with_an_answer(notebook):
+    if student.answered(notebook):
+        assert names_that_are_lacking(nbformat.reads(student.without_answers(notebook, "en"), 4)) == {}
 
 
 # Runs

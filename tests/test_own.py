@@ -16,6 +16,7 @@ import torch
 import yaml
 from jinja2 import Environment, FileSystemLoader
 from rich.cells import cell_len
+from small_project import DICE, ran
 from typer.testing import CliRunner
 
 import lab
@@ -26,7 +27,7 @@ from lab.ledger.claims import own_ledger
 from lab.measure.attention import attention_probe, entropy
 from lab.study import found_beside
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.project_root())}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.CHECKOUT)}
 TINY = {"seeds": 2, "steps": 4, "d_model": 8}
 
 
@@ -61,7 +62,7 @@ def test_a_new_notebook_runs_by_bare_papermill_and_by_lab_run_from_any_folder(tm
     elsewhere.mkdir()
     command("new", folder / "mine")
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setenv("PYTHONPATH", str(runs.project_root()))
+    monkeypatch.setenv("PYTHONPATH", str(runs.CHECKOUT))
     papermill.execute_notebook(folder / "mine.ipynb", elsewhere / "out.ipynb", TINY, kernel_name="python3",
                                progress_bar=False)  # fmt: skip
     done = folder / "lab-results" / "mine"
@@ -142,7 +143,7 @@ def test_variants_of_an_installed_package_are_found_by_its_entry_point(tmp_path)
         "warnings.simplefilter('error')\n"
         "print(sorted(entry_points.load()))"
     )
-    path = os.pathsep.join([str(tmp_path), str(runs.project_root())])
+    path = os.pathsep.join([str(tmp_path), str(runs.CHECKOUT)])
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, cwd=tmp_path,
                           capture_output=True, text=True)  # fmt: skip
     assert done.stdout.strip() == "['fading']", done.stderr
@@ -220,36 +221,30 @@ def test_the_fused_path_of_torch_is_seen_as_the_page_says():
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_list_shows_question_minutes_and_state_in_aligned_columns(language):
+def test_list_shows_question_minutes_and_state_in_aligned_columns(project, language):
+    ran(project)
     result = command("list", "--language", language)
     assert result.exit_code == 0
     head, *lines = result.output.splitlines()
     assert len(lines) == len(parameters.notebooks())
     for line, notebook in zip(lines, parameters.notebooks(), strict=True):
         assert line.startswith(f"{parameters.exercise_of(notebook)} ") and cell_len(line) <= 80
-    assert bool(re.search("[\u4e00-\u9fff]", lines[3])) == (language == "zh")
-    starts = {cell_len(line) - cell_len(re.split(r"  ", line.rstrip())[-1]) for line in lines}
+    assert bool(re.search("[\u4e00-\u9fff]", lines[0])) == (language == "zh")
+    starts = {cell_len(line) - cell_len(re.split(r" {2,}", line.rstrip())[-1]) for line in lines}
     assert len(starts) == 1, "the last column begins at one place"
     assert command("list", "--language", "fr").exit_code == 2
 
 
-def test_show_opens_the_figures_or_the_lesson_and_prints_where_they_are(monkeypatch, tmp_path):
-    opened = []
+def test_show_opens_the_figures_or_the_lesson_and_prints_where_they_are(project, monkeypatch):
+    opened, shown = [], project / "results" / ".shown"
     monkeypatch.setattr(webbrowser, "open", lambda uri: opened.append(uri) or len(opened) == 1)
-    monkeypatch.setattr("lab.commands.browse.written", lambda folder, name, text: written(tmp_path, folder, name, text))
-    shown = command("show", "1.4", "--figures")
-    assert shown.exit_code == 0 and opened == [(tmp_path / "04_head_count-figures.html").as_uri()]
-    text = (tmp_path / "04_head_count-figures.html").read_text("utf-8")
-    assert text.count("<figure>") == len(
-        list((runs.project_root() / "results/quick/04_head_count/figures").glob("*.png"))
-    )
-    lesson = command("show", "06")
-    assert str(tmp_path / "06_sinusoidal_rotation-lesson.html") in lesson.output.replace("\n", "")
+    folder = ran(project)
+    assert command("show", "1.1", "--figures").exit_code == 0
+    assert opened == [(shown / f"{DICE}-figures.html").as_uri()]
+    text = (shown / f"{DICE}-figures.html").read_text("utf-8")
+    assert text.count("<figure>") == len(list(folder.glob("figures/*.png"))) == 1
+    lesson = command("show", "01")
+    assert str(shown / f"{DICE}-lesson.html") in lesson.output.replace("\n", "")
     assert "no browser opened" in lesson.output
-    assert "Why do sine codes" in (tmp_path / "06_sinusoidal_rotation-lesson.html").read_text("utf-8")
-    assert command("show", "1.99").exit_code == 2 and command("show", "1.4", "--profile", "none").exit_code == 2
-
-
-def written(place, folder, name, text):
-    runs.write_text(place / f"{folder.name}-{name}.html", text)
-    return place / f"{folder.name}-{name}.html"
+    assert "What do dice show?" in (shown / f"{DICE}-lesson.html").read_text("utf-8")
+    assert command("show", "1.99").exit_code == 2 and command("show", "1.1", "--profile", "none").exit_code == 2

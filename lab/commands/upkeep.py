@@ -72,7 +72,7 @@ def unlike():
     from importlib import metadata
     from importlib.util import find_spec
 
-    from lab.engine.runs import project_root
+    from lab.engine.runs import CHECKOUT
 
     extras = {"transformers": "pretrained", "tokenizers": "pieces", "sphinx": "book"}
     for module, extra in extras.items():
@@ -80,7 +80,7 @@ def unlike():
             yield tr(
                 "{module} is not here; where it is wanted: pip install -e '.[{extra}]'", module=module, extra=extra
             )
-    pins = project_root() / "constraints.txt"
+    pins = CHECKOUT / "constraints.txt"
     lines = pins.read_text("utf-8").splitlines() if pins.exists() else []
     for name, wanted in (line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line)):
         if name in ("torch", "numpy", "networkx", "sympy"):

@@ -24,14 +24,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lab.language import tr
 
+CHECKOUT = Path(__file__).resolve().parents[2]  # where the package lies, with what it was tested with
+
 
 def project_root():
     """The folder of notebooks/, experiments/ and results/: the checkout that this package lives in.
 
     Where the package is installed alone, it is the working folder: there are no lessons, and results go there.
+    LAB_PROJECT in the environment, which kernels and workers inherit, names another.
     """
-    checkout = Path(__file__).resolve().parents[2]
-    return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
+    checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
+    return Path(os.environ.get("LAB_PROJECT") or checkout)
 
 
 def shown(path):

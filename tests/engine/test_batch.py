@@ -20,58 +20,82 @@ import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
+from gate import allow, wait_for
+from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
 from lab.cli import app, under_test
-from lab.engine import batch, parameters, runs, workers
+from lab.engine import batch, runs, workers
+from lab.engine.runs import CHECKOUT
 from lab.ledger import summary
 
-pytestmark = pytest.mark.slow
-FOLDER = "results/.test-batch"
-COMMAND = [sys.executable, "-m", "lab.cli", "run", "1.6", "--profile", "smoke", "--jobs", "1", "--results", FOLDER]
+pytestmark = pytest.mark.usefixtures("project")
+RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]
+COMMAND = [sys.executable, "-m", "lab.cli", *RUN]
+slow = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", autouse=True)
-def clean_folder():
-    shutil.rmtree(runs.project_root() / FOLDER, ignore_errors=True)
-    yield
-    shutil.rmtree(runs.project_root() / FOLDER, ignore_errors=True)
+def here(*options):
+    """The command in this process."""
+    return CliRunner().invoke(app, [*RUN, *options])
+
+
+def start(*options, **more):
+    """The command in a process of its own."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*COMMAND, *options], cwd=CHECKOUT, **streams | more)
 
 
 @pytest.fixture(scope="module")
-def job():
-    return batch.plan(["1.6"], "smoke", runs.project_root() / FOLDER, under_test=under_test)[0]
+def job(project):
+    return batch.plan(["1.1"], "smoke", project / "results", under_test=under_test)[0]
 
 
-def start():
-    return subprocess.Popen(
-        COMMAND, cwd=runs.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+@pytest.fixture(scope="module")
+def undisturbed(job):
+    """The tables of a run that nothing happened to."""
+    result = here()
+    assert result.exit_code == 0, result.output
+    assert job.to_do() is None
+    return tables(job)
+
+
+@pytest.fixture
+def forgotten(undisturbed, project):
+    """The folder of the trials, which have to run once more."""
+    store = project / "results" / ".trials" / "thrown"
+    shutil.rmtree(store, ignore_errors=True)
+    yield store
+    allow(project / "gate", None)
 
 
 def tables(job):
     return {p.name: pd.read_csv(p) for p in sorted((job.folder / "tables").glob("*.csv"))}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(job):
-    process = start()
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
-    assert job.to_do() is None
-    return tables(job)
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_second_run_does_nothing(undisturbed, job):
-    before = (job.folder / "run.json").read_bytes()
-    process = start()
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and "done already" in out
-    assert (job.folder / "run.json").read_bytes() == before
+def stored(store):
+    return files_of(store) if store.exists() else {}
+
+
+def same_tables(job, undisturbed):
+    assert job.to_do() is None and set(tables(job)) == set(undisturbed)
+    for name, table in tables(job).items():
+        pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
+
+
+def test_a_second_run_does_nothing(undisturbed, job):
+    before = files_of(job.folder)
+    result = here()
+    assert result.exit_code == 0 and "done already" in result.output
+    assert files_of(job.folder) == before
 
 
 def test_truncated_files_are_named(undisturbed, job):
-    for name in ("tables/unique.csv", "verdicts.csv", "run.json"):
+    for name in ("tables/throws.csv", "verdicts.csv", "run.json"):
         sound = (job.folder / name).read_bytes()
         (job.folder / name).write_bytes(sound[:-40])
         assert name in job.to_do()
@@ -81,7 +105,7 @@ def test_truncated_files_are_named(undisturbed, job):
 def test_a_flipped_bit_anywhere_is_noticed(undisturbed, job):
     """In run.json, in the verdicts and in a table: it is named as the reason to run again, and no reader stumbles."""
     chance = random.Random(0)
-    for name in ("run.json", "verdicts.csv", "tables/unique.csv"):
+    for name in ("run.json", "verdicts.csv", "tables/throws.csv"):
         sound = (job.folder / name).read_bytes()
         for bit in chance.sample(range(8 * len(sound)), 60):
             harmed = bytearray(sound)
@@ -102,40 +126,29 @@ def test_a_flipped_bit_anywhere_is_noticed(undisturbed, job):
 
 def kernel_of(process):
     """The kernel that a runner has started, as soon as it is there."""
-    deadline = time.time() + 60
-    while time.time() < deadline:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            if "ipykernel" in " ".join(child.cmdline()):
-                return child
-        time.sleep(0.1)
-    raise TimeoutError("no kernel was started")
 
+    def found():
+        family = psutil.Process(process.pid).children(recursive=True)
+        return next((child for child in family if "ipykernel" in " ".join(child.cmdline())), None)
 
-def finished_as(undisturbed, job):
-    """The next run finishes, and its tables are those of the undisturbed one."""
-    process = start()
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
-    assert job.to_do() is None and set(tables(job)) == set(undisturbed)
-    for name, table in tables(job).items():
-        pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
+    return wait_for(found)
 
 
 # Runs of one's own parameters and notebooks
 
 
+@slow
 def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undisturbed, job):
-    before = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
-    command = [*COMMAND, "-p", "offsets=100", "--name", "near"]
-    done = subprocess.run(command, cwd=runs.project_root(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and f"{FOLDER}/runs/06_sinusoidal_rotation-near" in done.stderr, done.stderr
-    mine = batch.plan(["1.6"], "smoke", job.results, {"offsets": 100}, name="near", under_test=under_test)[0]
-    assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"offsets": 100}
+    before = files_of(job.folder)
+    result = here("-p", "seeds=3", "--name", "near")
+    assert result.exit_code == 0 and f"results/runs/{DICE}-near" in result.output, result.output
+    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, name="near", under_test=under_test)[0]
+    assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     verdicts = pd.read_csv(mine.folder / "verdicts.csv")
-    assert text.count("| holds for | own parameters: offsets 100 |") == (verdicts.verdict == "not judged").sum() > 0
-    assert f"Results: `{FOLDER}/runs/06_sinusoidal_rotation-near`" in text and ".running" not in text
-    assert {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()} == before
+    assert text.count("| holds for | own parameters: seeds 3 |") == (verdicts.verdict == "not judged").sum() > 0
+    assert f"Results: `results/runs/{DICE}-near`" in text and ".running" not in text
+    assert files_of(job.folder) == before
 
 
 CELLS = {
@@ -152,6 +165,7 @@ CELLS = {
 }
 
 
+@slow
 def test_notebooks_of_ones_own_run_in_their_folder(tmp_path):
     (tmp_path / "beside.py").write_text("def twice(x):\n    return 2 * x\n")
     for name, cells in CELLS.items():
@@ -180,44 +194,76 @@ def test_notebooks_of_ones_own_run_in_their_folder(tmp_path):
 # Kills
 
 
-def test_killed_runners_and_kernels_leave_nothing_and_the_next_run_finishes(undisturbed, job):
-    chance = random.Random(0)
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials")
-    before = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
-    for blow in range(6):
-        process = start()
+def blow_among_the_trials(forgotten, project, which, *options):
+    """A run of which three trials are finished when the runner or its kernel is killed; what those left."""
+    allow(project / "gate", 3)
+    process = start(*options)
+    kernel = kernel_of(process)
+    wait_for(lambda: len(stored(forgotten)) == 3)
+    (process if which == "runner" else kernel).kill()
+    out, _ = process.communicate(timeout=60)
+    if which == "kernel":
+        assert process.returncode == 1 and "kernel died" in out and "Traceback" not in out, out
+    psutil.wait_procs([kernel], timeout=20)
+    assert not kernel.is_running(), "the kernel ends with its runner"
+    return stored(forgotten)
+
+
+@pytest.mark.parametrize("which", ["kernel", pytest.param("runner", marks=slow)])
+def test_a_killed_run_leaves_earlier_results_and_the_next_one_finishes(which, undisturbed, forgotten, job, project):
+    before = files_of(job.folder)
+    kept = blow_among_the_trials(forgotten, project, which)
+    assert len(kept) == 3 < THROWS and files_of(job.folder) == before
+    allow(project / "gate", None)
+    result = here("--again")
+    assert result.exit_code == 0, result.output
+    assert len(now := stored(forgotten)) == THROWS and {path: now[path] for path in kept} == kept
+    same_tables(job, undisturbed)
+
+
+@slow
+def test_runners_and_kernels_killed_at_any_moment(undisturbed, forgotten, job, project):
+    """From the start of the kernel on; one trial at most runs until a blow has fallen, so that some are left."""
+    chance, before = random.Random(0), files_of(job.folder)
+    for blow in range(4):
+        allow(project / "gate", 1)
+        process = start("--again")
         kernel = kernel_of(process)
         time.sleep(chance.uniform(0, 4))
         (process if blow % 2 else kernel).kill()
         out, _ = process.communicate(timeout=60)
-        if not blow % 2:
-            assert process.returncode == 1 and "kernel died" in out and "Traceback" not in out, out
+        assert "Traceback" not in out, out
         psutil.wait_procs([kernel], timeout=20)
-        assert not kernel.is_running(), "the kernel ends with its runner"
-        assert {path: path.read_bytes() for path in before} == before, "earlier results stay"
-    finished_as(undisturbed, job)
+        assert not kernel.is_running() and files_of(job.folder) == before, "earlier results stay"
+    assert len(stored(forgotten)) <= 4
+    allow(project / "gate", None)
+    assert here("--again").exit_code == 0
+    same_tables(job, undisturbed)
 
 
-def test_ctrl_c_in_a_terminal_ends_without_a_traceback(undisturbed, job):
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table", ignore_errors=True)
-    process, terminal = in_a_terminal([*COMMAND[:-4], "--jobs", "2", "--results", FOLDER, "--again"])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=slow)])
+def test_ctrl_c_in_a_terminal_ends_without_a_traceback(jobs, undisturbed, forgotten, job, project):
+    before = files_of(job.folder)
+    allow(project / "gate", 1)
+    process, terminal = in_a_terminal([*COMMAND[:-1], str(jobs), "--again"])
     kernel = kernel_of(process)
-    wait_for(lambda: len(kernel.children(recursive=True)) >= 2)  # its workers
+    wait_for(lambda: len(stored(forgotten)) == 1)
     started = kernel.children(recursive=True)
+    assert len(started) >= 2 * (jobs - 1), "its workers"
     os.write(terminal, b"\x03")
     out = "".join(read_all(terminal))
     assert process.wait(30) == 130 and "the same command goes on from here" in out, out
     assert "Traceback" not in out and "Error" not in out and "Warning" not in out, out
     psutil.wait_procs([kernel, *started], timeout=20)
     assert not any(each.is_running() for each in [kernel, *started])
-    assert job.to_do() is None, "earlier results stay"
+    assert files_of(job.folder) == before, "earlier results stay"
 
 
 def in_a_terminal(command):
     """A process whose terminal is the other end of the descriptor that comes with it."""
     pid, terminal = pty.fork()
     if not pid:
-        os.chdir(runs.project_root())
+        os.chdir(CHECKOUT)
         os.execv(command[0], command)
     return psutil.Process(pid), terminal
 
@@ -229,25 +275,18 @@ def read_all(terminal):
             yield data.decode(errors="replace")
 
 
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def test_ctrl_c_twice_ends_at_once_and_the_next_run_finishes(undisturbed, job):
-    process = subprocess.Popen(
-        [*COMMAND, "--again"], cwd=runs.project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+@slow
+def test_ctrl_c_twice_ends_at_once(undisturbed, forgotten, job, project):
+    allow(project / "gate", 1)
+    process = start("--again", start_new_session=True)
     kernel = kernel_of(process)
+    wait_for(lambda: len(stored(forgotten)) == 1)
     for _ in range(2):
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), "a shell calls both 130"
-    assert str(runs.project_root() / "lab") not in out, "no traceback of ours"
+    assert str(CHECKOUT / "lab") not in out, "no traceback of ours"
     psutil.wait_procs([kernel], timeout=20)
     assert not kernel.is_running() and job.to_do() is None, "earlier results stay"
 
@@ -260,35 +299,37 @@ NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-u
 def within(mount):
     """A command for a shell that mounts, then runs the lab anew; None where this system mounts nothing."""
     try:
-        subprocess.run([*NAMESPACE, "sh", "-ec", mount], cwd=runs.project_root(), check=True, capture_output=True)
+        subprocess.run([*NAMESPACE, "sh", "-ec", mount], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no mount for a test: {getattr(error, 'stderr', error)}")
     command = [*NAMESPACE, "sh", "-ec", f'{mount}\nexec "$@"', "lab", *COMMAND, "--again"]
-    return subprocess.run(command, cwd=runs.project_root(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("part, size", [(".trials", "4k"), (".running", "16k"), (".running", "200k")])
-def test_a_full_disk_is_named_and_earlier_results_stay(part, size, undisturbed, job):
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table", ignore_errors=True)
-    place = f"{FOLDER}/{part}"
+@slow
+@pytest.mark.parametrize("part, size", [(".trials", "4k"), (".running", "16k"), (".running", "64k")])
+def test_a_full_disk_is_named_and_earlier_results_stay(part, size, undisturbed, forgotten, job):
+    before, place = files_of(job.folder), f"'{job.results / part}'"
     done = within(f"mkdir -p {place}; mount -t tmpfs -o size={size} none {place}")
     assert done.returncode == 1 and "No space left on device" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "FAILED" in done.stderr
-    assert {path: pd.read_csv(job.folder / "tables" / path).shape for path in undisturbed} == {
-        path: table.shape for path, table in undisturbed.items()
-    }
-    assert job.to_do() is None
+    assert files_of(job.folder) == before and job.to_do() is None
 
 
+@slow
 def test_read_only_results_are_named_and_stay(undisturbed, job):
-    done = within(f"mount --bind {FOLDER} {FOLDER}; mount -o remount,ro,bind {FOLDER}")
-    assert done.returncode == 1 and FOLDER in done.stderr and "Read-only" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr and job.to_do() is None
+    before, place = files_of(job.folder), f"'{job.results}'"
+    done = within(f"mount --bind {place} {place}; mount -o remount,ro,bind {place}")
+    assert done.returncode == 1 and str(job.results) in done.stderr and "Read-only" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and files_of(job.folder) == before
+
+
+# Clusters
 
 
 @pytest.fixture
 def cluster():
-    """The address of a Dask scheduler on this machine, and its three workers."""
+    """The address of a Dask scheduler on this machine, and it with its two workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -296,46 +337,41 @@ def cluster():
     scheduler = [*dask, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
     worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny"]
     processes = [
-        subprocess.Popen(command, cwd=runs.project_root(), stderr=subprocess.DEVNULL)
-        for command in (scheduler, worker, worker, worker)
+        subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.DEVNULL) for command in (scheduler, worker, worker)
     ]
     yield address, processes
     for process in processes[::-1]:
-        process.terminate()
+        process.kill()
         process.wait(30)
 
 
-def test_a_cluster_that_loses_a_worker_and_then_its_scheduler(undisturbed, job, cluster):
+@slow
+def test_a_cluster_that_loses_a_worker_and_then_its_scheduler(undisturbed, forgotten, job, cluster, project):
     address, processes = cluster
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials")
     with Client(address, timeout=60) as client:
-        client.wait_for_workers(3, timeout=60)
-    command = [*COMMAND, "--again", "--cluster", address]
-    process = subprocess.Popen(command, cwd=runs.project_root(), stderr=subprocess.PIPE, text=True)
-    kernel_of(process)
-    time.sleep(random.Random(1).uniform(0, 4))
+        client.wait_for_workers(2, timeout=60)
+    allow(project / "gate", 3)
+    process = start("--again", "--cluster", address)
+    wait_for(lambda: len(stored(forgotten)) == 3)
     processes[1].kill()
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert f"{address}: 3 workers, 3 trials at once" in err
-    for name, table in tables(job).items():
-        pd.testing.assert_frame_equal(table, undisturbed[name], check_exact=True)
+    allow(project / "gate", None)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert f"{address}: 2 workers, 2 trials at once" in out
+    same_tables(job, undisturbed)
 
-    shutil.rmtree(runs.project_root() / FOLDER / ".trials" / "taught_table")
-    process = subprocess.Popen(command, cwd=runs.project_root(), stderr=subprocess.PIPE, text=True)
-    kernel_of(process)
-    processes[0].kill()  # the scheduler, before the notebook asks for it
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 1 and "ConnectionError: no Dask scheduler answers" in err, err
-    assert "Traceback" not in err and job.to_do() is None, "earlier results stay"
+    before = files_of(job.folder)
+    shutil.rmtree(forgotten)
+    allow(project / "gate", 3)
+    process = start("--again", "--cluster", address)
+    wait_for(lambda: len(stored(forgotten)) == 3)
+    processes[0].kill()
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "ConnectionError: the cluster went away" in out, out
+    assert "Traceback" not in out and files_of(job.folder) == before, "earlier results stay"
 
 
-def test_a_cluster_that_is_not_there_is_refused_before_anything_starts(job, monkeypatch):
+def test_a_cluster_that_is_not_there_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
-    result = CliRunner().invoke(app, [*COMMAND[3:], "--cluster", "tcp://127.0.0.1:9"])
+    result = here("--cluster", "tcp://127.0.0.1:9")
     assert result.exit_code == 2 and "tcp://127.0.0.1:9" in result.output and "dask scheduler" in result.output
-
-
-def test_jobs_are_refused_before_anything_starts(job):
-    with pytest.raises(parameters.Refused, match="d_model"):
-        batch.plan(["1.6"], "smoke", job.results, {"d_model": -1})

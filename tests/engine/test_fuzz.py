@@ -1,34 +1,31 @@
 """Anything at all as a command line or a parameter file: exit 2 in words or a plan, no traceback, no kernel."""
 
 import json
-import tempfile
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
+from small_project import DECLARED, DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
 from lab.engine import parameters, workers
-from lab.engine.runs import project_root
+from lab.engine.runs import CHECKOUT
 
-pytestmark = pytest.mark.slow
-NOTEBOOKS = {notebook.stem: parameters.read_declared(notebook) for notebook in parameters.notebooks()}
-NAMES = sorted({name for declared in NOTEBOOKS.values() for name in declared})
+pytestmark = pytest.mark.usefixtures("project")
+NAMES = sorted(DECLARED)
 many = settings(
-    max_examples=220,
+    max_examples=60,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 @pytest.fixture(scope="module")
-def place():
-    with tempfile.TemporaryDirectory(dir=project_root() / "results", prefix=".test-fuzz-") as folder:
-        yield Path(folder).relative_to(project_root()).as_posix()
+def place(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("fuzz"))
 
 
 @pytest.fixture(autouse=True)
@@ -75,10 +72,9 @@ odd = st.one_of(
 
 
 @many
-@given(stem=st.sampled_from(sorted(NOTEBOOKS)), data=st.data(), value=odd)
-def test_a_value_on_the_command_line_is_taken_or_refused_by_name(stem, data, value, plans, place):
-    name = data.draw(st.sampled_from(sorted(NOTEBOOKS[stem])))
-    said = answer(plans, stem, "--profile", "smoke", "--results", place, "-p", f"{name}={value}")
+@given(name=st.sampled_from(NAMES), value=odd)
+def test_a_value_on_the_command_line_is_taken_or_refused_by_name(name, value, plans, place):
+    said = answer(plans, DICE, "--profile", "smoke", "--results", place, "-p", f"{name}={value}")
     if said:
         assert name in said and said.count("\n") == 1, "one line names the field"
         if name != "results":
@@ -112,28 +108,27 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 
 
 @many
-@given(stem=st.sampled_from(sorted(NOTEBOOKS)), text=st.one_of(mappings, st.text(max_size=60)))
-@example(stem="06_sinusoidal_rotation", text="seeds: 2\nseeds: 3\n")
-@example(stem="06_sinusoidal_rotation", text=LAUGHS + "seeds: *i\n")
-@example(stem="06_sinusoidal_rotation", text="seeds: &a [*a]\n")
-@example(stem="06_sinusoidal_rotation", text="? [1, 2]\n: 3\n")
-@example(stem="06_sinusoidal_rotation", text="results: ../elsewhere\n")
-def test_a_file_of_anything_is_taken_or_refused_by_its_name(stem, text, plans, place):
-    file = project_root() / place / "mine.yaml"
+@given(text=st.one_of(mappings, st.text(max_size=60)))
+@example(text="seeds: 2\nseeds: 3\n")
+@example(text=LAUGHS + "seeds: *i\n")
+@example(text="seeds: &a [*a]\n")
+@example(text="? [1, 2]\n: 3\n")
+@example(text="results: ../elsewhere\n")
+def test_a_file_of_anything_is_taken_or_refused_by_its_name(text, plans, place, tmp_path):
+    file = tmp_path / "mine.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = answer(plans, stem, "--profile", "smoke", "--results", place, "-f", str(file))
+    said = answer(plans, DICE, "--profile", "smoke", "--results", place, "-f", str(file))
     if said:
         assert "mine.yaml" in said or "--results" in said
     elif readable(text):
-        assert not {key for key in parameters.read_yaml(text) or {} if key not in NOTEBOOKS[stem]}
+        assert not {key for key in parameters.read_yaml(text) or {} if key not in DECLARED}
 
 
 # Whole command lines
 
+WHOLE = "the whole path"
 exercises = st.one_of(
-    st.sampled_from(
-        ["1.4", "06", "1.99", "../06", "06_sinusoidal_rotation.ipynb", "", str(parameters.notebook_of("1.6"))]
-    ),
+    st.sampled_from(["1.1", "02", "1.99", "../01", f"{DICE}.ipynb", "", WHOLE]),
     st.text(max_size=6),
 )
 options = st.one_of(
@@ -150,15 +145,16 @@ options = st.one_of(
 @many
 @given(names=st.lists(exercises, max_size=2), chosen=st.lists(options, max_size=4))
 def test_a_command_line_of_anything_is_planned_or_refused(names, chosen, plans, place):
+    names = [str(parameters.notebook_of(DICE)) if name == WHOLE else name for name in names]
     rest = [word for option in chosen for word in option]
-    before = {path.name for path in project_root().iterdir()} | {
-        path.name for path in (project_root() / "lab").iterdir()
-    }
+    before = there()
     answer(plans, "--results", place, *names, *rest)
-    after = {path.name for path in project_root().iterdir()} | {
-        path.name for path in (project_root() / "lab").iterdir()
-    }
-    assert after == before
+    assert there() == before
+
+
+def there():
+    places = (CHECKOUT, CHECKOUT / "lab", parameters.project_root())
+    return {path for place in places for path in place.iterdir() if path.name != "__pycache__"}
 
 
 ADDRESSES = "x : tcp:// http://x tcp://127.0.0.1 tcp://127.0.0.1:x tcp://[::1 tcp://127.0.0.1:99999 tls://127.0.0.1:9"
@@ -166,19 +162,5 @@ ADDRESSES = "x : tcp:// http://x tcp://127.0.0.1 tcp://127.0.0.1:x tcp://[::1 tc
 
 @pytest.mark.parametrize("address", [*ADDRESSES.split(), "x" * 300])
 def test_an_address_that_is_no_cluster_is_refused_by_name(address, plans, place):
-    said = answer(plans, "1.6", "--profile", "smoke", "--results", place, "--cluster", address)
+    said = answer(plans, DICE, "--profile", "smoke", "--results", place, "--cluster", address)
     assert address in said
-
-
-# Memory
-
-
-@pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_no_size_can_ask_for_all_memory(stem, plans, place):
-    """A thousand million of anything but steps, which take time and not memory, is refused by its name."""
-    for name, default in NOTEBOOKS[stem].items():
-        listed = isinstance(default, list)
-        if isinstance(default[0] if listed else default, int) and not name.endswith("steps"):
-            huge = "[1000000000]" if listed else "1000000000"
-            said = answer(plans, stem, "--results", place, "-p", f"{name}={huge}")
-            assert name in said and "1000000000" in said, f"{name} has no limit and no rule"

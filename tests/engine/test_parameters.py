@@ -6,17 +6,15 @@ import math
 import re
 
 import pytest
+import small_project
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pieces import notebook_with
 
 from lab.engine import parameters
-from lab.engine.parameters import PROFILES, Refused, notebooks, of_profile, read_declared, read_file, validate
-from lab.engine.runs import project_root
+from lab.engine.parameters import Refused, notebooks, of_profile, read_file, validate
 
-NOTEBOOKS = {notebook.stem: notebook for notebook in notebooks()}
-FILES = sorted((project_root() / "experiments").glob("*/*.yaml"))
 CELL = """
 profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full
 results: str = ""  # folder for the results
@@ -43,7 +41,6 @@ DECLARED = {
     "profile": "quick", "results": "", "corpus": "", "seeds": 5, "d_model": 64, "context": 64, "batch": 16,
     "steps": 100, "learning_rate": 2e-3, "heads": [1, 2, 4], "lengths": [64, 128],
 }  # fmt: skip
-each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 
 
 @pytest.fixture(scope="module")
@@ -56,32 +53,23 @@ def eight_gib(monkeypatch):
     monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
 
 
-# What is in the project
+# Profiles
 
 
-@each_notebook
-def test_every_notebook_declares_what_it_holds(notebook):
-    declared = read_declared(notebook)
-    assert list(declared)[:2] == ["profile", "results"]
-    assert declared["profile"] == "quick" and declared["results"] == ""
-    assert validate(notebook, {}, "defaults") == declared, "the defaults are valid, and are what they are read as"
-    for profile in PROFILES:
-        assert set(of_profile(notebook, profile)) == set(declared)
-    assert of_profile(notebook, "quick") == declared, "quick is the notebook's own values"
+def test_a_profile_is_its_file_over_the_defaults_and_quick_is_the_defaults(project):
+    dice = notebooks()[0]
+    assert of_profile(dice, "quick") == small_project.DECLARED
+    for profile in ("smoke", "full"):
+        assert of_profile(dice, profile) == small_project.DECLARED | small_project.FILES[f"{profile}/{dice.stem}"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_parameter_file_is_valid_and_of_its_profile(path):
-    assert path.parent.name in PROFILES and path.stem in NOTEBOOKS
-    checked = of_profile(NOTEBOOKS[path.stem], path.parent.name)
-    assert checked["profile"] == path.parent.name == read_file(path)["profile"]
-    assert "results" not in read_file(path), "one place for results: --results"
-
-
-@each_notebook
-@pytest.mark.parametrize("profile", ["smoke", "full"])
-def test_every_notebook_has_a_file_of_every_profile_but_its_own(profile, notebook):
-    assert (project_root() / "experiments" / profile / f"{notebook.stem}.yaml").exists()
+def test_a_file_of_a_profile_that_is_not_allowed_is_named(project):
+    path = project / "experiments" / "full" / f"{notebooks()[1].stem}.yaml"
+    sound = path.read_text("utf-8")
+    path.write_text(sound + "toses: 3\n")
+    with pytest.raises(Refused, match=f"^experiments/full/{path.name}: .*toses.*; did you mean 'tosses'"):
+        of_profile(notebooks()[1], "full")
+    path.write_text(sound)
 
 
 # Bad input
@@ -211,8 +199,8 @@ def test_an_empty_file_changes_nothing(tmp_path):
     assert read_file(tmp_path / "empty.yaml") == {}
 
 
-def test_an_unknown_profile_lists_the_profiles():
-    for notebook in NOTEBOOKS.values():
+def test_an_unknown_profile_lists_the_profiles(project):
+    for notebook in notebooks():
         with pytest.raises(Refused, match="'huge'.* smoke, quick, full"):
             of_profile(notebook, "huge")
 
@@ -227,7 +215,7 @@ values = st.one_of(scalars, st.lists(st.integers(1, 64), max_size=4), st.lists(s
                    st.lists(st.lists(numbers, max_size=2), max_size=2))  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(DECLARED)), value=values)
 @example(name="corpus", value="a\0b")
 @example(name="corpus", value="x" * 5000)
@@ -249,7 +237,7 @@ def test_one_strange_value_is_converted_or_refused_by_name(name, value, invented
         assert validate(invented, checked, "again") == checked, "accepted once, accepted unchanged"
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.dictionaries(st.one_of(st.sampled_from(sorted(DECLARED)), scalars), values, max_size=4))
 def test_a_file_of_anything_is_accepted_or_refused(content, invented, tmp_path, eight_gib):
     path = tmp_path / "any.yaml"
@@ -263,7 +251,7 @@ def test_a_file_of_anything_is_accepted_or_refused(content, invented, tmp_path, 
         assert str(refusal).startswith(f"{path}: ")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(
     st.binary(max_size=40),
     st.text(max_size=40).map(lambda text: text.encode("utf-8", "replace")),
@@ -276,15 +264,3 @@ def test_bytes_of_any_kind_are_read_or_refused(content, tmp_path):
         assert isinstance(read_file(path), dict)
     except Refused as refusal:
         assert str(refusal).startswith(f"{path}: ")
-
-
-@pytest.mark.slow
-@each_notebook
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_value_breaks_the_check_of_a_notebook(notebook, data, eight_gib):
-    name = data.draw(st.sampled_from(sorted(read_declared(notebook))))
-    try:
-        validate(notebook, {name: data.draw(values)}, "file")
-    except Refused as refusal:
-        assert str(refusal).startswith("file: ")

@@ -2,17 +2,15 @@
 
 import nbformat
 import pytest
+from small_project import DICE
 
 from lab.engine import batch, parameters, runs
-from lab.engine.runs import project_root
 
-NAMES = [notebook.stem for notebook in parameters.notebooks()]
-FIRST = NAMES[0]
-SEEDS = parameters.of_profile(parameters.notebooks()[0], "quick")["seeds"]
+pytestmark = pytest.mark.usefixtures("project")
 
 
 def planned(folder, *names, profile="quick", **options):
-    (job,) = batch.plan(names or [FIRST], profile, folder, **options)
+    (job,) = batch.plan(names or [DICE], profile, folder, **options)
     return job
 
 
@@ -24,35 +22,35 @@ def finish(job):
 
 @pytest.mark.parametrize("given, profile, name", [
     ({}, "quick", None),
-    ({"seeds": SEEDS}, "quick", None),
-    ({"seeds": SEEDS + 1}, "quick", f"seeds-{SEEDS + 1}"),
-    ({"seeds": SEEDS + 1}, "smoke", f"smoke-seeds-{SEEDS + 1}"),
-    ({"seeds": SEEDS + 1, "heads": [1, 2]}, "quick", f"heads-1-2-seeds-{SEEDS + 1}"),
+    ({"seeds": 4}, "quick", None),
+    ({"seeds": 5}, "quick", "seeds-5"),
+    ({"seeds": 5}, "smoke", "smoke-seeds-5"),
+    ({"seeds": 5, "sides": [2, 6]}, "quick", "seeds-5-sides-2-6"),
 ], ids=str)  # fmt: skip
 def test_a_run_of_ones_own_parameters_has_a_folder_of_its_own(given, profile, name, tmp_path):
     job = planned(tmp_path, profile=profile, overrides=given)
     assert job.name == name
     if name is None:
-        assert job.folder == tmp_path / profile / FIRST and job.own == {}
+        assert job.folder == tmp_path / profile / DICE and job.own == {}
     else:
-        assert job.folder == tmp_path / "runs" / f"{FIRST}-{name}" and job.own == given
-    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / f"{FIRST}-mine"
+        assert job.folder == tmp_path / "runs" / f"{DICE}-{name}" and job.own == given
+    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / f"{DICE}-mine"
 
 
 def test_names_are_short_and_differ(tmp_path):
-    values = [{"lengths": list(range(64, 64 + n))} for n in (4, 20, 21)]
+    values = [{"sides": list(range(64, 64 + 2 * n, 2))} for n in (4, 20, 21)]
     names = [planned(tmp_path, overrides=given).name for given in values]
-    assert names[0] == "lengths-64-65-66-67" and len(set(names)) == 3 and max(map(len, names)) <= 40
-    said = [batch.name_of({"corpus": text}, "quick") for text in ("a/b", "a b", "a-b")]
+    assert names[0] == "sides-64-66-68-70" and len(set(names)) == 3 and max(map(len, names)) <= 40
+    said = [batch.name_of({"text": text}, "quick") for text in ("a/b", "a b", "a-b")]
     assert len(set(said)) == 3 and not any("/" in name or " " in name for name in said)
 
 
 def test_the_same_name_for_other_parameters_is_refused(tmp_path):
-    mine = planned(tmp_path, overrides={"seeds": SEEDS + 1}, name="mine")
+    mine = planned(tmp_path, overrides={"seeds": 5}, name="mine")
     finish(mine)
-    assert planned(tmp_path, overrides={"seeds": SEEDS + 1}, name="mine") == mine
-    for other in ({"overrides": {"seeds": SEEDS + 2}}, {"overrides": {"seeds": SEEDS + 1}, "profile": "smoke"}, {}):
-        with pytest.raises(parameters.Refused, match=f"holds a run of quick with own parameters: seeds {SEEDS + 1}"):
+    assert planned(tmp_path, overrides={"seeds": 5}, name="mine") == mine
+    for other in ({"overrides": {"seeds": 6}}, {"overrides": {"seeds": 5}, "profile": "smoke"}, {}):
+        with pytest.raises(parameters.Refused, match="holds a run of quick with own parameters: seeds 5"):
             planned(tmp_path, name="mine", **other)
     for wrong in ("../mine", ".mine", "a b", ""):
         with pytest.raises(parameters.Refused, match="--name"):
@@ -79,8 +77,8 @@ def test_notebooks_of_ones_own_do_not_replace_each_other(tmp_path):
 def test_a_path_on_the_command_line_is_seen_from_where_it_was_given(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("some text")
     monkeypatch.chdir(tmp_path)
-    own = planned(tmp_path, "1.2", overrides={"corpus": "text.txt", "text": "text"}).own
-    assert own == {"corpus": str(tmp_path / "text.txt"), "text": "text"}
+    assert planned(tmp_path, overrides={"text": "text.txt"}).own == {"text": str(tmp_path / "text.txt")}
+    assert batch.from_anywhere("text") == "text", "a word"
 
 
 def test_parameters_from_the_command_line_win_over_the_file_and_the_file_over_the_profile(tmp_path):
@@ -92,6 +90,11 @@ def test_parameters_from_the_command_line_win_over_the_file_and_the_file_over_th
     file.write_text(f"seeds: {seeds + 1}\n")
     assert values(file=file)["seeds"] == seeds + 1
     assert values(file=file, overrides={"seeds": seeds + 2}) == values() | {"seeds": seeds + 2}
-    everything = batch.plan([], "quick", project_root() / "results")
-    assert [job.notebook.stem for job in everything] == NAMES
-    assert len(batch.plan([FIRST, FIRST[:2]], "quick", project_root() / "results")) == 1, "named twice, run once"
+    assert [job.notebook for job in batch.plan([], "quick", tmp_path)] == parameters.notebooks()
+    assert len(batch.plan([DICE, DICE[:2]], "quick", tmp_path)) == 1, "named twice, run once"
+
+
+def test_jobs_are_refused_before_anything_starts(tmp_path):
+    with pytest.raises(parameters.Refused, match="dice"):
+        planned(tmp_path, profile="smoke", overrides={"dice": -1})
+    assert not list(tmp_path.iterdir())

@@ -1,23 +1,23 @@
 """Nothing is unpickled, nothing listens beyond this machine, and what a notebook is called cannot run in the book."""
 
 import ast
-import copy
 import re
 
 import nbformat
 import psutil
 import pytest
+from small_project import ran
 
 from lab import book
 from lab.book import runs
 from lab.engine import parameters, workers
-from lab.engine.runs import project_root
+from lab.engine.runs import CHECKOUT
 
-SOURCES = [*sorted((project_root() / "lab").rglob("*.py")), *sorted((project_root() / "benchmarks").glob("*.py"))]
+SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(project_root()).as_posix())
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(CHECKOUT).as_posix())
 def test_nothing_is_unpickled_and_yaml_is_read_safely(path):
     travels = path.name == "travel.py"  # the trial itself, over the pool's own pickled traffic
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -35,7 +35,7 @@ def test_nothing_is_unpickled_and_yaml_is_read_safely(path):
 
 @pytest.mark.slow
 def test_jupyter_and_the_workers_listen_on_this_machine_alone():
-    makefile = (project_root() / "Makefile").read_text("utf-8")
+    makefile = (CHECKOUT / "Makefile").read_text("utf-8")
     started = [line for line in makefile.splitlines() if "jupyter lab" in line]
     assert started and all("--ip 127.0.0.1" in line for line in started)
     with workers.local(2):
@@ -48,13 +48,11 @@ ATTACK = "<script>alert('run by the book')</script><img src=x onerror=alert(1)>"
 
 
 @pytest.mark.slow
-def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(tmp_path, monkeypatch):
+def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_path, monkeypatch):
     """A finished run under a title, a parameter, an error, a caption and a verdict that try to run in the page."""
     pytest.importorskip("myst_nb")
-    finished = runs.finished_runs()
-    if not finished:
-        pytest.skip("no results to make a book of")
-    run = copy.copy(finished[0])
+    ran(project)
+    (run,) = runs.finished_runs()
     sources, executed = nbformat.read(run.notebook, 4), nbformat.read(run.folder / "notebook.ipynb", 4)
     for number, notebook in enumerate((sources, executed)):
         notebook.cells = notebook.cells[:4]

@@ -5,7 +5,6 @@ Of `lab.engine.travel`.
 
 import asyncio
 import importlib
-import itertools
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
+from gate import allow, pass_gate
 from pieces import defined_in_a_cell, without_times
 
 from lab.engine import travel, trials, workers
@@ -42,10 +42,8 @@ def accident_prone(seed):
     return {"double": 2 * seed}
 
 
-def unhurried(seed):
-    import time
-
-    time.sleep(0.2)
+def gated(seed, gate):
+    pass_gate(gate)
     return {"square": seed**2}
 
 
@@ -109,14 +107,16 @@ def test_a_worker_of_many_threads_runs_one_trial_at_a_time():
     """Random numbers, threads of torch and modules belong to the whole process."""
     packed = travel.pack(defined_in_a_cell("def nothing(seed):\n    return {}\n"))
 
-    def timed(trial, point):
-        began = time.time()
-        time.sleep(0.02)
-        return began, time.time()
+    under_way = []
+
+    def counted(trial, point):
+        under_way.append(point)
+        time.sleep(0.02)  # for who would come between
+        return len(under_way), under_way.pop()
 
     with ThreadPoolExecutor(4) as threads:
-        spans = sorted(threads.map(lambda point: workers._call(timed, packed, point), [{}] * 12))
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+        found = list(threads.map(lambda n: workers._call(counted, packed, {"n": n}), range(12)))
+    assert found == [(1, {"n": n}) for n in range(12)]
 
 
 def test_workers_are_left_alone_while_they_train():
@@ -132,17 +132,20 @@ def test_workers_are_left_alone_while_they_train():
         assert set(client.run(watched).values()) == {(False, "1s", str(2**30))}
 
 
+def noted(n, notes):
+    with open(notes, "a") as file:
+        file.write(f"{n}\n")
+    return {"square": n**2}
+
+
 def test_the_last_of_a_grid_is_begun_first(tmp_path):
     """Grids grow: with the long trials at its end, one worker would run alone while the others wait."""
-
-    def begun(n):
-        import time
-
-        time.sleep(0.05)
-        return {"at": time.time()}
-
-    table = trials.sweep(begun, {"n": list(range(20))}, sources=trials.Sources(store=tmp_path), jobs=2)
-    assert list(table.n) == list(range(20)) and table["at"].corr(table.n) < -0.8
+    with workers.local(1) as client:
+        table = trials.sweep(noted, {"n": list(range(20)), "notes": str(tmp_path / "notes")},
+                             sources=trials.Sources(store=tmp_path / "store"),
+                             cluster=client.scheduler_info()["address"])  # fmt: skip
+    assert list(table.n) == list(range(20))
+    assert [int(n) for n in (tmp_path / "notes").read_text().split()] == list(range(20))[::-1]
 
 
 def test_worker_killing_trial_fails_alone(tmp_path):
@@ -160,25 +163,33 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 1)
     monkeypatch.setitem(workers.PATIENCE, "distributed.scheduler.no-workers-timeout", "1s")
 
+    gate = tmp_path / "gate"
+    allow(gate, 1)
+
     def lose_them(done, total, at_work, left):
-        if done == 1:
+        if done == 1:  # the three workers wait, each with a trial
             cluster = workers._pools[3].cluster
             nannies = list(cluster.workers.values())
-            cluster.sync(lambda: asyncio.gather(*(nanny.close() for nanny in nannies)))
+            cluster.sync(lambda: asyncio.gather(*(nanny.close(timeout=1) for nanny in nannies)))
 
-    grid = {"seed": range(90)}  # six seconds of work: some is left when the last of the three has gone
+    grid, sources = {"seed": range(12), "gate": str(gate)}, trials.Sources(store=tmp_path / "store")
     with pytest.raises(ConnectionError, match="went away.*run again"):
-        trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3, progress=lose_them)
-    assert 0 < len(list(tmp_path.rglob("*.json"))) < 90
+        trials.sweep(gated, grid, sources=sources, jobs=3, progress=lose_them)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    allow(gate, None)
     with workers.local(3) as client:
         client.retire_workers()
-    assert len(trials.sweep(unhurried, grid, sources=trials.Sources(store=tmp_path), jobs=3)) == 90
+    assert len(trials.sweep(gated, grid, sources=sources, jobs=3)) == 12
 
 
-def test_workers_out_of_time_keep_what_they_finished(tmp_path):
-    with workers.local(2):
-        trials.sweep(unhurried, {"seed": [200, 201]}, jobs=2, sources=trials.Sources(store=tmp_path))  # all is imported
-        with pytest.raises(trials.OutOfTime, match="of 200 trials of unhurried are left"):
-            trials.sweep(unhurried, {"seed": range(200)}, jobs=2,
-                         sources=trials.Sources(store=tmp_path, deadline=time.time() + 3))  # fmt: skip
-    assert 8 <= len(list(tmp_path.rglob("*.json"))) < 100
+def test_workers_out_of_time_keep_what_they_finished(tmp_path, monkeypatch):
+    """Time is over when six are done: the two that wait at the gate are left, and so is what has not begun."""
+    gate, finished = tmp_path / "gate", []
+    monkeypatch.setattr(workers, "time", lambda: 2.0 if 6 in finished else 0.0)
+    allow(gate, 6)
+    with pytest.raises(trials.OutOfTime, match="14 of 20 trials of gated are left"):
+        trials.sweep(gated, {"seed": range(20), "gate": str(gate)}, jobs=2,
+                     progress=lambda done, *_: finished.append(done),
+                     sources=trials.Sources(store=tmp_path / "store", deadline=1.0))  # fmt: skip
+    assert len(list(tmp_path.rglob("*.json"))) == 6
+    allow(gate, None)

@@ -8,6 +8,7 @@ import json
 import pandas as pd
 import pytest
 from pieces import notebook_with
+from small_project import DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
@@ -17,13 +18,13 @@ from lab.ledger import claims, replication
 from lab.ledger.replication import BLOCK, confirmed, on_new_seeds
 from lab.study import Study
 
-FIRST = parameters.notebooks()[0].stem
+pytestmark = pytest.mark.usefixtures("project")
 
 
 @pytest.fixture
 def planned(tmp_path):
     return lambda **options: on_new_seeds(
-        batch.plan([FIRST], "quick", tmp_path, options.get("given")), options.get("name")
+        batch.plan([DICE], "quick", tmp_path, options.get("given")), options.get("name")
     )[0]
 
 
@@ -34,7 +35,7 @@ def finish(job):
 
 def test_every_replication_has_a_folder_and_a_block_of_seeds_of_its_own(planned, tmp_path):
     first = planned()
-    assert first.folder == tmp_path / "runs" / f"{FIRST}-replication-1" and first.seeds_from == BLOCK
+    assert first.folder == tmp_path / "runs" / f"{DICE}-replication-1" and first.seeds_from == BLOCK
     assert planned() == first, "what was interrupted goes on"
     finish(first)
     second = planned()
@@ -48,14 +49,14 @@ def test_every_replication_has_a_folder_and_a_block_of_seeds_of_its_own(planned,
 
 def test_seeds_of_the_record_and_of_contributed_replications_are_taken(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
-    place = tmp_path / "results" / "machines" / "m" / "runs" / f"{FIRST}-replication-2"
+    place = tmp_path / "results" / "machines" / "m" / "runs" / f"{DICE}-replication-2"
     place.mkdir(parents=True)
     runs.write_run(place, {"seeds_from": 2 * BLOCK})
-    assert replication.next_number(FIRST, tmp_path / "other") == 1
+    assert replication.next_number(DICE, tmp_path / "other") == 1
     (tmp_path / "results" / "record").mkdir()
     body = {"trial": "t", "parameters": {"seed": BLOCK + 3}, "code": "c", "kinds": {}, "data": {}}
-    (tmp_path / "results" / "record" / f"{FIRST}.jsonl").write_text(json.dumps(body) + "\n")
-    assert replication.next_number(FIRST, tmp_path / "other") == 3
+    (tmp_path / "results" / "record" / f"{DICE}.jsonl").write_text(json.dumps(body) + "\n")
+    assert replication.next_number(DICE, tmp_path / "other") == 3
 
 
 def drawn(seed: int, arm="a"):
@@ -68,9 +69,9 @@ def exact(arm):
 
 def test_every_trial_gets_a_new_seed_and_the_notebook_counts_as_ever(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.study.display", lambda *a, **k: None)
-    notebook = parameters.notebook_of("1.4")
+    notebook = parameters.notebook_of("1.1")
     runs.Options(jobs=1, store=tmp_path / "s", notebook=notebook, seeds_from=BLOCK, record=[]).write(tmp_path)
-    study = Study("1.4", {"results": str(tmp_path)})
+    study = Study("1.1", {"results": str(tmp_path)})
     table = study.sweep(drawn, {"seed": [0, 1], "arm": ["a", "b"]})
     assert table.seed.tolist() == [0, 0, 1, 1] and table.value.tolist() == [BLOCK, BLOCK, BLOCK + 1, BLOCK + 1]
     assert study.sweep(exact, {"arm": ["a"]}).value.tolist() == [1.0]
@@ -78,9 +79,9 @@ def test_every_trial_gets_a_new_seed_and_the_notebook_counts_as_ever(tmp_path, m
 
 
 def test_a_changed_comparison_is_confirmed_by_replications_that_agree():
-    ledger = claims.ledger()
-    revised = next(c for c in ledger.values() if c.prediction and c.prediction.revised)
-    plain = next(c for c in ledger.values() if c.prediction and not c.prediction.revised)
+    plain = claims.ledger()["dice-more-sides"]
+    changed = plain.prediction.model_copy(update={"revised": "before: 12 sides minus 4; refuted"})
+    revised = plain.model_copy(update={"prediction": changed})
 
     def contributed(*verdicts, **fields):
         row = {"id": revised.id, "profile": "quick", "seeds_from": BLOCK, "threshold": str(revised.prediction)}
@@ -125,6 +126,6 @@ def test_a_notebook_is_replicated_from_the_command_line(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_replicated_is_refused():
-    for arguments, named in ((["1.99"], "1.99"), (["1.4", "-p", "nonsuch=1"], "nonsuch"), (["--device", "tpu"], "tpu")):
+    for arguments, named in ((["1.99"], "1.99"), (["1.1", "-p", "nonsuch=1"], "nonsuch"), (["--device", "tpu"], "tpu")):
         done = CliRunner().invoke(app, ["replicate", *arguments])
         assert done.exit_code == 2 and named in done.output
