@@ -51,7 +51,9 @@ CELLS = (  # tag, source; what begins with # is Markdown
     ("", SOURCE),
     ("", TRIAL),
     ("", 'grid = {"seed": list(range(seeds)), "sides": sides, "dice": dice, "scale": scale}\n'
-         'throws = study.sweep(thrown, grid)\nfirst = study.table("throws", throws[throws.step == 1])'),
+         'throws = study.sweep(thrown, grid)\n'
+         'shown = ["seed", "sides", "dice", "scale", "mean"]\n'
+         'first = study.table("throws", throws[throws.step == 1][shown])'),
     ("", 'def draw(table):\n    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")'),
     ("answer", 'alt = tr("The mean of {n} dice, by their sides.", n=dice)\n'
                'study.figure("means", first, draw, alt=alt)'),

@@ -17,7 +17,7 @@ from torch import nn
 
 import lab
 from lab.compare import Plan
-from lab.engine.runs import project_root, read_run
+from lab.engine.runs import CHECKOUT, read_run
 from lab.ledger.claims import own_ledger
 from lab.ledger.stamps import read_prediction, stamp
 from lab.measure.statistics import UnfairComparison
@@ -28,6 +28,7 @@ from lab.recipes import arms, comparison
 from lab.recipes.standard import STANDARD, Problem, standard
 from lab.tasks.task import Task, uniform
 
+pytestmark = pytest.mark.usefixtures("project")
 TINY = {"steps": 4, "d_model": 8, "n_heads": 2, "n_layers": 1, "batch": 4, "warmup": 0}
 PREDICT = "fading - rotary > 0.05"
 
@@ -300,7 +301,7 @@ SCRIPT = """
 def test_a_plain_script_outside_the_project_compares_in_workers(tmp_path):
     """Without `if __name__ == "__main__"`."""
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
-    environment = os.environ | {"PYTHONPATH": str(project_root())}
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     command = [sys.executable, "mine.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
     assert done.stdout.splitlines()[-1:] == ["judged: out of reach"], done.stderr
