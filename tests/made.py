@@ -47,6 +47,7 @@ LEDGER = {
     ],
     "beyond": [entry("elsewhere", exercise="beyond", place=None, prediction=None, expected="more")],
 }  # fmt: skip
+PARAMETERS = 'profile: str = "quick"\nheads: list = [1, 4]\nseeds: int = 5\nresults: str = ""'
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
     "seeds_from": 0, "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
@@ -66,7 +67,7 @@ def write_ledger(root, ledger=LEDGER):
 
 def notebook(title, question, chinese, *cells):
     opening = f"# {title}\n\n*{question}*\n\n**中文摘要** 问题：{chinese}做法：训练。"
-    declared = new_code_cell('profile: str = "quick"\nheads: list = [1, 4]', metadata={"tags": ["parameters"]})
+    declared = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
     return new_notebook(cells=[new_markdown_cell(opening), declared, *map(new_code_cell, cells)])
 
 
@@ -78,6 +79,8 @@ def project(root, monkeypatch, ledger=LEDGER):
         drawn = 'study.figure("drawn", rows, draw)\nstudy.figure("other", rows, draw)'
         book = notebook(f"1.{number} {stem[3:].title()}", "How many?", "多少个？", f'study("1.{number}")', drawn)
         nbformat.write(book, root / "notebooks" / f"{stem}.ipynb")
+        for profile in ("smoke", "full"):
+            runs.write_text(root / "experiments" / profile / f"{stem}.yaml", f"profile: {profile}\n")
     write_ledger(root, ledger)
     monkeypatch.setattr(runs, "__file__", str(root / "lab" / "engine" / "runs.py"))  # where project_root looks from
     return root

@@ -7,6 +7,7 @@ import base64
 import json
 import subprocess
 
+import made
 import pandas as pd
 import pytest
 from pieces import notebook_with
@@ -15,7 +16,7 @@ from lab import figures
 from lab.engine import parameters, provenance, runs
 from lab.engine.record import File
 from lab.engine.recording import KEPT
-from lab.ledger import summary
+from lab.ledger import claims, summary
 from lab.ledger.claims import NOT_REPRODUCED, NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
@@ -33,8 +34,7 @@ def said(monkeypatch):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Results go to a project of the test's own."""
-    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
-    return tmp_path / "results"
+    return made.project(tmp_path, monkeypatch) / "results"
 
 
 def run_of(value, **names):
@@ -113,13 +113,13 @@ def test_a_named_folder_holds_one_run(tmp_path):
 # The run file
 
 
-def test_the_run_file_says_what_is_run_and_how(tmp_path):
-    notebook = parameters.notebook_of("1.4")
+def test_the_run_file_says_what_is_run_and_how(project, tmp_path):
+    notebook = parameters.notebook_of("1.1")
     store = tmp_path / "store"
     written = runs.Options(jobs=1, store=store, headless=True, own={"seeds": 9}, notebook=notebook, place="results/x")
     written.write(tmp_path)
     assert runs.read_options(tmp_path) == written
-    about = Study("1.4", {"results": str(tmp_path), "seeds": 9})
+    about = Study("1.1", {"results": str(tmp_path), "seeds": 9})
     assert (about.options, about.own, about.place) == (written, {"seeds": 9}, "results/x")
     assert about.folder == tmp_path / notebook.stem, "the runner puts it in its place"
     table = about.sweep(squared, {"seed": [1, 2]})
@@ -131,12 +131,12 @@ def squared(seed):
 
 
 def test_without_a_run_file_the_defaults_hold(project):
-    about = Study("1.4", {})
+    about = Study("1.1", {})
     assert about.options == runs.Options() and runs.Options().jobs == 0 and runs.Options().check == 30
     assert runs.Options().record == [project / "record"] and runs.Options().store == project / ".trials"
     (project / "interactive" / "options.json").write_text('{"jbos": 1}')
     with pytest.raises(ValueError, match="jbos"):
-        Study("1.4", {})
+        Study("1.1", {})
 
 
 # Notebooks of one's own
@@ -154,36 +154,45 @@ def test_a_notebook_of_ones_own_needs_no_claim(project):
 
 def test_an_unknown_claim_is_answered_by_those_that_are(project):
     with pytest.raises(KeyError, match="no claim of mine; it has none: claims stand in experiments/claims"):
-        study("mine", {}).judge("heads-32-hurt", 1)
-    with pytest.raises(KeyError, match="no claim of 1.4; it has .*heads-32-hurt"):
-        study("1.4", {}).judge("nonsuch", 1)
+        study("mine", {}).judge("four-win", 1)
+    with pytest.raises(KeyError, match="no claim of 1.1; it has four-win, .*two-parts"):
+        study("1.1", {}).judge("one-is-faster", 1)
+
+
+def test_a_run_names_the_ledger_that_it_began_with(project, tmp_path):
+    first, mine, own = study("1.1", {}), run_of(1), study("1.1", {}, ledger=())
+    seen = claims.ledger_hash(first.notebook)
+    made.write_ledger(project.parent, {"01_first": made.LEDGER["01_first"][:1]})
+    assert seen and claims.ledger_hash(first.notebook) != seen
+    first.ledger = {}
+    for each, ledger in ((first, seen), (mine, ""), (own, "")):
+        each.finish()
+        assert runs.read_run(each.folder)["ledger"] == ledger
 
 
 # Verdicts
 
 
-HURT = Claim(id="hurt", exercise="1.4", kind="trend", priority="A", sources=["chapter"], claim="32 hurt",
-             claim_zh="差", metric="m", prediction={"compares": "32 over 8", "direction": "above", "threshold": 0.005},
-             values={"heads": [8, 32]})  # fmt: skip
+HURT = Claim(**made.entry("hurt", "trend", prediction=made.ABOVE | {"threshold": 0.005}, values={"heads": [1, 4]}))
 
 
 def judged(measured, names, note="", about=HURT, **options):
-    mine = Study("1.4", names)
+    mine = Study("1.1", names)
     mine.ledger = {about.id: about}
     mine.judge(about.id, measured, note=note, **options)
     return mine, mine._verdicts[about.id]
 
 
 def missing():
-    raise KeyError(32)
+    raise KeyError(4)
 
 
 def test_without_its_arms_a_claim_is_not_judged(project, said):
     for measured in (missing, Interval(0.0, 0.0, 0.0, 5)):
-        about, verdict = judged(measured, {"heads": [1, 2, 4, 8]}, note=missing)
-        assert verdict.verdict == NOT_RUN and verdict.effect != verdict.effect and verdict.note == "without heads 32"
-        assert f"**{NOT_RUN}**<br>without heads 32" in said[-1]
-        assert "own parameters: heads [1, 2, 4, 8]" in said[-1]
+        about, verdict = judged(measured, {"heads": [1, 2]}, note=missing)
+        assert verdict.verdict == NOT_RUN and verdict.effect != verdict.effect and verdict.note == "without heads 4"
+        assert f"**{NOT_RUN}**<br>without heads 4" in said[-1]
+        assert "own parameters: heads [1, 2]" in said[-1]
     about.finish()
     (row,) = pd.read_csv(about.folder / "verdicts.csv").to_dict("records")
     assert row["verdict"] == NOT_RUN and row["effect"] != row["effect"]
@@ -191,7 +200,7 @@ def test_without_its_arms_a_claim_is_not_judged(project, said):
         judged(missing, {})
     _, verdict = judged(lambda: Interval(0.02, 0.01, 0.03, 5), {}, note=lambda: "told")
     assert (verdict.verdict, verdict.note) == ("supported", "told")
-    assert judged(missing, {"profile": "smoke", "heads": [1, 8]})[1].verdict == "not judged"
+    assert judged(missing, {"profile": "smoke", "heads": [1, 2]})[1].verdict == "not judged"
 
 
 def test_own_parameters_are_told_with_every_verdict(project, said):
@@ -233,7 +242,7 @@ def other(seed, drawn):
 
 
 CELLS = """
-study = lab.study("1.4", globals())
+study = lab.study("1.1", globals())
 def learned(seed, n_heads, rate): pass
 def other(seed, drawn): pass
 tried = study.sweep(learned, {})
@@ -245,7 +254,7 @@ BUDGET = {"same": ["n_layers"], "rate": "rate", "within": 1.0}
 
 
 @pytest.fixture
-def on_record(tmp_path):
+def on_record(project, tmp_path):
     """judged(): a study of three claims, whose trials stand in the record file judged.file."""
     (tmp_path / "book").mkdir()
     notebook = notebook_with(tmp_path / "book", parameters="profile: str = 'quick'", code=CELLS)
@@ -254,7 +263,7 @@ def on_record(tmp_path):
     def judged(check=20.0, **options):
         told = {"notebook": notebook, "record": [file.path.parent], "check": check, "headless": True}
         runs.Options(**told | {"store": tmp_path / "store"} | options).write(tmp_path / "results")
-        mine = Study("1.4", {"results": str(tmp_path / "results"), "profile": "quick"})
+        mine = Study("1.1", {"results": str(tmp_path / "results"), "profile": "quick"})
         mine.ledger = {}
         for heads in (1, 16, 32):
             arms = {"measure": "loss", "compare": {"n_heads": [heads, 8]}}
@@ -299,13 +308,10 @@ def test_a_changed_digit_marks_the_claims_that_rest_on_its_row_and_no_other(on_r
     assert found == marked
 
 
-def test_the_verdict_on_a_timing_names_the_machine(project, monkeypatch):
-    about = {"kind": "comparison", "priority": "A", "sources": ["s"], "claim": "c", "claim_zh": "甲", "metric": "m"}
-    about |= {"prediction": {"compares": "a", "direction": "above"}, "needs": {"machine": True}}
-    mine = study("mine", {"width": 1})
-    mine.ledger = {"x": Claim(id="x", exercise="1.4", **about)}
-    mine.judge("x", Interval(1.0, 0.5, 1.5, 5))
-    assert mine._verdicts["x"].sizes == provenance.machine()["machine"]
+def test_the_verdict_on_a_timing_names_the_machine(project):
+    mine = study("1.2", {})
+    mine.judge("one-is-faster", Interval(1.0, 0.5, 1.5, 5))
+    assert mine._verdicts["one-is-faster"].sizes == provenance.machine()["machine"]
 
 
 def test_a_card_says_where_its_rows_come_from(on_record, said):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from lab.cli import app
 from lab.engine import runs
-from lab.ledger.claims import Verdict, ledger
+from lab.ledger.claims import Verdict
 
 
 def lab(*arguments):
@@ -19,18 +19,18 @@ def lab(*arguments):
 def pair(tmp_path, monkeypatch):
     """Two runs below the results of a project: other seeds, one verdict turned, one effect moved, one the same."""
     monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
-    claims = list(ledger().values())[:3]
+    claims = ("same", "turned", "also-turned")
     for name, seeds, verdicts, effects in (
         ("quick/04_x", 5, "srs", (1, 2, 3)),
         ("runs/04_x-mine", 9, "ssr", (1, 2.5, 3)),
     ):
         words = {"s": "supported", "r": "refuted"}
-        rows = [Verdict(id=c.id, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, unit="nats")
+        rows = [Verdict(id=c, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, unit="nats")
                 for c, v, e in zip(claims, verdicts, effects, strict=True)]  # fmt: skip
         (tmp_path / "results" / name).mkdir(parents=True)
         pd.DataFrame([row.model_dump() for row in rows]).to_csv(tmp_path / "results" / name / "verdicts.csv")
         runs.write_run(tmp_path / "results" / name, {"parameters": {"profile": "quick", "seeds": seeds}})
-    return tmp_path / "results", [claim.id for claim in claims]
+    return tmp_path / "results", claims
 
 
 def test_two_runs_side_by_side_what_differs_first(pair):

@@ -5,25 +5,22 @@ Of `lab.commands.machines`.
 
 from types import SimpleNamespace
 
-import pandas as pd
+import made
 import pytest
 from typer.testing import CliRunner
 
 from lab.book import board
 from lab.cli import app
 from lab.engine import runs
-from lab.engine.runs import project_root
 from lab.ledger import claims, machines
 from lab.ledger.claims import Verdict
-from lab.ledger.gates import Needs
 from lab.ledger.machines import CannotContribute
 
-TIMED, OTHER = "heads-throughput", "heads-diminishing-returns"
+TIMED, OTHER = "one-is-faster", "one-is-smaller"
 RUN = {
-    "status": "done", "exercise": "1.16", "profile": "quick", "parameters": {"seeds": 5, "results": "/home/somebody/x"},
-    "own_parameters": {}, "seeds_from": 0, "commit": "c0ffee", "changes": False, "versions": {"torch": "2"},
-    "machine": "AMD EPYC 7B13 Processor, 2 cores, Linux x86_64", "card": "", "device": "cpu",
-}  # fmt: skip
+    "machine": "AMD EPYC 7B13 Processor, 2 cores, Linux x86_64",
+    "parameters": {"seeds": 5, "results": "/home/somebody/x"},
+}
 
 
 def lab(*arguments):
@@ -31,35 +28,27 @@ def lab(*arguments):
 
 
 @pytest.fixture
-def finish(tmp_path, monkeypatch):
-    """finish(verdict, **run): a run of 1.16 in results/quick of a project of the test's own; returns its folder."""
-    ledger = claims.ledger()
-    timed = {TIMED: ledger[TIMED].model_copy(update={"needs": Needs(machine=True)})}
-    monkeypatch.setattr(claims, "ledger", lambda path=None: ledger | timed)
-    for module in ("engine.runs", "ledger.claims"):
-        monkeypatch.setattr(f"lab.{module}.project_root", lambda: tmp_path)
+def project(tmp_path, monkeypatch):
+    return made.project(tmp_path, monkeypatch)
 
-    def finish(verdict="supported", place="quick/16_more_on_heads", **run):
-        folder = tmp_path / "results" / place
-        rows = [Verdict(id=name, exercise="1.16", verdict=verdict, effect=1.5, low=1.2, high=1.8, table=name,
-                        figure="drawn", threshold=str(ledger[name].prediction)) for name in (TIMED, OTHER)]  # fmt: skip
-        for name in (TIMED, OTHER):
-            runs.write_table(folder / "tables" / f"{name}.csv", pd.DataFrame({"seconds": [0.1]}))
-        runs.write_table(
-            folder / "verdicts.csv", pd.DataFrame([row.model_dump() for row in rows]).astype({"n": "Int64"})
-        )
-        runs.write_run(folder, RUN | run)
-        return folder
+
+@pytest.fixture
+def finish(project):
+    """finish(word, **run): a run of a timing and another claim, in results/quick of the project; returns its folder."""
+
+    def finish(word="supported", **run):
+        said = [made.verdict(name, word, low=1.2, high=1.8, table=name) for name in (TIMED, OTHER)]
+        return made.finish(project, *said, place="quick/02_second", **RUN | run)
 
     return finish
 
 
-def test_timings_of_a_run_are_kept_with_their_tables_and_nothing_of_the_person(finish, tmp_path):
+def test_timings_of_a_run_are_kept_with_their_tables_and_nothing_of_the_person(finish, project):
     place = machines.contribute(finish())
-    assert place == tmp_path / "results" / "machines" / "amd-epyc-7b13-2-cores" / "quick" / "16_more_on_heads"
+    assert place == project / "results" / "machines" / "amd-epyc-7b13-2-cores" / "quick" / "02_second"
     assert [path.name for path in (place / "tables").iterdir()] == [f"{TIMED}.csv"]
     assert "somebody" not in (place / "run.json").read_text() and runs.read_run(place)["commit"] == "c0ffee"
-    assert not list((tmp_path / "results" / "machines").rglob(".*"))
+    assert not list((project / "results" / "machines").rglob(".*"))
     (row,) = machines.contributed().to_dict("records")
     assert (row["id"], row["machine"], row["figure"]) == (TIMED, "amd-epyc-7b13-2-cores", "")
 
@@ -70,18 +59,18 @@ REFUSED = {
     "no commit": ({"changes": None}, "commit, then run"),
     "own parameters": ({"own_parameters": {"seeds": 9}}, "seeds 9: another comparison"),
     "a notebook of one's own": ({"notebook": "/x/mine.ipynb"}, "runs of the lessons"),
-    "nothing judged": ({"verdict": "not run at these values"}, "judges no timing"),
+    "nothing judged": ({"word": "not run at these values"}, "judges no timing"),
 }
 
 
 @pytest.mark.parametrize("run, said", REFUSED.values(), ids=REFUSED)
-def test_what_says_nothing_of_a_machine_is_refused_in_words(run, said, finish, tmp_path):
+def test_what_says_nothing_of_a_machine_is_refused_in_words(run, said, finish, project):
     folder = finish(**run)
     with pytest.raises(CannotContribute, match=said):
         machines.contribute(folder)
     done = lab("machines", "add", folder)
     assert done.exit_code == 2 and said in done.output
-    assert not (tmp_path / "results" / "machines").exists()
+    assert not (project / "results" / "machines").exists()
 
 
 def test_an_unfinished_and_a_damaged_run_are_refused(finish):
@@ -114,7 +103,7 @@ def test_a_name_is_readable_and_belongs_to_one_machine(finish):
         machines.contribute(finish(), "../x")
 
 
-def test_where_machines_differ_is_told_in_list_readme_and_scoreboard(finish, tmp_path):
+def test_where_machines_differ_is_told_in_list_readme_and_scoreboard(finish, project):
     assert "no machine has contributed" in lab("machines").output
     finish()
     assert lab("machines", "add").exit_code == 0
@@ -122,13 +111,13 @@ def test_where_machines_differ_is_told_in_list_readme_and_scoreboard(finish, tmp
     assert lab("machines", "add").exit_code == 0
     said = "amd-epyc-7b13-2-cores: supported 1.5 [1.2, 1.8]; apple-m2-8-cores: refuted 1.5 [1.2, 1.8]"
     assert f"{TIMED} (quick): machines differ: {said}" in lab("machines").output
-    text = (tmp_path / "results" / "README.md").read_text()
+    text = (project / "results" / "README.md").read_text()
     assert f"| **{TIMED}** (quick) | supported 1.5 [1.2, 1.8] | refuted 1.5 [1.2, 1.8] |" in text
     timings = machines.timings()
 
     def told(name):
         run = SimpleNamespace(profile="quick", size="", record={"machine": "here"})
-        verdict = Verdict(id=name, exercise="1.16", verdict="refuted")
+        verdict = Verdict(id=name, exercise="1.2", verdict="refuted")
         return board.places(claims.ledger()[name], run, verdict, machines.contributed(), timings)
 
     timed, other = ("\n".join(told(name)) for name in (TIMED, OTHER))
@@ -144,6 +133,5 @@ def test_a_damaged_contribution_is_named(finish):
     assert done.exit_code == 2 and "is damaged" in done.output
 
 
-def test_the_committed_page_says_what_is_committed():
-    assert (project_root() / "results" / "README.md").read_text("utf-8") == machines.readme()
+def test_what_is_committed_of_other_machines_was_made_by_commits_alone():
     assert all(not row.commit.endswith("+changes") for row in machines.contributed().itertuples())

@@ -108,7 +108,7 @@ def test_a_loop_of_judges_judges_each_claim_that_it_could(behind):
 
 def test_rows_lead_to_the_trials_that_they_may_come_from():
     """A value that another trial had tells apart; what none had, as a renamed arm, and a column that is gone do not."""
-    used = [Used(judged_in, f"{arm} {seed}", {"parameters": {"seed": seed, "arm": arm}}, "record")
+    used = [Used(print, f"{arm} {seed}", {"parameters": {"seed": seed, "arm": arm}}, "record")
             for seed in (0, 1) for arm in ("a", "b")]  # fmt: skip
 
     def found(*rows):
@@ -121,118 +121,6 @@ def test_rows_lead_to_the_trials_that_they_may_come_from():
 
 
 # The lab's own notebooks
-
-
-def judged_in(exercise):
-    found = sweeps_behind(parameters.notebook_of(exercise))
-    return {name: sorted(trials) for name, trials in found.items() if name in claims.ledger()}
-
-
-def test_the_verdicts_on_complexity_rest_each_on_their_own_measurement():
-    by_part = ["attention-softmax-lower-order", "attention-wide-regime", "attention-n-dominates"]
-    assert judged_in("1.1") == dict.fromkeys(by_part, ["timed_parts"]) | {
-        "attention-flops-n2d": ["count"],
-        "attention-time-exponent": ["clocked"],
-        "attention-memory-quadratic": ["peak"],
-    }
-
-
-def test_the_verdicts_on_masks_rest_on_trainings():
-    trained = ["nomask-train-loss", "nomask-generation", "nomask-copies-future", "causal-no-leak", "zero-after-softmax"]
-    assert judged_in("1.3") == {f"attention-{name}": ["arm_run"] for name in trained}
-
-
-def test_the_verdicts_beyond_the_lessons_on_attention_rest_each_on_their_own_measurement():
-    found = judged_in("1.15")
-    measured = {
-        "additive-speed": ["time_of_scores"],
-        "saturation-gradient": ["sharpness"],
-        "scaling-stops-explosion": ["start_gradient"],
-        "logit-variance-training": ["of_text"],
-        "qk-iid": ["of_text"],
-        "qk-shared-space": ["of_text"],
-        "dynamic-receptive-field": ["of_text"],
-        "weights-route-information": ["routes"],
-        "cross-alignment": ["translated"],
-        "flash-memory": ["peak"],
-        "checkpointing": ["peak_of_training"],
-        "flash-speed": ["time_of_attention"],
-    }
-    trained = ["scaling-helps-training", "sqrt-dk-optimal", "init-replaces-scale", "alternative-scores",
-               "learned-similarity", "sparsemax"]  # fmt: skip
-    measured |= dict.fromkeys(trained, ["recall"])
-    assert {name: trials for name, trials in found.items() if trials} == {
-        f"attention-{name}": trials for name, trials in measured.items()
-    }
-
-
-def test_the_verdicts_beyond_the_lessons_on_feed_forward_layers_rest_on_their_own_trials():
-    found = judged_in("1.26")
-    assert {name: trials for name, trials in found.items() if trials} == {
-        "ffn-edit-facts": ["rewritten"],
-        "ffn-relu-gradients": ["first_gradient"],
-        "ffn-silu-gelu-alike": ["next_byte"],
-        "ffn-silu-balance": ["next_byte", "time_of_steps"],
-        "ffn-relu-sparsity": ["fires"],
-        "ffn-neuron-frequency": ["fires"],
-        "ffn-glu-roles": ["next_byte"],
-        "ffn-fast-approximation": ["next_byte", "time_of_forms"],
-        "ffn-adaptive-width": ["asking", "fixed"],
-        "ffn-conditional-paths": ["routed"],
-        "ffn-continual": ["later"],
-    }
-
-
-def test_the_verdicts_beyond_the_number_of_heads_rest_on_their_own_trials():
-    found = judged_in("1.16")
-    small, roles = ["language_model"], ["specialists"]
-    assert {name: trials for name, trials in found.items() if trials} == {
-        "heads-distinct-patterns": ["drawn"],
-        "heads-separate-subspaces": ["conjunction"],
-        "heads-more-is-better": small,
-        "heads-diminishing-returns": small,
-        "heads-ensemble-variance": small,
-        "heads-pattern-monotony": ["alike", "language_model"],
-        "heads-throughput": ["speed"],
-        "heads-positional": roles,
-        "heads-syntactic": roles,
-        "heads-rare-token": roles,
-        "heads-global": ["broad"],
-        "attention-value-fullrank-quality": ["full_values", "language_model"],
-    }
-
-
-def test_the_verdicts_on_long_texts_rest_each_on_their_own_measurement():
-    long = ["position-rope-alibi-extrapolate", "position-rope-alibi-short"]
-    assert judged_in("1.8") == dict.fromkeys(long, ["longer_windows"]) | {
-        "position-rope-relative": ["shifted"],
-        "position-alibi-memory": ["peak", "timed_kernels"],
-        "position-alibi-faster-long": ["peak", "timed_kernels"],
-        "position-nope-depth": ["places"],
-    }
-
-
-def test_the_verdicts_beyond_the_lessons_on_positions_rest_on_their_own_trials():
-    found = judged_in("1.27")
-    copied = [
-        "sin-extrapolates",
-        "learned-flexible",
-        "learned-length-limit",
-        "similarity-matrix",
-        "relative-bias-length",
-    ]
-    measured = dict.fromkeys(copied, ["beyond"]) | {"addition-alignment": ["sums"], "nope-causal": ["masked"]}
-    measured |= dict.fromkeys(["rope-frequencies", "by-depth", "jitter"], ["placed"])
-    measured |= dict.fromkeys(["rope-cost", "rope-alibi-compute"], ["time_encodings"])
-    measured |= dict.fromkeys(["rope-extrapolates", "alibi-works"], ["longer_windows"])
-    measured |= {"ultra-long": ["longer_windows", "needle"]}
-    assert {name: trials for name, trials in found.items() if trials} == {
-        f"position-{name}": trials for name, trials in measured.items()
-    }
-
-
-def test_a_verdict_on_what_a_function_of_the_notebook_swept():
-    assert judged_in("1.20")["ffn-glu-worth-parameters"] == ["learn"]
 
 
 @pytest.mark.parametrize("notebook", parameters.notebooks(), ids=lambda path: path.stem)
