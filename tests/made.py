@@ -82,7 +82,7 @@ def project(root, monkeypatch, ledger=LEDGER):
         for profile in ("smoke", "full"):
             runs.write_text(root / "experiments" / profile / f"{stem}.yaml", f"profile: {profile}\n")
     write_ledger(root, ledger)
-    monkeypatch.setattr(runs, "__file__", str(root / "lab" / "engine" / "runs.py"))  # where project_root looks from
+    monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
 
 
