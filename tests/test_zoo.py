@@ -173,7 +173,9 @@ PACKAGE = """
     "old, new, origin, again",
     [
         ("\n    model.train()\n", "\n    model.train()  # a remark\n", "store", 0),
-        ("class TrainConfig", "def unused():\n    pass\n\n\nclass TrainConfig", "store", 0),
+        pytest.param(
+            *("class TrainConfig", "def unused():\n    pass\n\n\nclass TrainConfig", "store", 0), marks=pytest.mark.slow
+        ),
         ("\n    model.train()\n", "\n    model.train()\n    model.train()\n", "run", 1),
     ],
 )

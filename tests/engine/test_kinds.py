@@ -59,7 +59,7 @@ def beside(tmp_path, monkeypatch):
     Position.kinds.pop("mine", None)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("apart", [True, False], ids=["beside the notebook", "in the trial's own file"])
 def test_an_edited_kind_of_ones_own_is_run_again(beside, tmp_path, apart, jobs):
     def module():
