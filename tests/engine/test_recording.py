@@ -1,6 +1,6 @@
 """What enters the record: rows of clean runs of this machine; none is replaced in silence or counts over a digit.
 
-Of `lab.engine.cells`, `lab.engine.standing` and `lab.commands.record`.
+Of `lab.engine.cells` and `lab.engine.standing`.
 """
 
 import importlib

@@ -1,0 +1,143 @@
+"""From the record to what a reader sees: a wrong digit marks the claims that rest on it, an edit is told and accepted.
+
+Of `lab.commands.record`.
+"""
+
+import shutil
+
+import pandas as pd
+import pytest
+import small_project
+from small_project import DICE
+from typer.testing import CliRunner
+
+from lab.cli import app
+from lab.engine import runs, store
+from lab.engine.record import File
+from lab.engine.recording import KEPT
+
+MARKED = "not reproduced here"
+
+
+@pytest.fixture(scope="module")
+def rows(project):
+    """The trials of a run of the dice, as the store keeps them."""
+    small_project.ran(project)
+    kept = project / "results" / ".trials" / "thrown"
+    found = [store.read(kept, path.stem) for path in kept.glob("*.json")]
+    assert len(found) == 12
+    return found
+
+
+def record(project, rows, **wrong):
+    """Record the rows, those with the sides `wrong` names by another digit, and forget the trials themselves."""
+    file = File(project / "results" / "record" / f"{DICE}.jsonl")
+    labels = {"machine": "m", "arithmetic": rows[0]["arithmetic"], "device": "cpu", "threads": 1}
+    run = file.add_run(labels | {"torch": "2", "python": "3.11", "commit": "c" * 40, "date": "2026-01-01"})
+    file.accepted, file.trials = [], [{part: row[part] for part in KEPT} | {"run": run} for row in rows]
+    for each in file.trials:
+        if each["parameters"]["sides"] == wrong.get("sides") and each["parameters"]["seed"] == 0:
+            first, *rest = each["columns"]["mean"]
+            each["columns"] = each["columns"] | {"mean": [first + 2**-30, *rest]}
+    file.codes = {row["code"]: {"parts": row["parts"]} for row in rows}
+    file.write()
+    shutil.rmtree(project / "results" / ".trials")
+    return file
+
+
+def marked(folder):
+    verdicts = pd.read_csv(folder / "verdicts.csv")
+    return set(verdicts.id[verdicts.verdict == MARKED]), set(verdicts.id)
+
+
+@pytest.mark.parametrize("sides, claims", [
+    (None, set()), (12, {"dice-count"}), (8, {"dice-count", "dice-more-sides"}),
+])  # fmt: skip
+def test_one_wrong_digit_marks_the_claims_that_read_its_row_and_no_others(project, rows, sides, claims):
+    """`dice-count` reads all rows, `dice-more-sides` those of four and eight sides."""
+    record(project, rows, sides=sides)
+    folder = small_project.ran(project)
+    found, known = marked(folder)
+    assert found == claims and known == {"dice-count", "dice-more-sides"}
+    told = runs.read_run(folder)["record"]["told"]
+    assert ("NOT as recorded: thrown" in told) is bool(claims) and "12 recorded" in told
+
+
+def test_a_wrong_digit_is_told_in_the_terminal(project, rows):
+    record(project, rows, sides=12)
+    done = CliRunner().invoke(app, ["run", "1.1", "--again"])
+    assert done.exit_code == 0, done.output
+    assert "NOT as recorded: thrown" in done.output and '"sides": 12' in done.output.replace("\n", "")
+    assert marked(project / "results" / "quick" / DICE)[0] == {"dice-count"}
+
+
+def command(*arguments):
+    done = CliRunner().invoke(app, ["record", *arguments])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def edited(project):
+    """edit(old, new): the notebook's sources with a change, until the test ends."""
+    path = project / "notebooks" / f"{DICE}.ipynb"
+    before = path.read_text("utf-8")
+
+    def edit(old, new):
+        assert old in before
+        path.write_text(before.replace(old, new), "utf-8")
+
+    yield edit
+    path.write_text(before, "utf-8")
+
+
+def counts(said):
+    """(fresh, accepted, stale) of the dice, as the table of the status has them."""
+    line = next(line for line in said.splitlines() if line.startswith(DICE))
+    return tuple(map(int, line.split()[1:4]))
+
+
+def test_the_status_names_what_was_edited_and_what_it_takes(project, rows, edited):
+    record(project, rows)
+    small_project.ran(project)
+    code, said = command("--status", "--strict")
+    assert (code, counts(said)) == (0, (12, 0, 0)) and "12 rows fresh, 0 accepted, 0 stale" in said
+    edited("scale * total", "total * scale")
+    code, said = command("--status", "1.1")
+    assert (code, counts(said)) == (0, (0, 0, 12)) and "changed: thrown" in said
+    assert "older code: thrown" in said
+    assert command("--status", "--strict")[0] == 1, "as a release asks"
+    edited("What do dice show", "What do the dice show")
+    assert counts(command("--status")[1]) == (12, 0, 0), "prose is no code"
+
+
+def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(project, rows, edited):
+    file = record(project, rows)
+    edited("scale * total", "total * scale")
+    code, said = command("--accept", "the same product", "1.1")
+    assert code == 0 and "12 rows of thrown count again" in said, said
+    assert counts(command("--status")[1]) == (0, 12, 0)
+    small_project.ran(project)
+    assert (
+        "12 of them by older code, accepted: the same product."
+        in runs.read_run(project / "results" / "quick" / DICE)["record"]["told"]
+    )
+    edited("scale * total", "1.5 * scale * total")
+    before = file.path.read_bytes()
+    code, said = command("--accept", "no reason", "1.1")
+    assert code == 1 and "stays stale: thrown" in said and "mean is" in said
+    assert counts(command("--status")[1]) == (0, 0, 12) and file.path.read_bytes() == before
+
+
+def test_a_claim_that_was_edited_concerns_its_notebook_alone(project, rows):
+    record(project, rows)
+    small_project.ran(project)
+    path = project / "experiments" / "claims" / f"{DICE}.yaml"
+    before = path.read_text("utf-8")
+    assert "other claims" not in command("--status")[1]
+    try:
+        path.write_text(before.replace("It is so that dice", "It is indeed so that dice"), "utf-8")
+        code, said = command("--status")
+        assert "other claims" in said and "by older code" not in said.partition("record:")[0] and code == 0
+        assert counts(said) == (12, 0, 0), "no row rests on a sentence"
+    finally:
+        path.write_text(before, "utf-8")
