@@ -2,11 +2,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # where there is a folder wheelhouse, all comes from it and nothing from the network
 WHEELS := $(if $(wildcard wheelhouse),--no-index --find-links wheelhouse)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(WHEELS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt $(WHEELS)
 
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: lab setup wheelhouse lint test test-all jupyter book bench publish format clean
+.PHONY: lab setup wheelhouse lint test test-all jupyter book bench readme publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -80,9 +80,13 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	$(BIN)/python benchmarks/redraw.py
 	@$(BIN)/python benchmarks/summary.py
 
-publish: setup  ## results/quick anew, and the READMEs' tables from it
+readme: setup  ## what the READMEs and results/quick/README.md say of the results, from committed tables; nothing runs
+	$(BIN)/python -c "from lab.commands.record import older; from lab.ledger import summary; summary.publish(older())"
+
+publish: setup  ## a release: results/quick anew; refused where anything is stale or was made by older code
 	$(BIN)/lab clean --trials && $(BIN)/lab run
-	$(BIN)/python -c "from lab.ledger import summary; summary.publish()"
+	$(BIN)/lab record --status --strict
+	$(MAKE) readme
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 

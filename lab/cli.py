@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lab.commands import arguments, browse, classroom, machines, new, replicate, student, upkeep, worker
+from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, worker
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
 from lab.commands.execution import execute
 from lab.language import using
@@ -44,7 +44,6 @@ def run(
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
     recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
     language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")] = "en",
-    sample: Annotated[Path | None, typer.Option(hidden=True)] = None,
     traced: Annotated[bool, typer.Option("--traced", hidden=True)] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
@@ -52,7 +51,7 @@ def run(
     from lab.engine import batch, runs
 
     options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
-    options |= {"recorded_only": recorded_only, "traced": traced, "sample": sample and sample.resolve()}
+    options |= {"recorded_only": recorded_only, "traced": traced}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
     try:
@@ -70,34 +69,6 @@ def run(
     with using(language):
         _, failed = execute(plan, folder, runs.Options(**options), again)
     raise typer.Exit(1 if failed else 0)
-
-
-@app.command()
-def record(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
-    carry: Annotated[bool, typer.Option("--carry", help="Keep rows over a change that moves no digit.")] = False,
-    because: Annotated[str, typer.Option(help="Why valid rows get other digits.")] = "",
-    renamed: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="With --carry: a parameter.")] = None,
-):
-    """Write the trials of finished runs, made by a clean commit, to results/record."""
-    from lab.engine import parameters, recording, runs
-
-    root = runs.project_root() / "results"
-    try:
-        chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
-            path for path in parameters.notebooks() if (root / "record" / f"{path.stem}.jsonl").exists()
-        ]
-        for notebook in chosen:
-            path = root / "record" / f"{notebook.stem}.jsonl"
-            if carry:
-                found = recording.carry(notebook, path, renamed=assignments(renamed or []))
-                said = ", ".join(f"{n} of {name}" for name, n in found.items() if n) or "nothing is stale"
-            else:
-                found = recording.record_run(root / "quick" / notebook.stem, root / ".trials", path, because=because)
-                said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
-            typer.echo(f"{notebook.stem}: {said}")
-    except ValueError as error:
-        refuse(error)
 
 
 @app.command()
@@ -161,7 +132,7 @@ def book(
     from lab import book as pages
 
     try:
-        index = pages.build()
+        index = pages.build(older=record.older())
     except ImportError as error:
         refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
     except (FileNotFoundError, ValueError) as error:
@@ -171,7 +142,16 @@ def book(
         typer.launch(index.as_uri())
 
 
-COMMANDS = (new.new, student.student, browse.show, replicate.replicate, worker.worker, upkeep.doctor, upkeep.clean)
+COMMANDS = (
+    record.record,
+    new.new,
+    student.student,
+    browse.show,
+    replicate.replicate,
+    worker.worker,
+    upkeep.doctor,
+    upkeep.clean,
+)
 for command in COMMANDS:
     app.command()(command)
 

@@ -90,11 +90,13 @@ def draw(plot, table):
         return plt.figure(new)
 
 
-def save(figure, stem, alt="", caption=""):
-    """Write stem.png, with its words in it, and stem.svg; returns the bytes of the PNG."""
+def save(figure, stem, alt="", caption="", vector=True):
+    """Write stem.png, with its words in it, and stem.svg unless no `vector` is wanted; returns the bytes of the PNG."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     picture = png(figure, alt, caption)
     stem.with_suffix(".png").write_bytes(picture)
+    if not vector:
+        return picture
     figure.set_layout_engine("none")  # as laid out for the PNG
     with mpl.rc_context(style()):
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Description": alt or None})

@@ -1,6 +1,5 @@
 """What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of guesses."""
 
-import json
 import math
 import os
 import sys
@@ -28,6 +27,7 @@ from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
 
+DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
 OWN = "lab-results"  # the folder of results beside a ledger of one's own
 
@@ -140,12 +140,11 @@ class Study:
         return trials.Sources(
             store=options.store,
             record=Record([] if options.fresh else options.record),
-            data={"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash},
+            data=DATA,
             root=runs.project_root(),
             recorded_only=options.recorded_only,
             deadline=options.deadline or math.inf,
             traced=options.traced,
-            sample=json.loads(options.sample.read_text()) if options.sample else None,
         )
 
     @property
@@ -161,13 +160,13 @@ class Study:
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot, alt="", caption=""):
-        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and SVG.
+        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in smoke, SVG.
 
         `alt`, what the figure shows, is for those who do not see it; `caption` is a sentence under it. Both come
         through `tr` and are kept in the PNG.
         """
         figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption)
+        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption, vector=self.profile != "smoke")
         figures.show(picture, alt=alt, caption=caption)
         plt.close(figure)
         self._seal()

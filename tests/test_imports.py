@@ -61,7 +61,7 @@ ALLOWED = {
         "ledger",
     },  # fmt: skip
     "book": {"charts", "figures", "language", "models", "engine", "ledger", "states"},
-    "commands": {"answers", "language", "figures", "engine", "ledger"},
+    "commands": {"answers", "language", "figures", "engine", "ledger", "study"},
     "cli": {"commands", "book", "engine", "language", "ledger"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

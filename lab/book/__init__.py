@@ -19,8 +19,10 @@ UNUSED = ("scripts/*.map", "styles/*.map") + tuple(f"mathjax/{part}" for part in
 PLACES = {"en": ".", "zh": "zh"}  # language: where its book stands
 
 
-def build(folder=None):
+def build(folder=None, older=()):
     """Write the book of results/quick and results/full to `folder` (default results/book); returns its index.html.
+
+    `older` are the stems of notebooks whose run was made by older code, or from another text: their pages say so.
 
     Raises ImportError without the extra `book`, FileNotFoundError where nothing has run, RuntimeError if Sphinx fails.
     """
@@ -33,19 +35,19 @@ def build(folder=None):
         whole = Path(temporary) / "whole"
         for language, place in PLACES.items():
             with using(language):
-                shutil.move(spoken(language, Path(temporary) / language), whole / place)
+                shutil.move(spoken(language, Path(temporary) / language, older), whole / place)
         share(whole, whole / "zh")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.move(whole, folder)
     return folder / "index.html"
 
 
-def spoken(language, folder):
+def spoken(language, folder, older=()):
     """The folder of the book in one language, the one in use."""
     from sphinx.cmd.build import build_main
 
     source, out = folder / "source", folder / "html"
-    pages.write(source, runs.finished_runs())
+    pages.write(source, runs.finished_runs(), older)
     shutil.copy(Path(__file__).parent / "conf.py", source / "conf.py")
     told = {
         "language": {"zh": "zh_CN"}.get(language, language),

@@ -22,13 +22,16 @@ BARE = re.compile(r'(<img [^>]*alt="([^"]*)">)(</figure>)')  # a figure without 
 TEXTS = ("reading", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
 
 
-def write(source, finished):
-    """Write every page, notebook, picture and table of the book, in the language in use, under `source`."""
+def write(source, finished, older=()):
+    """Write every page, notebook, picture and table of the book, in the language in use, under `source`.
+
+    `older` are the stems of the runs that older code made, or that read another text.
+    """
     for folder in ("static", "parts"):
         shutil.copytree(HERE / folder, source / folder)
     shown = in_order(finished)
     judged = board.claim_cards(shown + [run for run in finished if run not in shown])
-    markdown = environment(runs=shown, sections=sections())
+    markdown = environment(runs=shown, sections=sections(), older=older)
 
     def page(name, template, **values):
         write_text(source / f"{name}.md", markdown.get_template(template).render(**values))

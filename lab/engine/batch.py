@@ -16,7 +16,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lab import language
-from lab.engine import kernel, parameters, provenance, runs
+from lab.engine import cells, kernel, parameters, provenance, runs
 from lab.engine.fingerprint import source_code
 
 
@@ -125,7 +125,7 @@ class Job:
         began = time.time()
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start
-            fingerprint = beside.submit(lambda: {} if self.foreign else {"fingerprint": self.fingerprint})
+            made_of = beside.submit(self._made_of)
             executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch)
         run = runs.read_run(done)
         if run is None:
@@ -135,11 +135,15 @@ class Job:
         text = kernel.tidy(executed, {str(aside): runs.shown(self.folder.parent)})
         runs.write_text(done / "notebook.ipynb", text)
         runs.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1), "language": self.language} | fingerprint.result()
+        run |= {"seconds": round(time.time() - began, 1), "language": self.language} | made_of.result()
         runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
         runs.put(done, self.folder)
         shutil.rmtree(aside)
         runs.write_text(self._stamp, run["started"])
+
+    def _made_of(self):
+        """What tells later whether the run is of the notebook as it then is; nothing of one from elsewhere."""
+        return {} if self.foreign else {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
 
     def _told(self, began):
         """What is told of the run of a notebook that keeps no study."""

@@ -77,7 +77,7 @@ def alarms(findings):
 
 def origins(used):
     """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
-    counts, recorded, because = {"run": 0, "store": 0, "record": 0}, {}, {}
+    counts, recorded, because, accepted = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
     for each in used:
         counts[each.origin] += 1
         if each.origin == "record":
@@ -85,13 +85,23 @@ def origins(used):
             name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))
             recorded[name] = recorded.get(name, 0) + 1
             because |= {labels["because"]: None} if "because" in labels else {}
+            if "accepted" in labels:
+                accepted[labels["accepted"]] = accepted.get(labels["accepted"], 0) + 1
     states = {}
     for each in used:
         state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "keys": []})
         state["keys"] += [each.key] if each.origin != "record" else []
     arithmetics = len({each.body["arithmetic"] for each in used})
-    return {"ran_here": counts["run"], "kept_here": counts["store"], "recorded": counts["record"], "trials": states,
-            "recorded_by": recorded, "arithmetics": arithmetics, "because": list(because)}  # fmt: skip
+    return {
+        "ran_here": counts["run"],
+        "kept_here": counts["store"],
+        "recorded": counts["record"],
+        "trials": states,
+        "recorded_by": recorded,
+        "arithmetics": arithmetics,
+        "because": list(because),
+        "accepted": accepted,
+    }
 
 
 def told(origins, findings):
@@ -103,6 +113,9 @@ def told(origins, findings):
     }
     said = tr("Trials: {counts}.", counts=", ".join(words for words, n in counts.items() if n) or tr("none"))
     said += "".join(tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items())
+    said += "".join(
+        tr(" {n} of them by older code, accepted: {why}.", n=n, why=why) for why, n in origins["accepted"].items()
+    )
     if findings:
         parts = {"all digits": tr("all digits"), "all numbers": tr("all numbers"), "the beginning": tr("the beginning")}
         compared = {words: sum(f.part == part for f in findings) for part, words in parts.items()}

@@ -16,7 +16,7 @@ import typing
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 
 from lab import trace
-from lab.engine.source import Module, chains, digest, imported, module, normal, outside_names, source_file
+from lab.engine.source import Definition, Module, digest, module, source_file
 
 COMPUTED = ("import_module", "__import__", "eval", "exec")  # lead to code that no name shows
 
@@ -48,9 +48,7 @@ class Code:
             return
         self._seen.add((name, attribute))
         if attribute in found.definitions:
-            self._add_trees(
-                name, attribute, found.definitions[attribute], found.package, found.imports.get, found.definitions
-            )
+            self._add_definition(name, attribute, found.definition(attribute), found.imports.get, found.definitions)
             if "" in found.definitions and name != "__main__":  # of a script, as of a notebook, only what is named
                 self.add(name, ("",))
         elif attribute in found.imports:
@@ -60,28 +58,20 @@ class Code:
             for each in found.definitions:
                 self.add(name, (each,))
 
-    def _add_trees(self, home, name, trees, package, target, beside=()):
-        """Add definitions of a module, and what their names lead to: `beside` them, or through target(name)."""
-        self.parts[f"{home}.{name}"] = digest(";".join(map(normal, trees)))
-        for tree in trees:
-            displays = any(isinstance(node, (ast.List, ast.Dict, ast.Set)) for node in ast.walk(tree))
-            if isinstance(tree, (ast.Assign, ast.AnnAssign)) and name == name.lower() and displays:
+    def _add_definition(self, home, name, found, target, beside=()):
+        """Add a definition of a module, and what its names lead to: `beside` it, or through target(name)."""
+        self.parts[f"{home}.{name}"] = found.hash
+        for each in found.readings:
+            if each.assigns and each.displays and name == name.lower():
                 raise _impure(home, name, "list, dict or set")
-            inside = {}
-            for node in ast.walk(tree):
-                if isinstance(node, (ast.Import, ast.ImportFrom)):
-                    inside |= imported(node, package)
-                elif isinstance(node, ast.Call) and not isinstance((node.args or [None])[0], ast.Constant):
-                    called = getattr(node.func, "id", None) or getattr(node.func, "attr", "").replace("eval", "")
-                    if called in COMPUTED and home.split(".")[0] not in ("", "lab"):
-                        raise ImpureTrial(f"{home}.{name} calls {called}() with what is computed, which nobody can "
-                                          "follow: write the import, or the code, out")  # fmt: skip
-            outside = outside_names(tree)
-            for used, attributes in set(chains(tree)):
-                if used in beside and used in outside:
+            if home.split(".")[0] not in ("", "lab") and (called := set(each.calls) & set(COMPUTED)):
+                raise ImpureTrial(f"{home}.{name} calls {min(called)}() with what is computed, which nobody can "
+                                  "follow: write the import, or the code, out")  # fmt: skip
+            for used, attributes in each.chains:
+                if used in beside and used in each.outside:
                     self.add(home, (used,))
-                elif (used in outside or used in inside) and (found := inside.get(used) or target(used)):
-                    self.add(found[0], (*found[1:2], *attributes) if found[1] else attributes)
+                elif (used in each.outside or used in each.inside) and (led := each.inside.get(used) or target(used)):
+                    self.add(led[0], (*led[1:2], *attributes) if led[1] else attributes)
 
     def add_object(self, item):
         """Add a function or class, by its file or, where it was typed into a notebook, by the source of its cell."""
@@ -95,8 +85,8 @@ class Code:
             closed_over = set(item.__code__.co_freevars if isinstance(item, FunctionType) else ())
             beside = set() if typed_in else module(item.__module__, self.ours).definitions.keys() - closed_over
             package = sys.modules[item.__module__].__package__ or ""
-            trees = [tree_of(item)]
-            self._add_trees(item.__module__, item.__qualname__, trees, package, self._value_of(item), beside)
+            found = Definition([tree_of(item)], package)
+            self._add_definition(item.__module__, item.__qualname__, found, self._value_of(item), beside)
 
     def _value_of(self, item):
         """target(name) of what was typed in: by the value that the name has now."""
@@ -189,6 +179,15 @@ def code_of(item):
     return found
 
 
+def code_named(home, name):
+    """The `Code` of a function or class by its name in a module that nobody has to import; empty where it is none."""
+    found = Code((home.split(".")[0],))
+    known = module(home, found.ours)
+    if known and name in known.definitions.keys() | known.imports.keys():
+        found.add(home, (name,))
+    return found
+
+
 def kind_hash(name):
     """The hash of the code of a registered kind, such as "Position.rotary"; None where there is no such kind."""
     seam, _, kind = name.partition(".")
@@ -199,5 +198,5 @@ def kind_hash(name):
 def source_code(tree):
     """The `Code` of a syntax tree as a whole, such as that of a notebook's cells."""
     found = Code()
-    found._add_trees("", "source", [tree], "", Module(tree, "").imports.get)
+    found._add_definition("", "source", Definition([tree], ""), Module(tree, "").imports.get)
     return found

@@ -1,8 +1,8 @@
 """The record: finished trials that travel with the repository, a file of JSON lines for each notebook.
 
 results/record/NN_slug.jsonl holds, sorted by what they say: a line for each run that recorded (machine, arithmetic,
-versions, clean commit, date), one for each state of a trial's code (its definitions), certificates that two states give
-the same digits, and a line for each trial. It diffs and merges by line.
+versions, clean commit, date), one for each state of a trial's code (its definitions), one for each change that was
+accepted because it moves no digit, and a line for each trial. It diffs and merges by line.
 """
 
 import json
@@ -13,7 +13,7 @@ from lab.engine import runs, store
 
 LABELS = ("machine", "arithmetic", "device", "threads", "torch", "python", "commit", "date")
 DIGITS = ("n", "columns", "curve", "batch")  # what two runs of one trial must agree on
-KINDS = ("run", "code", "certificate", "trial")  # of lines, by their first word
+KINDS = ("run", "code", "accepted", "trial")  # of lines, by their first word
 
 
 class Contradiction(ValueError):
@@ -26,10 +26,10 @@ def digits(body):
 
 
 class File:
-    """The lines of one file: runs {id: labels}, codes {hash: parts}, certificates, trials [body]."""
+    """The lines of one file: runs {id: labels}, codes {hash: parts}, accepted [change], trials [body]."""
 
     def __init__(self, path):
-        self.path, self.runs, self.codes, self.certificates, self.trials = Path(path), {}, {}, [], []
+        self.path, self.runs, self.codes, self.accepted, self.trials = Path(path), {}, {}, [], []
         known = {}
         text = self.path.read_text("utf-8") if self.path.exists() else ""
         for number, line in enumerate(text.splitlines(), 1):
@@ -47,19 +47,20 @@ class File:
                         f"{self.path}, line {number}: other digits for {entry['trial']} {entry['parameters']}"
                     )
                 known.setdefault(name, entry)
-            elif kind == "certificate":
-                self.certificates += [entry] if entry not in self.certificates else []
+            elif kind == "accepted":
+                self.accepted += [entry] if entry not in self.accepted else []
             else:
                 getattr(self, f"{kind}s")[entry[kind]] = {k: v for k, v in entry.items() if k != kind}
 
     def write(self):
-        """Write the file in one step, without runs and codes that no trial or certificate names."""
-        states = {each for c in self.certificates for each in (c["old"]["code"], c["new"]["code"])}
-        runs_used = {body["run"] for body in self.trials} | {c["run"] for c in self.certificates}
-        codes_used = {body["code"] for body in self.trials} | states
+        """Write the file in one step, without the runs, codes and changes that none of its trials needs."""
+        codes_used = {body["code"] for body in self.trials}
+        made = {(body["trial"], body["code"]) for body in self.trials}
+        self.accepted = [each for each in self.accepted if (each["accepted"], each["old"]["code"]) in made]
+        runs_used = {each["run"] for each in (*self.trials, *self.accepted)}
         lines = [{"run": name} | self.runs[name] for name in sorted(runs_used)]
         lines += [{"code": name} | self.codes[name] for name in sorted(codes_used) if name in self.codes]
-        lines += sorted(self.certificates, key=store.canonical)
+        lines += sorted(self.accepted, key=store.canonical)
         lines += sorted(self.trials, key=lambda body: (body["trial"], store.canonical(body["parameters"])))
         runs.write_text(self.path, "".join(f"{store.encoded(line)}\n" for line in lines))
 
@@ -86,44 +87,37 @@ class Record:
 
     @cached_property
     def _known(self):
-        """{(trial, parameters): [(body, certificates of its file)]}, renamed and new parameters filled in."""
+        """{(trial, parameters): [(body, changes that its file accepts of this trial)]}."""
         known = {}
         for file in self.files:
             for body in file.trials:
-                mine = [c for c in file.certificates if c["certificate"] == body["trial"]]
-                points = [body["parameters"], *(adapted(body["parameters"], c) for c in mine)]
-                for point in {store.canonical(point) for point in points}:
-                    known.setdefault((body["trial"], point), []).append((body, mine))
+                accepted = [each for each in file.accepted if each["accepted"] == body["trial"]]
+                key = body["trial"], store.canonical(body["parameters"])
+                known.setdefault(key, []).append((body, accepted))
         return known
 
     def find(self, trial, parameters, state):
-        """The recorded body of a trial under the code, kinds and data of a `State`, or None."""
-        for body, certificates in self._known.get((trial, store.canonical(parameters)), ()):
-            if state.agrees(body, certificates):
+        """The recorded body of a trial under the code, kinds and data of a `State`, or None.
+
+        One that counts since a change was accepted has this code, and says so in its labels.
+        """
+        known = self._known.get((trial, store.canonical(parameters)), ())
+        for body, _ in known:
+            if state.agrees(body):
                 return body
+        for body, accepted in known:
+            if change := state.accepts(body, accepted):
+                return body | {"code": state.code, "labels": body["labels"] | {"accepted": change["why"]}}
         return None
 
     def earlier(self, trial, parameters):
         """A body of the trial whose code or data is not today's: what it took, and what it was made of."""
         return next((body for body, _ in self._known.get((trial, store.canonical(parameters)), ())), None)
 
-    def like(self, trial, parameters, renamed):
-        """A body of the trial whose parameters, renamed {old: new}, are among those given; whatever made it."""
-        for body in self.of(trial):
-            if adapted(body["parameters"], {"renamed": renamed}).items() <= parameters.items():
-                return body
-        return None
-
     def of(self, trial, notebook=""):
         """All bodies of a trial, or those that a notebook (its stem) recorded: another may have one of that name."""
         files = [file for file in self.files if notebook in ("", file.path.stem)]
         return [body for file in files for body in file.trials if body["trial"] == trial]
-
-
-def adapted(parameters, certificate):
-    """The parameters as they are called since a certificate: renamed, and new ones at their defaults."""
-    renamed = certificate.get("renamed", {})
-    return certificate.get("defaults", {}) | {renamed.get(name, name): value for name, value in parameters.items()}
 
 
 class State:
@@ -132,23 +126,37 @@ class State:
     def __init__(self, code, kind_hash, data_hash):
         self.code, self.kind_hash, self.data_hash = code, kind_hash, data_hash
 
-    def agrees(self, body, certificates=()):
-        """Whether the body was made by this code, or by code that a certificate says gives the same digits."""
-        if any(self.data_hash(name) != value for name, value in body["data"].items()):
-            return False
-        changed = {name: value for name, value in body["kinds"].items() if self.kind_hash(name) != value}
-        if body["code"] == self.code and not changed:
-            return True
-        return any(
-            (c["old"]["code"], c["new"]["code"]) == (body["code"], self.code)
-            and all(c["old"]["kinds"].get(name) == value for name, value in changed.items())
-            and all(c["new"]["kinds"].get(name) == self.kind_hash(name) for name in changed)
-            for c in certificates
-        )
+    def agrees(self, body):
+        """Whether the body was made by this code, with these kinds and data."""
+        return body["code"] == self.code and not any(self._changed(body).values())
+
+    def accepts(self, body, accepted):
+        """The change among those accepted that leads from what made the body to what is there now, or None."""
+        changed = self._changed(body)
+        for each in accepted:
+            old, new = each["old"], each["new"]
+            if (old["code"], new["code"]) == (body["code"], self.code) and all(
+                old[part].get(name) == body[part][name] and new[part].get(name) == now
+                for part in changed
+                for name, now in changed[part].items()
+            ):
+                return each
+        return None
+
+    def _changed(self, body):
+        """{"kinds" and "data": {name: its hash now}} of those that are not what the body was made of."""
+        now = {"kinds": self.kind_hash, "data": self.data_hash}
+        return {part: {name: hash_now for name, was in body[part].items() if (hash_now := now[part](name)) != was}
+                for part in now}  # fmt: skip
 
     def differences(self, body, parts):
-        """Names of the definitions, kinds and data that are not what the body was made of."""
-        own = {name for name in parts.keys() | body["parts"].keys() if parts.get(name) != body["parts"].get(name)}
-        kinds = {name for name, value in body["kinds"].items() if self.kind_hash(name) != value}
-        data = {name for name, value in body["data"].items() if self.data_hash(name) != value}
-        return sorted(own) + sorted(kinds) + sorted(data)
+        """Names of the definitions, kinds and data that are not what the body was made of, wherever they stand."""
+        was, now = _by_name(body["parts"]), _by_name(parts)
+        own = {(was | now)[each] for each in was.keys() ^ now.keys()}
+        return sorted(own) + sorted(name for part in self._changed(body).values() for name in part)
+
+
+def _by_name(parts):
+    """{(name, hash): where it stands} of definitions; of a notebook's own the name says it."""
+    names = {label: label.rpartition(".")[2] for label in parts}
+    return {(names[label], tree): label if label.startswith("lab.") else names[label] for label, tree in parts.items()}

@@ -1,16 +1,17 @@
-"""Writing the record: rows of finished runs, and certificates that carry rows over a change which moves no digit."""
+"""Writing the record: rows of finished runs, and changes that are accepted because they move no digit."""
 
-import json
+import importlib
+import math
 import os
-import subprocess
-import sys
-import tempfile
-from contextlib import contextmanager
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lab.engine import provenance, runs, store
-from lab.engine.record import File, adapted, digits
+from lab import trace
+from lab.engine import arithmetic, checks, provenance, runs, standing, store
+from lab.engine.points import points_of
+from lab.engine.record import File, digits
+from lab.engine.trials import Used
 
 KEPT = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
 
@@ -60,15 +61,15 @@ def record_run(folder, trials, path, *, because=""):
         labels |= {"because": because} if valid and not same else {}
         known[name] = {part: body[part] for part in KEPT} | {"run": file.add_run(labels)}
         file.codes[body["code"]] = {"parts": body["parts"]}
-    certified = {(c["certificate"], c["old"]["code"], c["new"]["code"]) for c in file.certificates}
+    counts_still = {(each["accepted"], each["old"]["code"], each["new"]["code"]) for each in file.accepted}
     file.trials = [
         body
         for body in known.values()
         if (state := states.get(body["trial"]))
-        and (body["code"] == state["code"] or (body["trial"], body["code"], state["code"]) in certified)
+        and (body["code"] == state["code"] or (body["trial"], body["code"], state["code"]) in counts_still)
     ]
     count["dropped"] = len(known) - len(file.trials)
-    file.certificates = [c for c in file.certificates if c["new"]["code"] in {s["code"] for s in states.values()}]
+    file.accepted = [each for each in file.accepted if each["new"]["code"] in {s["code"] for s in states.values()}]
     file.write()
     return count
 
@@ -77,116 +78,83 @@ def _name(body):
     return store.canonical([body["trial"], body["parameters"]])
 
 
-# Carrying rows over a change
+# Accepting a change that moves no digit
+
+
+def accept(notebook, path, why, *, data_hash, device="cpu", report=lambda said: None):
+    """Let the stale rows of a notebook's record at `path` count where the code as it is gives their digits.
+
+    Of each trial the cheapest stale row for every setting of its word-valued parameters runs here, once: on the
+    arithmetic that recorded it all digits are compared, on another one the beginning of its training. Where all agree,
+    a line in the file says which change was accepted, after how many checks, and why. Works beside a commit too.
+    Returns ({trial: rows that count from now on}, [what does not agree, in words]): those rows stay stale.
+    """
+    file, counted, faults = File(path), {}, []
+    with standing.standings(notebook, file, data_hash) as (module, found):
+        for each in found:
+            for code, bodies in each.stale_by_code().items():
+                fault, checked = _check(each, module, sample_of(bodies), bodies, device, report)
+                if fault:
+                    faults.append(fault)
+                    continue
+                old, new = each.sides(bodies)
+                about = {"old": old, "new": new, "changed": each.changed(bodies), **checked, "why": why}
+                file.accepted = [a for a in file.accepted if (a["accepted"], a["old"]["code"]) != (each.trial, code)]
+                file.accepted.append({"accepted": each.trial} | about | {"run": file.add_run(_who(device, bodies))})
+                counted[each.trial] = counted.get(each.trial, 0) + len(bodies)
+    file.write()
+    return counted, faults
 
 
 def sample_of(bodies):
-    """Some of the bodies of a trial, so that every value of every parameter stands in one of them at least."""
-    chosen, seen = [], set()
+    """The cheapest of the bodies for every setting of the parameters that are no numbers."""
+    cheapest = {}
     for body in sorted(bodies, key=lambda body: body["seconds"]):
-        values = {(name, store.canonical(value)) for name, value in body["parameters"].items()}
-        if values - seen:
-            chosen.append(body)
-            seen |= values
-    return chosen
+        words = {name: value for name, value in body["parameters"].items() if not _is_number(value)}
+        cheapest.setdefault(store.canonical(words), body)
+    return list(cheapest.values())
 
 
-def carry(notebook, path, *, renamed=None):
-    """Certify that the stale rows of a notebook's record keep their digits; returns {trial: rows carried}.
-
-    A sample of each stale state runs at the commit that recorded it and as the code is now, both here, and all digits
-    must agree. `renamed` maps old names of parameters to new ones; parameters that are new have their defaults.
-    CannotRecord where a digit moves, naming the trial, or where code now is not that of a commit.
-    """
-    file, now, renamed = File(path), provenance.commit(), renamed or {}
-    if now["changes"] is not False:
-        raise CannotRecord("what is carried is carried to a commit: commit first")
-    stale = {}
-    for body in file.trials:
-        labels = file.runs[body["run"]]
-        stale.setdefault((labels["commit"], body["trial"], body["code"]), []).append(body)
-    carried, made = {}, []
-    for commit in sorted({commit for commit, *_ in stale} - {now["commit"]}):
-        groups = {(trial, code): bodies for (made_at, trial, code), bodies in stale.items() if made_at == commit}
-        sample = {}
-        for (trial, _), bodies in groups.items():
-            sample.setdefault(trial, []).extend(body["parameters"] for body in sample_of(bodies))
-        after = {trial: [adapted(point, {"renamed": renamed}) for point in points] for trial, points in sample.items()}
-        with checkout(commit) as earlier:
-            old = run_sample(earlier, notebook, sample)
-        new = run_sample(runs.project_root(), notebook, after, renamed)
-        for (trial, code), bodies in groups.items():
-            certificates = _certificates(trial, code, old, new, renamed, now["commit"])
-            carried[trial] = carried.get(trial, 0) + len(bodies) * len(certificates)
-            made += certificates
-    states = {(c["certificate"], c["old"]["code"]) for c in made}
-    file.certificates = [c for c in file.certificates if (c["certificate"], c["old"]["code"]) not in states]
-    for each in made:
-        parts = each.pop("parts")
-        each["run"] = file.add_run(each.pop("labels"))
-        file.certificates.append(each)
-        file.codes[each["new"]["code"]] = {"parts": parts}
-    file.write()
-    return carried
+def _is_number(value):
+    listed = value if isinstance(value, list) else [value]
+    return all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in listed)
 
 
-def _certificates(trial, code, old, new, renamed, commit):
-    found = []
-    for before in (body for body in old.get(trial, ()) if body["code"] == code):
-        point = adapted(before["parameters"], {"renamed": renamed})
-        matches = [b for b in new.get(trial, ()) if point.items() <= b["parameters"].items()]
-        if len(matches) != 1:
-            raise CannotRecord(f"{trial} {store.canonical(point)} did not run as the code is now")
-        (after,) = matches
-        if digits(before) != digits(after):
-            raise CannotRecord(f"{trial} {store.canonical(point)} has other digits now: run it anew and record that")
-        found.append((before, after))
-    if not found:
-        raise CannotRecord(f"{trial} did not run at {commit}")
-    before, after = ({"code": side[0]["code"], "kinds": {n: h for body in side for n, h in body["kinds"].items()}}
-                     for side in zip(*found, strict=True))  # fmt: skip
-    if before == after:
-        return []  # the rows are valid as they are
-    body = found[0][1]
-    earlier = adapted(found[0][0]["parameters"], {"renamed": renamed})
-    defaults = {n: v for n, v in body["parameters"].items() if n not in earlier}
-    labels = {"machine": provenance.machine()["machine"], "arithmetic": body["arithmetic"], "commit": commit,
-              "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
-    certificate = {"certificate": trial, "old": before, "new": after, "sample": len(found)}
-    options = {"renamed": renamed, "defaults": defaults}
-    return [certificate | {n: v for n, v in options.items() if v} | {"labels": labels, "parts": body["parts"]}]
+def _check(each, module, sample, bodies, device, report):
+    """("" or what does not agree, {"checked", "compared"}) of the sampled rows of one trial, run here."""
+    try:
+        trial = getattr(importlib.import_module(module), each.trial)
+        if lost := [b for b in sample if points_of(trial, [b["parameters"]]) != [b["parameters"]]]:
+            return f"{each.trial} {store.canonical(lost[0]['parameters'])}: its parameters are others now", {}
+    except Exception as error:
+        return f"{each.trial}: cannot be run apart from its notebook: {type(error).__name__}: {error}", {}
+    used = [Used(trial, str(n), body, "record", body["labels"]["threads"]) for n, body in enumerate(bodies)]
+    seeds, compared = checks.Seeds(used), {}
+    for one in (u for u in used if u.body in sample):
+        report(f"{each.trial}: check {len(compared) + 1} of {len(sample)}, {one.body['seconds']:.0f} s when recorded")
+        exact = one.body["arithmetic"] == arithmetic.digest(device, one.threads)
+        with nullcontext() if exact else trace.watching(_end_after(trace.FIRST_STEPS)):
+            finding = checks.check(one, seeds, math.inf, device)
+        if not finding.agrees:
+            return str(finding), {}
+        compared[one.key] = finding.part
+    return "", {"checked": len(compared), "compared": ", ".join(sorted(set(compared.values())))}
 
 
-@contextmanager
-def checkout(commit):
-    """A working tree of the project at a commit, which vanishes afterwards."""
-    git = ["git", "-C", str(runs.project_root()), "worktree"]
-    with tempfile.TemporaryDirectory(prefix="lab-carry-") as folder:
-        place = Path(folder) / "project"
-        done = subprocess.run([*git, "add", "--detach", str(place), commit], capture_output=True, text=True)
-        if done.returncode:
-            raise CannotRecord(f"commit {commit} is not here: {done.stderr.strip()}")
-        try:
-            yield place
-        finally:
-            subprocess.run([*git, "remove", "--force", str(place)], capture_output=True)
+def _end_after(steps):
+    """A listener that ends a trial at that step of its training."""
+
+    def listen(step, _):
+        if step >= steps:
+            raise trace.Enough
+
+    return listen
 
 
-def run_sample(root, notebook, sample, renamed=None):
-    """{trial: bodies} of the sampled points, run by the project at `root`; all else its record gives, stale or not."""
-    with tempfile.TemporaryDirectory(prefix="lab-sample-") as folder:
-        points = Path(folder) / "sample.json"
-        points.write_text(json.dumps({"points": sample, "renamed": renamed or {}}))
-        command = [sys.executable, "-m", "lab.cli", "run", notebook.stem, "--results", folder, "--check", "0"]
-        command += ["--sample", str(points), "--record", str(root / "results" / "record")]
-        done = subprocess.run(
-            command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
-        )
-        bodies = {trial: [_read(path) for path in Path(folder).glob(f".trials/{trial}/*.json")] for trial in sample}
-        if done.returncode and not all(len(bodies[trial]) >= len(points) for trial, points in sample.items()):
-            raise CannotRecord(f"the sample did not run at {root}:\n{done.stderr[-2000:]}")
-        return bodies
-
-
-def _read(path):
-    return store.read(path.parent, path.stem)
+def _who(device, bodies):
+    """Labels of a check that runs now: where, on which commit, and whether the code differs from it."""
+    here = provenance.machine()
+    about = {"machine": here["machine"], "arithmetic": arithmetic.digest(device, bodies[0]["labels"]["threads"])}
+    about |= {"device": device, "threads": bodies[0]["labels"]["threads"], "torch": here["versions"]["torch"]}
+    about |= {"python": here["versions"]["python"], "date": datetime.now(UTC).date().isoformat()}
+    return about | provenance.commit()

@@ -64,7 +64,6 @@ class Options(BaseModel):
     check: float = 30  # seconds for repeating recorded trials
     fresh: bool = False
     recorded_only: bool = False
-    sample: Path | None = None  # trials that a carry runs
     traced: bool = False  # see that fingerprints hold all that trials run
     deadline: float | None = None  # unix time at which to end
     headless: bool = False  # nobody looks on: no forms, no sliders

@@ -88,6 +88,28 @@ def modules_imported(tree, package=""):
                 yield from (base, f"{base}.{name}")
 
 
+class Reading:
+    """What is read off one statement: the names it uses and imports, what it calls, whether it makes a list or dict."""
+
+    def __init__(self, tree, package):
+        self.chains, self.outside, self.inside, self.calls = set(chains(tree)), outside_names(tree), {}, []
+        self.assigns = isinstance(tree, (ast.Assign, ast.AnnAssign))
+        self.displays = any(isinstance(node, (ast.List, ast.Dict, ast.Set)) for node in ast.walk(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self.inside |= imported(node, package)
+            elif isinstance(node, ast.Call) and not isinstance((node.args or [None])[0], ast.Constant):
+                self.calls.append(getattr(node.func, "id", None) or getattr(node.func, "attr", "").replace("eval", ""))
+
+
+class Definition:
+    """The statements that define a name: their hash, and a `Reading` of each."""
+
+    def __init__(self, trees, package):
+        self.hash = digest(";".join(map(normal, trees)))
+        self.readings = [Reading(tree, package) for tree in trees]
+
+
 class Module:
     """A file of source as {name: the statements that define it} and {name: (module, name there) that it imports}.
 
@@ -95,7 +117,7 @@ class Module:
     """
 
     def __init__(self, tree, package):
-        self.package, self.definitions, self.imports = package, {}, {}
+        self.package, self.definitions, self.imports, self._read = package, {}, {}, {}
         for statement in tree.body:
             bound = set()
             for node in [statement] if isinstance(statement, DEFINING) else ast.walk(statement):
@@ -106,6 +128,12 @@ class Module:
                     bound.add(node.name if isinstance(node, DEFINING) else node.id)
             for name in (bound - {None}) or ({""} - bound if not bound and not _is_text(statement) else ()):
                 self.definitions.setdefault(name, []).append(statement)
+
+    def definition(self, name):
+        """The `Definition` of a name, read once."""
+        if name not in self._read:
+            self._read[name] = Definition(self.definitions[name], self.package)
+        return self._read[name]
 
 
 def module(name, ours=()):

@@ -53,8 +53,6 @@ class Sources:
     root: Path = Path.cwd()
     recorded_only: bool = False
     deadline: float = float("inf")  # time.time()
-    sample: dict | None = None  # {"points": {trial: points}, "renamed": {old: new}} for a carry: these run here
-    # whatever is known, and all others are drawn from the record whatever made them
     traced: bool = False  # trials run in this process, and none may run a definition that its code does not hold
 
     def data_hash(self, name):
@@ -64,13 +62,6 @@ class Sources:
             return self.data[word](rest)
         path = self.root / name
         return trace.file_hash(path) if path.is_file() else None
-
-    def taken(self, trial, point):
-        """In a carry the recorded body of a point that is not in the sample, whatever made it; else None."""
-        points = self.sample["points"].get(trial, ())
-        if any(chosen.items() <= point.items() for chosen in points):
-            return None
-        return self.record.like(trial, point, self.sample["renamed"])
 
 
 @dataclass(frozen=True)
@@ -118,9 +109,7 @@ def sweep(
         work = dict(zip(keys, points, strict=True))
         finished, origin = {}, {}
         for key, point in work.items():
-            if sources.sample and (body := sources.taken(name, point)):
-                finished[key], origin[key] = body | body["labels"], "record"
-            elif found := _known(sources, name, point, key, state):
+            if found := _known(sources, name, point, key, state):
                 finished[key], origin[key] = found
         left = {key: point for key, point in work.items() if key not in finished}
         cost = Cost(sources.record, name, left, state, code.parts, finished.values())

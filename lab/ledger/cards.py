@@ -37,6 +37,7 @@ def origin(origins):
     n = origins["arithmetics"]
     told += [tr("by {n} arithmetics, which round differently", n=n)] if n > 1 else []
     told += [tr("earlier digits replaced: {why}", why=why) for why in origins["because"]]
+    told += [tr("{n} by older code, accepted: {why}", n=n, why=why) for why, n in origins["accepted"].items()]
     return "; ".join(told)
 
 

@@ -3,6 +3,7 @@
 experiments/claims.yaml holds every claim with its prediction as data, so that the expectation stands before the run.
 """
 
+import hashlib
 from difflib import get_close_matches
 from functools import lru_cache
 from math import inf, nan
@@ -221,6 +222,12 @@ def ledger(path=None):
     """All claims by id, in the order of the file. ValueError names the claim and field that break the schema."""
     path = path or project_root() / "experiments" / "claims.yaml"
     return dict(_read(path, path.stat().st_mtime_ns))
+
+
+def ledger_hash(notebook):
+    """The hash of the claims that a notebook judges, "" where there are none."""
+    path = project_root() / "experiments" / "claims.yaml"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
 
 def own_ledger(path):

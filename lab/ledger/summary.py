@@ -29,8 +29,11 @@ def collect(folder):
     return table
 
 
-def overview(folder, prefix=""):
-    """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`."""
+def overview(folder, prefix="", older=()):
+    """A Markdown table with a row for each finished exercise; `prefix` leads from the reader's folder to `folder`.
+
+    `older` are the stems of the runs that older code made, or that read another text: their rows say so.
+    """
     table = collect(folder)
     heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("core minutes")]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- |"]
@@ -40,6 +43,7 @@ def overview(folder, prefix=""):
             figures = len(list((folder / notebook.stem / "figures").glob("*.png")))
             title = f"[{openings.title(notebook)}]({place}/notebook.ipynb)"
             counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
+            counts += f"; *{tr('by older code')}*" if notebook.stem in older else ""
             lines.append(f"| {title} | [{figures}]({place}/figures) | {counts} | {run['core_seconds'] / 60:.1f} |")
     return "\n".join(lines)
 
@@ -51,8 +55,8 @@ def verdict_counts(table):
     return told + (f"; {bare} {tr('not yet gated')}" if bare else "")
 
 
-def gallery_cards(folder):
-    """Markdown: for each finished exercise its figure, question, finding, verdicts and minutes."""
+def gallery_cards(folder, older=()):
+    """Markdown: for each finished exercise its figure, question, finding, verdicts and minutes; see `overview`."""
     table, told = collect(folder), []
     for notebook in parameters.notebooks():
         if not (run := runs.read_run(folder / notebook.stem)):
@@ -60,6 +64,7 @@ def gallery_cards(folder):
         place, stem = notebook.stem, findings.hero(notebook, folder, table)
         counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
         minutes = tr("{n:.1f} core minutes", n=run["core_seconds"] / 60)
+        minutes += f" · *{tr('by older code')}*" if place in older else ""
         told += [f"### [{openings.title(notebook)}]({place}/notebook.ipynb)", openings.question(notebook)]
         told += [f"**{found}**"] if (found := findings.finding_of(notebook, table)) else []
         told += (
@@ -93,16 +98,16 @@ def outdated(folder):
     return not written.exists() or written.stat().st_mtime <= newest
 
 
-def summarise(folder):
-    """Write claims.csv and README.md, README.zh.md of a profile from its finished runs."""
+def summarise(folder, older=()):
+    """Write claims.csv and README.md, README.zh.md of a profile from its finished runs; see `overview`."""
     runs.write_table(folder / "claims.csv", collect(folder))
     for name, speak in READMES.items():
         with using(speak):
-            runs.write_text(folder / name, page(folder))
+            runs.write_text(folder / name, page(folder, older))
 
 
-def page(folder):
-    """The page of a profile: a card for each exercise, and what every figure shows."""
+def page(folder, older=()):
+    """The page of a profile: a card for each exercise, and what every figure shows; see `overview`."""
     finished = [run for notebook in parameters.notebooks() if (run := runs.read_run(folder / notebook.stem))]
     machines = sorted({f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}" for run in finished})
     parts = [
@@ -110,7 +115,7 @@ def page(folder):
         tr("Written by `lab run`. Every verdict with its interval is in {table}.", table="[claims.csv](claims.csv)")
         + f" · {in_language('[中文](README.zh.md)', '[English](README.md)')}",
         tr("Measured on {machines}.", machines="; ".join(machines) or tr("no machine yet")),
-        gallery_cards(folder),
+        gallery_cards(folder, older),
     ]
     if said := described(folder):
         parts += [f"## {tr('What the figures show')}", "\n".join(said)]
@@ -145,8 +150,11 @@ def benchmarks(path):
     return "\n".join(lines)
 
 
-def publish():
-    """Write what the READMEs say of the results, between their markers, and the table of all benchmarks."""
+def publish(older=()):
+    """Write what the READMEs say of the results, between their markers, and the table of all benchmarks.
+
+    Nothing runs: all of it comes from committed tables. `older` as in `overview`.
+    """
     from lab.ledger import errata
 
     root = runs.project_root()
@@ -154,7 +162,7 @@ def publish():
     for name, speak in READMES.items():
         text = (root / name).read_text("utf-8")
         with using(speak):
-            for mark, table in made(root / "results" / "quick", summary).items():
+            for mark, table in made(root / "results" / "quick", summary, older).items():
                 before, _, rest = text.partition(f"<!-- {mark} -->")
                 _, _, after = rest.partition("<!-- end -->")
                 text = f"{before}<!-- {mark} -->\n\n{table}\n\n<!-- end -->{after}"
@@ -163,10 +171,10 @@ def publish():
     about = "What was measured beside what people use otherwise; `make bench` measures it anew."
     picture = "![A training step beside GPT-2 and x-transformers](training_step.png)"
     runs.write_text(summary.parent / "README.md", f"# Benchmarks\n\n{about}\n\n{ratios(summary)}\n\n{picture}\n")
-    summarise(root / "results" / "quick")
+    summarise(root / "results" / "quick", older)
 
 
-def made(quick, summary):
+def made(quick, summary, older=()):
     """{marker: Markdown} of what stands in a README, in the reader's language."""
     from lab.ledger import errata
 
@@ -175,6 +183,6 @@ def made(quick, summary):
     return {
         "findings": findings.findings(table, "results/quick/"),
         "about": findings.about(table, wrong, quick),
-        "overview": overview(quick, "results/quick/"),
+        "overview": overview(quick, "results/quick/", older),
         "ratios": benchmarks(summary),
     }

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
+import torch
 
-from lab.engine import checks, store, trials
-from lab.engine.record import Contradiction, File, Record, State, adapted, digits
+from lab.engine import arithmetic, checks, store, trials
+from lab.engine.record import Contradiction, File, Record, State, digits
 from lab.engine.recording import KEPT
 from lab.tasks.corpus import corpus_hash
 
@@ -40,11 +41,11 @@ def body(seed=0, *, run="r", code="code", value=1.5, **fields):
     return {"trial": "t", "parameters": parameters} | made | {"kinds": {}, "data": {}, "run": run} | fields
 
 
-def file_of(path, *bodies, certificates=()):
+def file_of(path, *bodies, accepted=()):
     file = File(path)
     run = file.add_run(LABELS)
     file.codes = {each["code"]: {"parts": {"m.f": each["code"]}} for each in bodies}
-    file.trials, file.certificates = [each | {"run": run} for each in bodies], list(certificates)
+    file.trials, file.accepted = [each | {"run": run} for each in bodies], [each | {"run": run} for each in accepted]
     file.write()
     return File(path)
 
@@ -106,20 +107,30 @@ def test_branches_that_recorded_different_trials_merge_by_hand_of_nobody(tmp_pat
     assert sum(len(file.trials) for file in Record([tmp_path]).files) == 24
 
 
-def test_a_certificate_carries_rows_over_one_change_and_no_further(tmp_path):
-    states = [{"code": "code", "kinds": {"Norm.x": "1"}}, {"code": "new", "kinds": {"Norm.x": "2"}}]
-    certificate = {"certificate": "t", "old": states[0], "new": states[1], "renamed": {"width": "d_model"},
-                   "defaults": {"bias": False}, "run": ""}  # fmt: skip
-    file = File(tmp_path / "a.jsonl")
-    certificate["run"] = file.add_run(LABELS)
-    file_of(tmp_path / "a.jsonl", body(kinds={"Norm.x": "1"}), certificates=[certificate])
-    record, point = Record([tmp_path]), {"seed": 0, "d_model": 8, "bias": False}
-    assert adapted({"seed": 0, "width": 8}, certificate) == point
-    assert record.find("t", point, now("new", {"Norm.x": "2"}))
-    assert record.find("t", {"seed": 0, "width": 8}, now("code", {"Norm.x": "1"})), "the old code is there still"
-    for state in (now("new", {"Norm.x": "3"}), now("newer", {"Norm.x": "2"}), now("new", {"Norm.x": "1"})):
-        found = record.find("t", point, state)
-        assert (found is None) == (state.kind_hash("Norm.x") != "1"), "an unchanged kind needs no certificate"
+def change(old, new, **fields):
+    sides = [{"code": code, "kinds": kinds, "data": {}} for code, kinds in (old, new)]
+    return {"accepted": "t", "old": sides[0], "new": sides[1], "why": "a name"} | fields
+
+
+def test_an_accepted_change_lets_rows_count_and_no_other_change_does(tmp_path):
+    accepted = change(("code", {"Norm.x": "1"}), ("new", {"Norm.x": "2"}))
+    file_of(tmp_path / "a.jsonl", body(kinds={"Norm.x": "1"}), accepted=[accepted])
+    record, point = Record([tmp_path]), {"seed": 0, "width": 8}
+    found = record.find("t", point, now("new", {"Norm.x": "2"}))
+    assert found["labels"]["accepted"] == "a name" and found["code"] == "new"
+    assert "accepted" not in record.find("t", point, now("code", {"Norm.x": "1"}))["labels"], "what it was made by"
+    assert record.find("t", point, now("new", {"Norm.x": "1"})), "a kind that is as it was needs no line"
+    for state in (now("new", {"Norm.x": "3"}), now("newer", {"Norm.x": "2"}), now("code", {"Norm.x": "2"})):
+        assert record.find("t", point, state) is None
+    assert record.find("u", point, now("new", {"Norm.x": "2"})) is None
+
+
+def test_a_line_that_accepts_goes_with_the_rows_it_was_of(tmp_path):
+    file = file_of(tmp_path / "a.jsonl", body(), accepted=[change(("code", {}), ("new", {}))])
+    assert len(file.accepted) == 1
+    file.trials = [each | {"code": "newest"} for each in file.trials]
+    file.write()
+    assert File(file.path).accepted == []
 
 
 def record_of(used, path, **labels):
@@ -299,3 +310,34 @@ def test_two_users_draw_from_one_read_only_layer_at_once(recorded, tmp_path):
         recorded.file.path.parent.chmod(0o755)
     pd.testing.assert_frame_equal(*tables)
     assert recorded.file.path.read_bytes() == before and len(list(recorded.file.path.parent.iterdir())) == 1
+
+
+# The arithmetic, of which a key holds the hash
+
+
+def test_the_digest_of_an_arithmetic_is_of_its_digits_alone(monkeypatch):
+    digest = arithmetic.digest.__wrapped__
+    own = digest()
+    assert digest() == own and len(own) == 12
+    torch.manual_seed(1)
+    assert digest() == own, "it draws from a generator of its own"
+    softmax = torch.Tensor.softmax
+
+    def otherwise(x, *dim):
+        return softmax(x, *dim) * (1 + 2**-23)
+
+    monkeypatch.setattr(torch.Tensor, "softmax", otherwise)
+    assert digest() != own, "one operation that rounds otherwise"
+
+
+def test_a_store_keeps_the_trials_of_each_arithmetic_apart(tmp_path, monkeypatch):
+    """So a folder that two machines share gives each its own digits."""
+
+    def origins(name):
+        monkeypatch.setattr(arithmetic, "digest", lambda device="cpu", threads=1: name)
+        sources = trials.Sources(store=tmp_path)
+        trials.sweep(noisy, {"seed": [0, 1], "width": 4, "steps": 3}, sources=sources, used=(used := []))
+        assert {each.body["arithmetic"] for each in used} == {name}
+        return [each.origin for each in used]
+
+    assert [origins(name) for name in ("here", "there", "here")] == [["run"] * 2, ["run"] * 2, ["store"] * 2]

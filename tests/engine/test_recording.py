@@ -1,13 +1,20 @@
-"""What enters the record: rows of clean runs of this machine; none is replaced in silence or carried over a digit."""
+"""What enters the record: rows of clean runs of this machine; none is replaced in silence or counts over a digit.
 
-import json
+Of `lab.engine.cells`, `lab.engine.standing` and `lab.commands.record`.
+"""
+
+import importlib
+import re
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
-from lab.engine import provenance, recording, runs, store
+from lab.commands.record import words_of
+from lab.engine import cells, checks, provenance, recording, runs, standing, store, trials
 from lab.engine.record import File, Record, State
 from lab.engine.recording import CannotRecord, record_run, sample_of
+from lab.ledger import cards
 
 HEAD = "c0ffee"
 
@@ -120,65 +127,182 @@ def test_rows_of_other_code_go_and_those_of_other_parameters_stay(project):
     assert [each["code"] for each in File(project.path).trials] == ["newer"]
 
 
-def test_a_sample_holds_every_value_of_every_parameter():
-    bodies = [{"parameters": {"seed": s, "arm": a, "width": w}, "seconds": 10 * w + s}
-              for s in range(5) for a in "abc" for w in (1, 2)]  # fmt: skip
-    chosen = sample_of(bodies)
-    for name in ("seed", "arm", "width"):
-        assert {each["parameters"][name] for each in chosen} == {each["parameters"][name] for each in bodies}
-    assert len(chosen) < len(bodies) / 3
+# Accepting a change
+
+
+def test_a_sample_holds_the_cheapest_row_of_every_setting_of_words():
+    bodies = [{"parameters": {"seed": s, "arm": a, "causal": c, "width": [w]}, "seconds": 10 * w + s}
+              for s in range(3, -1, -1) for a in "ab" for c in (True, False) for w in (1, 2)]  # fmt: skip
+    chosen = [body["parameters"] for body in sample_of(bodies)]
+    assert {(each["arm"], each["causal"]) for each in chosen} == {(a, c) for a in "ab" for c in (True, False)}
+    assert len(chosen) == 4 and all(each["seed"] == 0 and each["width"] == [1] for each in chosen)
+
+
+CELL = """
+import math
+
+{beside}
+
+def scaled(x, kind):
+    return x * (1 if kind == "plain" else 2)
+
+def measured(seed, kind):
+    return {{"value": scaled(math.sqrt(seed), kind), "other": 1}}
+
+def steady(seed):
+    return {{"value": seed}}
+
+def trained(seed):
+    from lab import trace
+
+    for step in range(40):
+        trace.step(step, 2.0 / (step + 1))
+    return {{"loss": 0.05}}
+
+raise RuntimeError("no cell runs")
+"""
+
+
+class Recorded:
+    """A notebook with two trials, the record of their rows, and the cell as it is edited."""
+
+    def __init__(self, folder):
+        self.notebook, self.path = folder / "mine.ipynb", folder / "record" / "mine.jsonl"
+        self.write()
+        self.sweep("measured", {"seed": [2, 3], "kind": ["plain", "twice"]})
+        self.sweep("steady", {"seed": [2, 3]})
+
+    def sweep(self, name, grid, **labels):
+        """Record the trials of a grid, by this machine or as the labels say."""
+        with cells.as_module(self.notebook, [name]) as module:
+            trial, used = getattr(importlib.import_module(module), name), []
+            trials.sweep(trial, grid, sources=trials.Sources(store=self.path.parents[1] / "store"), used=used)
+        file = File(self.path)
+        here = {"arithmetic": used[0].body["arithmetic"], "device": "cpu", "threads": 1, "torch": "2", "commit": HEAD}
+        run = file.add_run(here | labels)
+        file.trials += [{part: each.body[part] for part in recording.KEPT} | {"run": run} for each in used]
+        file.codes |= {each.body["code"]: {"parts": each.body["parts"]} for each in used}
+        file.write()
+
+    def write(self, old="", new="", beside=""):
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.format(beside=beside).replace(old, new))])
+        nbformat.write(book, self.notebook)
+
+    def accept(self, why="a clearer line"):
+        return recording.accept(self.notebook, self.path, why, data_hash=lambda name: None)
+
+    def counts(self):
+        """{trial: how many of its rows are (fresh, accepted, stale)}, and what changed."""
+        with standing.standings(self.notebook, File(self.path), lambda name: None) as (_, found):
+            return {each.trial: (len(each.fresh), len(each.accepted), len(each.stale)) for each in found}, sorted(
+                {name for each in found for name in each.changed()}
+            )
 
 
 @pytest.fixture
-def stale(project, monkeypatch):
-    """A record made at an earlier commit, and what the sample gives now: by default the same digits by other code."""
-    project.finish(body(0), body(1), body(2))
-    project.record()
-    project.commit = "d00d"
-    project.now = lambda point: body(point["seed"], code="newer", kinds={"Norm.x": "2"})
-    monkeypatch.setattr(provenance, "machine", lambda: {"machine": "m"})
-    monkeypatch.setattr(recording, "checkout", lambda commit: __import__("contextlib").nullcontext("there"))
-
-    def run_sample(root, notebook, sample, renamed=None):
-        assert notebook == "n"
-        make = (lambda point: body(point["seed"])) if root == "there" else project.now
-        return {trial: [make(point) for point in points] for trial, points in sample.items()}
-
-    monkeypatch.setattr(recording, "run_sample", run_sample)
-    return project
+def recorded(tmp_path):
+    return Recorded(tmp_path)
 
 
-def test_rows_are_carried_where_no_digit_moves(stale):
-    assert recording.carry("n", stale.path) == {"t": 3}
-    (certificate,) = File(stale.path).certificates
-    assert certificate["old"]["code"] == "new" and certificate["new"] == {"code": "newer", "kinds": {"Norm.x": "2"}}
-    record = Record([stale.path.parent])
-    assert record.find("t", {"seed": 2, "rate": 0}, State("newer", {"Norm.x": "2"}.get, {}.get))
-    assert record.find("t", {"seed": 2, "rate": 0}, State("newest", {"Norm.x": "2"}.get, {}.get)) is None
-    assert recording.carry("n", stale.path) == {"t": 3} and len(File(stale.path).certificates) == 1
+def test_rows_are_fresh_until_what_their_trial_leads_to_is_edited(recorded):
+    assert recorded.counts() == ({"measured": (4, 0, 0), "steady": (2, 0, 0)}, [])
+    recorded.write(beside="def unused():\n    return 1")
+    assert recorded.counts() == ({"measured": (4, 0, 0), "steady": (2, 0, 0)}, [])
+    recorded.write("x * (1", "x * (1.0")
+    assert recorded.counts() == ({"measured": (0, 0, 4), "steady": (2, 0, 0)}, ["scaled"])
+    recorded.write("def steady", "def steadier")
+    assert recorded.counts()[0] == {"measured": (4, 0, 0), "steady": (0, 0, 2)}, "a trial that is gone"
 
 
-def test_carry_refuses_where_one_digit_moves(stale):
-    before, right = stale.path.read_text(), stale.now
-    stale.now = lambda point: right(point) | ({"columns": {"value": 1.5000000000000002}} if point["seed"] == 1 else {})
-    with pytest.raises(CannotRecord, match='"seed": 1.* has other digits now'):
-        recording.carry("n", stale.path)
-    assert stale.path.read_text() == before
-    stale.changes = True
-    with pytest.raises(CannotRecord, match="commit first"):
-        recording.carry("n", stale.path)
-
-
-def test_carry_follows_renamed_and_new_parameters(stale):
-    def now(point):
-        made = body(point["seed"], code="newer")
-        return made | {"parameters": {"seed": point["seed"], "speed": point["speed"], "bias": False}}
-
-    stale.now = now
-    recording.carry("n", stale.path, renamed={"rate": "speed"})
-    (certificate,) = File(stale.path).certificates
-    assert certificate["renamed"] == {"rate": "speed"} and certificate["defaults"] == {"bias": False}
-    found = Record([stale.path.parent]).find(
-        "t", {"seed": 1, "speed": 1, "bias": False}, State("newer", {}.get, {}.get)
+def test_a_change_that_moves_no_digit_is_accepted(recorded):
+    before = recorded.path.read_text()
+    assert recorded.accept() == ({}, []) and recorded.path.read_text() == before, "nothing is stale"
+    recorded.write("x * (1", "x * (1.0")
+    assert recorded.accept() == ({"measured": 4}, [])
+    (line,) = File(recorded.path).accepted
+    assert (line["checked"], line["compared"], line["changed"]) == (2, "all digits", ["scaled"])
+    assert line["why"] == "a clearer line" and {"machine", "arithmetic", "date", "changes"} <= set(
+        File(recorded.path).runs[line["run"]]
     )
-    assert found["columns"] == {"value": 1.5} and json.dumps(found["parameters"])
+    assert recorded.counts() == ({"measured": (0, 4, 0), "steady": (2, 0, 0)}, [])
+    recorded.write("x * (1", "(1.0) * x * (1")
+    assert recorded.counts()[0]["measured"] == (0, 0, 4), "another edit was not accepted"
+    assert recorded.accept("once more") == ({"measured": 4}, []) and len(File(recorded.path).accepted) == 1
+
+
+@pytest.mark.parametrize("old, new, fault", [
+    ("else 2)", "else 3)", r'measured .*"twice".*value is .*, recorded'),
+    ('"other": 1', '"other": 1, "more": 2', "measured .*"),
+    ("def measured(seed, kind)", "def measured(seed, kind, rate=1.0)", "measured .*its parameters are others now"),
+    ("math.sqrt(seed)", "math.sqrt(nowhere)", "measured .*fails here: NameError"),
+    ("def scaled(x, kind)", "def scaled(x, kind=NOWHERE)", "measured: cannot be run apart.*NameError"),
+    ("def measured", "def renamed", "measured: cannot be run apart.*AttributeError"),
+], ids=["a digit", "a column", "a parameter", "an error", "a constant", "a name"])  # fmt: skip
+def test_a_change_is_refused_by_the_name_of_the_trial_whose_digits_move(recorded, old, new, fault):
+    recorded.write(old, new)
+    counted, faults = recorded.accept()
+    assert counted == {} and len(faults) == 1 and re.search(fault, faults[0]), faults
+    assert recorded.counts()[0] == {"measured": (0, 0, 4), "steady": (2, 0, 0)} and not File(recorded.path).accepted
+
+
+def test_a_trial_that_keeps_its_digits_is_accepted_beside_one_that_does_not(recorded):
+    recorded.write("else 2)", "else 3)", beside="def unused():\n    return 1")
+    text = recorded.notebook.read_text().replace('{\\"value\\": seed}', '{\\"value\\": seed + 0}')
+    recorded.notebook.write_text(text)
+    counted, faults = recorded.accept()
+    assert counted == {"steady": 2} and len(faults) == 1 and faults[0].startswith("measured")
+
+
+@pytest.mark.parametrize("old, new, agrees", [
+    ("0.05", "0.06", True), ("range(40)", "range(30)", True), ("(step + 1)", "(step + 1 + step / 50)", False),
+])  # fmt: skip
+def test_on_another_arithmetic_the_beginning_of_a_training_is_compared(recorded, old, new, agrees):
+    """What comes after it may round otherwise there, whatever the edit."""
+    recorded.sweep("trained", {"seed": [2, 3]}, arithmetic="another")
+    recorded.write(old, new)
+    counted, faults = recorded.accept()
+    assert counted == ({"trained": 2} if agrees else {}) and bool(faults) is not agrees
+    assert [line["compared"] for line in File(recorded.path).accepted] == ["the beginning"] * agrees
+
+
+def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
+    recorded.write("x * (1", "x * (1.0")
+    recorded.accept("x is a number")
+    with cells.as_module(recorded.notebook, ["measured"]) as module:
+        sources = trials.Sources(store=tmp_path / "none", record=Record([recorded.path.parent]), recorded_only=True)
+        grid, used = {"seed": [2, 3], "kind": ["plain", "twice"]}, []
+        trials.sweep(importlib.import_module(module).measured, grid, sources=sources, used=used)
+    origins = checks.origins(used)
+    assert origins["accepted"] == {"x is a number": 4} and origins["recorded"] == 4
+    assert "4 of them by older code, accepted: x is a number." in checks.told(origins, [])
+    assert "4 by older code, accepted: x is a number" in cards.origin(origins)
+
+
+def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):
+    with standing.standings(recorded.notebook, File(recorded.path), {"corpus": "c"}.get) as (_, found):
+        made = {each.trial: {"code": each.state.code} for each in found}
+        run = {"commit": HEAD, "record": {"trials": made}, "corpus": "c", "parameters": {}, "ledger": "l", "cells": "k"}
+
+        def told(**changes):
+            return standing.of_run(run | changes, found, {"corpus": "c"}.get, ledger="l", cells="k")
+
+        assert told() == standing.Run(HEAD, (), True, True, True) and not told().older
+        assert told(cells="j").older and told(cells="").cells is None
+        assert told(corpus="d").older and told(corpus="").corpus is None
+        assert not told(ledger="m").older and told(ledger="m").ledger is False
+        edited = {"trials": made | {"steady": {"code": "other"}, "gone": {"code": "x"}}}
+        assert told(record=edited).changed == ("gone", "steady") and told(record=edited).older
+        assert told(kinds={"Norm.nonsuch": "k"}).changed == ("Norm.nonsuch",)
+        del run["record"]
+        assert told().older
+
+
+@pytest.mark.parametrize("run, words", [
+    (None, "none"),
+    (standing.Run("", (), None, None, None), "by no commit"),
+    (standing.Run("f" * 40, ("a", "b", "c", "d", "e"), False, False, False),
+     "by commit ffffffff, which is not here; another text; other cells; other claims; "
+     "older code: a, b, c, d and 1 more"),
+], ids=["no run", "unknown", "all else"])  # fmt: skip
+def test_a_committed_run_is_told_in_words(run, words):
+    assert words_of(run) == words

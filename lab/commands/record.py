@@ -1,0 +1,134 @@
+"""The command record: rows of finished runs, changes that are accepted, and how it all stands to today's code."""
+
+from typing import Annotated
+
+import typer
+
+from lab.commands.arguments import refuse
+
+
+def record(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
+    because: Annotated[str, typer.Option(help="Why valid rows get other digits.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")] = False,
+    accept: Annotated[str, typer.Option(metavar="WHY", help="Keep stale rows where no digit moves.")] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="With --status: exit 1 where something is stale.")] = False,
+):
+    """Write the trials of finished runs, made by a clean commit, to results/record."""
+    from lab.engine import parameters, recording, runs
+
+    root = runs.project_root() / "results"
+    try:
+        chosen = [parameters.notebook_of(name) for name in notebooks or []]
+        if status:
+            raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
+        chosen = chosen or [path for path in parameters.notebooks() if record_of(path).exists()]
+        if accept:
+            raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
+        for notebook in chosen:
+            found = recording.record_run(
+                root / "quick" / notebook.stem, root / ".trials", record_of(notebook), because=because
+            )
+            said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
+            typer.echo(f"{notebook.stem}: {said}")
+    except ValueError as error:
+        refuse(error)
+
+
+def record_of(notebook):
+    """The path of a notebook's record."""
+    from lab.engine.runs import project_root
+
+    return project_root() / "results" / "record" / f"{notebook.stem}.jsonl"
+
+
+def data_hash():
+    """A function of the name of a source of data or of a file, which gives its hash now."""
+    from functools import lru_cache
+
+    from lab.engine.runs import project_root
+    from lab.engine.trials import Sources
+    from lab.study import DATA
+
+    return lru_cache(Sources(store=project_root(), data=DATA, root=project_root()).data_hash)
+
+
+def accepted(notebook, why):
+    """Accept what can be accepted of a notebook's record, and say so; what does not agree, a list."""
+    from lab.engine import recording
+
+    counted, faults = recording.accept(notebook, record_of(notebook), why, data_hash=data_hash(), report=typer.echo)
+    said = ", ".join(f"{n} rows of {name} count again" for name, n in counted.items())
+    typer.echo(f"{notebook.stem}: {said or ('nothing is accepted' if faults else 'nothing is stale')}")
+    for fault in faults:
+        typer.echo(f"{notebook.stem}: stays stale: {fault}", err=True)
+    return faults
+
+
+# Status
+
+
+def standing_of(notebook, data):
+    """([Standing] of a notebook's recorded trials, the `Run` that is committed of it or None)."""
+    from lab.engine import cells, runs, standing
+    from lab.engine.record import File
+    from lab.ledger import claims
+
+    run = runs.read_run(runs.project_root() / "results" / "quick" / notebook.stem)
+    trials = (run or {}).get("record", {}).get("trials", {})
+    with standing.standings(notebook, File(record_of(notebook)), data, trials) as (_, found):
+        return found, run and standing.of_run(
+            run, found, data, ledger=claims.ledger_hash(notebook), cells=cells.hash_of(notebook)
+        )
+
+
+def older():
+    """The stems of the notebooks whose committed run was made by older code, or from another text."""
+    from lab.engine import parameters
+
+    data = data_hash()
+    found = {notebook.stem: standing_of(notebook, data)[1] for notebook in parameters.notebooks()}
+    return {stem for stem, run in found.items() if run and run.older}
+
+
+def told(notebooks):
+    """Print how the record and the committed runs of the notebooks stand; whether anything is stale or older."""
+    data, rows, stale, older_runs = data_hash(), [], 0, 0
+    for notebook in notebooks:
+        found, run = standing_of(notebook, data)
+        counts = [sum(len(getattr(each, kind)) for each in found) for kind in ("fresh", "accepted", "stale")]
+        minutes = sum(body["seconds"] for each in found for body in each.stale) / 60
+        changed = sorted({name for each in found for name in each.changed()})
+        stale, older_runs = stale + counts[2], older_runs + bool(run and run.older)
+        rows.append((notebook.stem, *counts, minutes, run, changed))
+    typer.echo(f"{'':28}{'fresh':>6}{'accepted':>9}{'stale':>6}{'minutes':>8}  committed run")
+    for stem, fresh, accepted_, stale_, minutes, run, changed in rows:
+        typer.echo(f"{stem:28}{fresh:6}{accepted_:9}{stale_:6}{minutes:8.1f}  {words_of(run)}".rstrip())
+        if changed:
+            typer.echo(f"{'':28}changed: {shortened(changed)}")
+    typer.echo(
+        f"record: {sum(r[1] for r in rows)} rows fresh, {sum(r[2] for r in rows)} accepted, {stale} stale "
+        f"({sum(r[4] for r in rows):.0f} core minutes to run anew); {older_runs} committed runs by older code"
+    )
+    return stale or older_runs
+
+
+def words_of(run):
+    """What is told of a committed run."""
+    if run is None:
+        return "none"
+    from lab.engine import provenance
+
+    here = "" if provenance.is_here(run.commit) else ", which is not here"
+    parts = [f"by commit {run.commit[:8]}{here}" if run.commit else "by no commit"]
+    parts += ["another text"] if run.corpus is False else []
+    parts += ["other cells"] if run.cells is False else []
+    parts += ["other claims"] if run.ledger is False else []
+    parts += [f"older code: {shortened(run.changed)}"] if run.changed else []
+    return "; ".join(parts)
+
+
+def shortened(names, most=4):
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
