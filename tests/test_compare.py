@@ -155,6 +155,7 @@ def test_trials_of_a_record_are_used(run, tmp_path):
     assert read_run(found.folder)["record"]["recorded"] == 4 and found.folder.parent == tmp_path / "elsewhere"
 
 
+@pytest.mark.slow
 def test_each_arm_may_have_the_best_of_several_rates(run):
     found = run(rates=[0.001, 0.01, 0.1], seeds=2)
     assert set(found.table.learning_rate) <= {0.001, 0.01, 0.1}
