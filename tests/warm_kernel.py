@@ -23,6 +23,8 @@ def serve(path):
     sys.path.pop(0)  # where this file lies
     for name in IMPORTED:
         importlib.import_module(name)
+    sys.modules["lab.tasks.code"].Code(64).text()  # read once; no torch computes before a fork
+    sys.modules["lab.ledger.claims"].ledger()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
