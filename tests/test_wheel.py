@@ -45,7 +45,7 @@ def main():
     mine.figure("forest", arms, lambda rows: charts.forest(plt.subplots()[1], rows, "loss", "arm", bar=0.5), alt="two")
     claim = Claim.model_validate({
         "id": "b-is-better", "exercise": "beyond", "kind": "question", "priority": "C", "sources": ["mine"],
-        "claim": "b is better", "claim_zh": "b", "metric": "loss", "arms": {"measure": "loss", "as": "difference",
+        "claim": "b is better", "claim_zh": "\u4e59", "metric": "loss", "arms": {"measure": "loss", "as": "difference",
         "compare": {"arm": ["a", "b"]}}, "prediction": {"compares": "a - b", "direction": "above", "threshold": 0.5}})
     verdict = judge(claim, arms)
     model = Transformer(ModelConfig(vocabulary=5, context=8, d_model=8, n_layers=1, n_heads=2), seed=0)
