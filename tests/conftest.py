@@ -57,7 +57,6 @@ ALLOWED = {  # test files that read the lessons or what is committed of them: wh
     "test_chinese.py": "the words of all texts",
     "test_pretrained.py": "two cells of 1.2 on another model",
     "test_lengths.py": "sizes that 1.7 and 1.8 refuse",
-    "test_book.py": "the book of what is committed",
     "test_browser.py": "the book of what is committed, and lessons in JupyterLab",
     "test_claims.py": "committed verdicts are well formed",
     "test_rests.py": "every claim of a notebook is judged in it",
