@@ -12,7 +12,7 @@ from lab.engine.record import State
 @dataclass
 class Standing:
     """The recorded rows of one trial: those made by what is there now, those that count since a change was accepted,
-    and those that are stale. `parts` are the definitions that the trial leads to now.
+    and those that are stale. `parts` are the definitions that the trial leads to now, `changes` what was accepted.
     """
 
     trial: str
@@ -21,6 +21,7 @@ class Standing:
     fresh: list = field(default_factory=list)
     accepted: list = field(default_factory=list)
     stale: list = field(default_factory=list)
+    changes: list = field(default_factory=list)
 
     def stale_by_code(self):
         """{code: stale bodies that it made}."""
@@ -57,13 +58,13 @@ def standings(notebook, file, data_hash, more=()):
         kind_hash = lru_cache(fingerprint.kind_hash)
         found = [Standing(name, State(code.digest, kind_hash, data_hash), code.parts) for name, code in codes.items()]
         for each in found:
-            accepted = [change for change in file.accepted if change["accepted"] == each.trial]
+            each.changes = [change for change in file.accepted if change["accepted"] == each.trial]
             for body in (body for body in file.trials if body["trial"] == each.trial):
                 labels, parts = file.runs[body["run"]], file.codes.get(body["code"], {}).get("parts", {})
                 whole = body | {"labels": labels, "parts": parts, "arithmetic": labels["arithmetic"]}
                 if each.state.agrees(body):
                     each.fresh.append(whole)
-                elif each.state.accepts(body, accepted):
+                elif each.state.accepts(body, each.changes):
                     each.accepted.append(whole)
                 else:
                     each.stale.append(whole)
@@ -99,13 +100,19 @@ class Run:
 
 def of_run(run, found, data_hash, *, ledger, cells):
     """The `Run` that a run.json tells of, by the standings of its trials and the hashes of its claims and cells now."""
-    state = {each.trial: each.state for each in found}
+    counts, kinds = {each.trial: {each.state.code} for each in found}, set()
+    for each in found:
+        for change in each.changes:
+            if change["new"]["code"] == each.state.code:
+                counts[each.trial].add(change["old"]["code"])
+                kinds |= change["old"]["kinds"].items()
     trials = run.get("record", {}).get("trials")
-    changed = [name for name, made in (trials or {}).items() if name not in state or state[name].code != made["code"]]
+    changed = [name for name, made in (trials or {}).items() if made["code"] not in counts.get(name, ())]
     if trials is None:
         changed = ["a run from before trials were recorded"]
     kind_hash = found[0].state.kind_hash if found else fingerprint.kind_hash
-    changed += [name for name, was in run.get("kinds", {}).items() if kind_hash(name) != was]
+    made_of = run.get("kinds", {}).items() - kinds
+    changed += [name for name, was in made_of if kind_hash(name) != was]
     corpus = data_hash(_corpus_name(run)) if run.get("corpus") else None
     now = {"corpus": corpus, "ledger": ledger, "cells": cells}
     same = {name: run[name] == value if run.get(name) else None for name, value in now.items()}

@@ -112,10 +112,13 @@ def test_the_status_names_what_was_edited_and_what_it_takes(project, rows, edite
 
 def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(project, rows, edited):
     file = record(project, rows)
+    small_project.ran(project)
     edited("scale * total", "total * scale")
+    assert "older code: thrown" in command("--status")[1]
     code, said = command("--accept", "the same product", "1.1")
     assert code == 0 and "12 rows of thrown count again" in said, said
-    assert counts(command("--status")[1]) == (0, 12, 0)
+    said = command("--status")[1]
+    assert counts(said) == (0, 12, 0) and "older code: thrown" not in said, "nor is the run of these rows older"
     small_project.ran(project)
     assert (
         "12 of them by older code, accepted: the same product."
