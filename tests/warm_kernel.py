@@ -5,15 +5,28 @@ for it: who ends the one ends the other.
 """
 
 import array
+import hashlib
 import json
 import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 
-IMPORTED = ("lab.study", "lab.models", "lab.tasks.code", "lab.recipes.byte_model", "lab.charts", "matplotlib.pyplot",
-            "pandas", "scipy.stats", "ipykernel.kernelapp", "ipywidgets")  # fmt: skip
+IMPORTED = (
+    "lab.study", "lab.models", "lab.charts", "matplotlib.pyplot", "pandas.io.formats.style", "scipy.stats", "sympy",
+    "ipykernel.kernelapp", "ipywidgets", "jinja2", "PIL.PngImagePlugin", "scipy.cluster.hierarchy",
+    "torch._dynamo",  # which the first optimizer of a process imports
+    *(f"lab.tasks.{name}" for name in ("code", "sequences", "prose", "facts", "languages", "definitions")),
+    *(f"lab.measure.{name}" for name in ("attention", "memory", "neurons", "probe", "timing", "maps", "marks")),
+    *(f"lab.recipes.{name}" for name in ("byte_model", "timed_calls", "activations", "longer", "looks")),
+)  # fmt: skip
+
+
+def socket_in(folder):
+    """Where the process of a folder listens: a socket's path is limited."""
+    return f"{tempfile.gettempdir()}/lab-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
 
 
 def serve(path):

@@ -1,13 +1,16 @@
-"""The memory that a call takes at its peak, measured in a process that imports little and so starts soon."""
+"""The memory that a call takes at its peak, measured in a process of its own."""
 
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from ctypes import CDLL
-from functools import partial, reduce
+import tempfile
+import traceback
+from contextlib import suppress
+from ctypes import CDLL, c_size_t, c_void_p
+from functools import cache, partial, reduce
 from importlib import import_module
 
 import torch
@@ -27,17 +30,32 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module in (None, "__main__") or _found(module, name) is not function:
         raise ValueError(f"a new process cannot import {function}: move it to the top of a module")
-    job = [module, name, calls, kwargs, warmup_args, torch.get_num_threads()]
+    job = json.dumps([module, name, calls, kwargs, warmup_args, torch.get_num_threads()])
+    if _server().poll() is not None:
+        _server.cache_clear()
+    try:
+        _server().stdin.write(f"{job}\n")
+        _server().stdin.flush()
+        answer = json.loads(_server().stdout.readline())
+    except BaseException:  # an interrupt, perhaps: nobody waits for the answer any more
+        os.killpg(_server().pid, signal.SIGKILL)
+        _server().wait()
+        raise
+    if "failed" in answer:
+        raise RuntimeError(f"{module}.{name} failed in its own process on one of {calls}: {answer['failed']}")
+    return answer["peaks"]
+
+
+@cache
+def _server():
+    """A process that has imported torch and forks one for each job; it ends with this one."""
     # Every large block gets its own mapping, which glibc gives back when it is freed.
     honest = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    command = [sys.executable, "-P", "-c", "from lab.measure.memory import _answer_peaks; _answer_peaks()"]
-    environment = os.environ | honest | {"PYTHONPATH": path}
-    done = subprocess.run(command, input=json.dumps(job), env=environment, capture_output=True, text=True)
-    if done.returncode:
-        cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else done.stderr.strip()[-2000:]
-        raise RuntimeError(f"{module}.{name} failed in its own process on one of {calls}: {cause}")
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-P", "-c", "from lab.measure.memory import _serve; _serve()"]
+    options = {"env": os.environ | honest | {"PYTHONPATH": path}, "text": True, "start_new_session": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, **options, **pipes)
 
 
 def _found(module, name):
@@ -45,16 +63,48 @@ def _found(module, name):
     return reduce(lambda place, part: getattr(place, part, None), str(name).split("."), import_module(module))
 
 
-def _answer_peaks():
-    """The new process of `peak_memory`: job on standard input, bytes on standard output."""
-    module, name, calls, kwargs, warmup_args, threads = json.load(sys.stdin)
-    torch.set_num_threads(threads)
-    call = partial(_found(module, name), **kwargs)
-    with redirect_stdout(sys.stderr):
+def _serve():
+    """The process of `_server`: a job a line on standard input, a line with its answer on standard output."""
+    for job in map(json.loads, sys.stdin):
+        with suppress(Exception):  # a module that cannot be imported says so in the new process
+            import_module(job[0])
+        gc.freeze()  # so that collecting in the new process copies nothing
+        with tempfile.TemporaryFile("w+") as file:
+            if not (child := os.fork()):
+                _answer(job, file)
+            _, status = os.waitpid(child, 0)
+            file.seek(0)
+            said = file.read()
+        print(said or json.dumps({"failed": f"killed by signal {os.WTERMSIG(status)}"}), flush=True)
+
+
+def _answer(job, file):
+    """Write {"peaks": bytes of each call} or {"failed": why} to the file, and end this process."""
+    os.dup2(2, 1)  # what a call prints is no answer
+    try:
+        module, name, calls, kwargs, warmup_args, threads = job
+        torch.set_num_threads(threads)
+        _map_libraries()
+        call = partial(_found(module, name), **kwargs)
         if warmup_args is not None:
             call(*warmup_args)
-        peaks = [_peak(call, args) for args in calls]
-    print(json.dumps(peaks))
+        answer = {"peaks": [_peak(call, args) for args in calls]}
+    except Exception:
+        answer = {"failed": traceback.format_exc()[-2000:]}
+    json.dump(answer, file)
+    file.flush()
+    os._exit(0)
+
+
+def _map_libraries():
+    """Make the code of all libraries resident, as a page that is touched first counts where it is touched (Linux)."""
+    populate_read = 22  # of madvise(2); older kernels refuse it
+    maps = open("/proc/self/maps").readlines() if sys.platform == "linux" else []
+    for line in maps:
+        span, mode, *_ = line.split()
+        start, end = (int(each, 16) for each in span.split("-"))
+        if mode.startswith("r-x"):
+            CDLL(None).madvise(c_void_p(start), c_size_t(end - start), populate_read)
 
 
 def _peak(call, args):

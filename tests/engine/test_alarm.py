@@ -63,9 +63,9 @@ def test_one_wrong_digit_marks_the_claims_that_read_its_row_and_no_others(projec
     assert ("NOT as recorded: thrown" in told) is bool(claims) and "12 recorded" in told
 
 
-def test_a_wrong_digit_is_told_in_the_terminal(project, rows):
+def test_a_wrong_digit_is_told_in_the_terminal(project, rows, kernels):
     record(project, rows, sides=12)
-    done = CliRunner().invoke(app, ["run", "1.1", "--again"])
+    done = CliRunner(env={"JUPYTER_PATH": kernels}).invoke(app, ["run", "1.1", "--again"])
     assert done.exit_code == 0, done.output
     assert "NOT as recorded: thrown" in done.output and '"sides": 12' in done.output.replace("\n", "")
     assert marked(project / "results" / "quick" / DICE)[0] == {"dice-count"}

@@ -32,12 +32,18 @@ from lab.ledger import summary
 pytestmark = pytest.mark.usefixtures("project")
 RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]
 COMMAND = [sys.executable, "-m", "lab.cli", *RUN]
+WARM = {}  # environment
 slow = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm(kernels):
+    WARM["JUPYTER_PATH"] = kernels
+
+
 def here(*options):
-    """The command in this process."""
-    return CliRunner().invoke(app, [*RUN, *options])
+    """The command in this process, whose kernel begins at once."""
+    return CliRunner(env=WARM).invoke(app, [*RUN, *options])
 
 
 def start(*options, **more):
