@@ -83,11 +83,10 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 readme: setup  ## what the READMEs and results/quick/README.md say of the results, from committed tables; nothing runs
 	$(BIN)/python -c "from lab.commands.record import older; from lab.ledger import summary; summary.publish(older())"
 
-publish: setup  ## a release: results/quick anew; refused where anything is stale, or older code made it, or errata disagree
-	$(BIN)/lab clean --trials && $(BIN)/lab run
+publish: setup  ## a release: results/quick anew; fails where anything is stale, or older code made it, or errata disagree
+	$(BIN)/lab clean --trials --runs && $(BIN)/lab run && $(BIN)/lab publish
 	$(BIN)/lab record --status --strict
 	$(BIN)/python -c "from lab.ledger import errata; raise SystemExit('\n'.join(errata.check()) or None)"
-	$(MAKE) readme
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 
@@ -97,4 +96,4 @@ format: .venv/.ready-test  ## what `make test` checks, mended
 	$(BIN)/nbstripout $(STRIP) notebooks/*.ipynb
 
 clean:
-	rm -rf .venv results/.running results/.trials results/interactive
+	rm -rf .venv results/.running results/.trials

@@ -35,7 +35,7 @@ def run(
     cluster: arguments.Cluster = "",
     parameter: arguments.Parameters = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of a run in results/runs; else made of its parameters.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")] = None,
     results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
     record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
     check: Annotated[str, typer.Option(help="Time for repeating recorded trials, a notebook; 0: none.")] = "30s",
@@ -80,7 +80,7 @@ def claims(
 ):
     """The ledger of claims with the verdicts of a profile; exit 1 where a claim is pending."""
     from lab.engine import parameters
-    from lab.engine.runs import project_root
+    from lab.engine.runs import homes
     from lab.ledger import claims as ledger
     from lab.ledger import summary
 
@@ -97,7 +97,7 @@ def claims(
         refuse(error)
     except FileNotFoundError:
         refuse(parameters.ALONE)
-    table = summary.collect(project_root() / "results" / profile)
+    table = summary.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.verdict == verdict) | (not verdict)]
     for row in table.itertuples():
@@ -144,6 +144,7 @@ def book(
 
 COMMANDS = (
     record.record,
+    record.publish,
     new.new,
     student.student,
     browse.show,

@@ -137,10 +137,10 @@ def test_a_run_in_another_language_has_a_folder_of_its_own(project, tmp_path):
     def places(*names, **options):
         return [job.folder.relative_to(tmp_path).as_posix() for job in batch.plan(["1.1"], *names, tmp_path, **options)]
 
-    assert places("quick") == [f"quick/{DICE}"]
-    assert places("quick", speak="zh") == [f"runs/{DICE}-zh"]
-    assert places("smoke", speak="zh") == [f"runs/{DICE}-zh-smoke"]
-    assert places("quick", overrides={"seeds": 9}, speak="zh") == [f"runs/{DICE}-zh-seeds-9"]
+    assert places("quick") == [f"runs/quick/{DICE}"]
+    assert places("quick", speak="zh") == [f"runs/quick/{DICE}-zh"]
+    assert places("smoke", speak="zh") == [f"runs/smoke/{DICE}-zh"]
+    assert places("quick", overrides={"seeds": 9}, speak="zh") == [f"runs/quick/{DICE}-zh-seeds-9"]
     with pytest.raises(parameters.Refused, match="--language 'fr': one of en, zh"):
         places("quick", speak="fr")
 

@@ -26,7 +26,7 @@ from lab import cli
 from lab.cli import app
 from lab.commands import terminal, upkeep
 from lab.commands.execution import mended
-from lab.engine import batch, parameters
+from lab.engine import batch, parameters, runs
 from lab.engine.runs import Progress, project_root
 from lab.ledger.claims import VERDICTS, ledger
 
@@ -103,7 +103,7 @@ def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given, place in {"new/here": tmp_path / "new" / "here", tmp_path / "whole": tmp_path / "whole"}.items():
         assert lab("run", "--results", given).exit_code == 1, "of the notebook that fails"
-        assert sorted(p.name for p in (place / "quick").iterdir()) == [
+        assert sorted(p.name for p in (place / "runs" / "quick").iterdir()) == [
             "01_works",
             "03_works",
             "README.md",
@@ -139,7 +139,7 @@ def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs)
     assert jobs == ["01_works", "02_fails", "03_works"]
     assert "02_fails: FAILED" in result.output and "something broke" in result.output
     assert "1 of 3 failed (02_fails)" in result.output
-    assert (place / "quick" / "claims.csv").exists()
+    assert (place / "runs" / "quick" / "claims.csv").exists()
     assert lab("run", "--results", place).exit_code == 1, "the folder is free again"
 
 
@@ -227,14 +227,27 @@ def test_doctor_finds_this_environment_in_order():
     assert result.exit_code == (1 if "problem" in result.output else 0)
 
 
-def test_clean_removes_what_interrupted_runs_left_and_the_trials_only_when_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
-    for name in (".running", "interactive", ".trials", "quick"):
+def test_clean_removes_what_unfinished_runs_left_and_more_only_where_an_option_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
+    for name in (".running", "interactive", ".trials", "runs", "quick", "record"):
         (tmp_path / "results" / name / "deep").mkdir(parents=True)
-    assert lab("clean").exit_code == 0
-    assert sorted(p.name for p in (tmp_path / "results").iterdir()) == [".trials", "quick"]
-    assert lab("clean", "--trials").exit_code == 0
-    assert [p.name for p in (tmp_path / "results").iterdir()] == ["quick"]
+        (tmp_path / "results" / name / "deep" / "file").write_bytes(bytes(2_000_000))
+
+    def there():
+        return {path.name for path in (tmp_path / "results").iterdir()} - {".lock"}
+
+    everything = there()
+    said = lab("clean", "--dry-run", "--trials").output.splitlines()
+    assert [line.split()[:2] for line in said if line.startswith("would")] == [["would", "go"]] * 2
+    assert all("2.0 MB" in line for line in said) and there() == everything
+    said = lab("clean").output
+    assert "stays     results/interactive  2.0 MB  runs made by hand; --interactive removes it" in said
+    assert there() == everything - {".running"}
+    for option, goes in (("interactive", "interactive"), ("trials", ".trials"), ("runs", "runs")):
+        assert lab("clean", f"--{option}").exit_code == 0
+        everything -= {goes, ".running"}
+        assert there() == everything
+    assert everything == {"quick", "record"}
 
 
 def test_clean_keeps_the_newest_trials_of_a_size(tmp_path, monkeypatch):
@@ -312,22 +325,18 @@ def test_at_the_end_it_says_where_what_changed_and_what_to_open(project, monkeyp
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     monkeypatch.setattr(terminal, "changed", lambda folder: ["dice-count: proved → disproved"])
     first, *others = terminal.at_the_end([job])
-    assert first == "Results: results/quick" and others[-1] == f"To look at it: lab show {DICE}"
+    assert first == "Results: results/runs/quick" and others[-1] == f"To look at it: lab show {DICE}"
     assert "  dice-count: proved → disproved" in others
     assert list(terminal.at_the_end([])) == []
 
 
 def test_what_changed_is_told_by_verdict(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
-    before, now = "id,verdict\na,supported\nb,proved\n", "id,verdict\na,refuted\nb,proved\nc,supported\n"
-    (tmp_path / "verdicts.csv").write_text(before)
-    assert terminal.changed(tmp_path) == [], "no repository"
-    me = ["-c", "user.name=me", "-c", "user.email=me@here"]
-    for arguments in (["init", "-q"], ["add", "."], [*me, "commit", "-qm", "one"]):
-        subprocess.run(["git", "-C", tmp_path, *arguments], check=True)
-    (tmp_path / "verdicts.csv").write_text(now)
-    assert terminal.changed(tmp_path) == ["a: supported → refuted"]
-    assert terminal.changed(Path("/nonsuch")) == []
+    mine = runs.place_of_run("quick", "04_x")
+    runs.write_text(mine / "verdicts.csv", "id,verdict\na,refuted\nb,proved\nc,supported\n")
+    assert terminal.changed(mine) == [], "nothing is published"
+    runs.write_text(runs.published("quick", "04_x") / "verdicts.csv", "id,verdict\na,supported\nb,proved\n")
+    assert terminal.changed(mine) == ["a: supported → refuted"]
 
 
 def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):

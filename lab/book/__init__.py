@@ -20,9 +20,10 @@ PLACES = {"en": ".", "zh": "zh"}  # language: where its book stands
 
 
 def build(folder=None, older=()):
-    """Write the book of results/quick and results/full to `folder` (default results/book); returns its index.html.
+    """Write the book of this machine's runs, else of the published ones, to `folder` (default results/book).
 
-    `older` are the stems of notebooks whose run was made by older code, or from another text: their pages say so.
+    Returns its index.html. `older` are the stems of notebooks whose published run was made by older code, or from
+    another text: their pages say so.
 
     Raises ImportError without the extra `book`, FileNotFoundError where nothing has run, RuntimeError if Sphinx fails.
     """

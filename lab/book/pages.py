@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lab.book import board, charts, glossary, seams, tables
 from lab.book.runs import counted, in_order
 from lab.engine import parameters
-from lab.engine.runs import project_root, write_text
+from lab.engine.runs import homes, write_text
 from lab.language import in_language, language, tr
 from lab.ledger import cards, claims, findings, openings, summary
 from lab.states import TYPE
@@ -36,7 +36,7 @@ def write(source, finished, older=()):
     def page(name, template, **values):
         write_text(source / f"{name}.md", markdown.get_template(template).render(**values))
 
-    entries, table = board.corrections(shown), summary.collect(project_root() / "results" / "quick")
+    entries, table = board.corrections(shown), summary.collect(*homes("quick"))
     stems = {run.stem for run in shown}
     chosen = [(notebook, row) for notebook, row in findings.chosen(table) if notebook.stem in stems]
     page("index", "index.md", totals=counted(table), findings=chosen, found=found(table))

@@ -41,6 +41,11 @@ class Run:
         return parameters.exercise_of(self.notebook)
 
     @property
+    def published(self):
+        """Whether it is the one that git holds."""
+        return self.folder == runs.published(self.profile, self.stem)
+
+    @property
     def title(self):
         return openings.title(self.notebook).replace("<", "‹")  # the theme prints titles as they are
 
@@ -58,7 +63,7 @@ class Run:
     @cached_property
     def spoken(self):
         """The folder of the run in the reader's language; this run's own where there is none."""
-        folder = runs.project_root() / "results" / "runs" / f"{self.stem}-{language.language()}"
+        folder = runs.place_of_run(self.profile, f"{self.stem}-{language.language()}")
         told = runs.read_run(folder)
         alike = told is not None and told["parameters"] == self.record["parameters"] and not runs.damaged(folder, told)
         return folder if alike else self.folder
@@ -129,11 +134,14 @@ def counted(verdicts):
 
 
 def finished_runs():
-    """Runs of quick, then of full; in each the exercises in order. ValueError names what is not as a run left it."""
+    """Runs of quick, then of full; in each the exercises in order, those of this machine before the published ones.
+
+    ValueError names what is not as a run left it.
+    """
     found = []
     for profile in ("quick", "full"):
         for notebook in parameters.notebooks():
-            folder = runs.project_root() / "results" / profile / notebook.stem
+            folder = runs.latest(profile, notebook.stem)
             if record := runs.read_run(folder):
                 if damaged := runs.damaged(folder, record):
                     raise ValueError(f"{folder}: {', '.join(damaged)} is damaged; `lab run` makes it anew")

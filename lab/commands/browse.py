@@ -78,16 +78,14 @@ def question(notebook):
 
 
 def state(notebook):
-    """(core minutes of the last quick run, whether it ran here, is committed, or not at all)."""
+    """(core minutes of the last quick run, whether it ran here, is published, or not at all)."""
     from lab.engine import runs
 
-    folder = runs.project_root() / "results" / "quick" / notebook.stem
-    run = runs.read_run(folder)
+    run = runs.read_run(folder := runs.latest("quick", notebook.stem))
     if run is None:
         return "", tr("not run yet")
-    stamp = runs.project_root() / "results" / ".trials" / "finished" / "quick" / notebook.stem
-    here = stamp.exists() and stamp.read_text() == run.get("started")
-    return f"{run['core_seconds'] / 60:.1f}", tr("run here") if here else tr("committed")
+    published = folder == runs.published("quick", notebook.stem)
+    return f"{run['core_seconds'] / 60:.1f}", tr("published") if published else tr("run here")
 
 
 def show(
@@ -105,7 +103,7 @@ def show(
     try:
         folder = Path(lesson)
         if not (folder / "run.json").exists():
-            folder = runs.project_root() / "results" / profile / parameters.notebook_of(lesson).stem
+            folder = runs.latest(profile, parameters.notebook_of(lesson).stem)
         if runs.read_run(folder) is None:
             raise parameters.Refused(f"{lesson} has not run at {profile}: `lab run {lesson}` comes first")
     except ValueError as error:

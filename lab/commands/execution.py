@@ -14,8 +14,7 @@ def execute(plan, folder, options, again=False):
     Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C.
     """
     from lab.commands import terminal
-    from lab.commands.record import older
-    from lab.engine import batch, runs
+    from lab.engine import batch
     from lab.ledger import summary
 
     try:
@@ -26,7 +25,7 @@ def execute(plan, folder, options, again=False):
             failed = terminal.run_all(todo, options, again)
             for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
                 if summary.outdated(place):
-                    summary.summarise(place, older() if place == runs.project_root() / "results" / "quick" else ())
+                    summary.summarise(place)
         return todo, failed
     except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
         refuse(error)

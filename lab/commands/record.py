@@ -1,4 +1,6 @@
-"""The command record: rows of finished runs, changes that are accepted, and how it all stands to today's code."""
+"""The commands record and publish: what of finished runs git holds, changes that are accepted, and how it all stands to
+today's code.
+"""
 
 from typing import Annotated
 
@@ -27,12 +29,40 @@ def record(
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
         for notebook in chosen:
             found = recording.record_run(
-                root / "quick" / notebook.stem, root / ".trials", record_of(notebook), because=because
+                runs.place_of_run("quick", notebook.stem), root / ".trials", record_of(notebook), because=because
             )
             said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
             typer.echo(f"{notebook.stem}: {said}")
     except ValueError as error:
         refuse(error)
+
+
+def publish(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
+    profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
+):
+    """Put finished runs of a clean commit in the place of the published ones, and rewrite what the READMEs say."""
+    from lab.commands.arguments import under_test
+    from lab.engine import batch, parameters, runs
+    from lab.ledger import summary
+
+    try:
+        if profile not in ("quick", "full"):
+            raise parameters.Refused(f"--profile {profile!r}: quick or full")
+        chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
+            path for path in parameters.notebooks() if runs.read_run(runs.place_of_run(profile, path.stem))
+        ]
+        if not chosen:
+            raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
+        planned = batch.plan([path.stem for path in chosen], profile, runs.project_root() / "results",
+                             under_test=under_test)  # fmt: skip
+        for job in planned:
+            job.check_publishable()
+        for job in planned:
+            typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
+    except ValueError as error:
+        refuse(error)
+    summary.publish(older())
 
 
 def record_of(notebook):

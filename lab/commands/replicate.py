@@ -43,7 +43,7 @@ def replicate(
 
     todo, failed = execute(plan, folder, runs.Options(jobs=jobs, device=device, cluster=cluster))
     for job in todo:
-        usual = folder / job.profile / job.notebook.stem
+        usual = runs.latest(job.profile, job.notebook.stem)
         if all(runs.read_run(place) for place in (usual, job.folder)):
             typer.echo(difference.text(usual, job.folder) + "\n")
     raise typer.Exit(1 if failed else 0)

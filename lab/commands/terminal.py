@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
@@ -131,27 +130,25 @@ def at_the_end(finished):
     yield tr("Results: {places}", places=", ".join(places))
     told = [line for job in finished if job.name is None for line in changed(job.folder)]
     if told:
-        yield tr("Other than in the committed run:")
+        yield tr("Other than in the published run:")
         yield from (f"  {line}" for line in told)
     last = finished[-1]
-    here = last.folder.is_relative_to(runs.project_root() / "results" / "quick")
+    here = last.folder == runs.place_of_run("quick", last.notebook.stem)
     yield tr("To look at it: {command}", command=f"lab show {last.notebook.stem if here else last.folder}")
 
 
 def changed(folder):
-    """The verdicts of a run that are not those of the committed one in its place, a line each."""
-    import io
-
+    """The verdicts of a run that are not those of the published one, a line each."""
     import pandas as pd
 
-    def words(table):
+    def words(path):
+        table = pd.read_csv(path / "verdicts.csv")
         return dict(zip(table.id, table.verdict, strict=True))
 
-    path = runs.shown(folder / "verdicts.csv")
-    shown = subprocess.run(["git", "-C", runs.project_root(), "show", f"HEAD:{path}"], capture_output=True, text=True)
-    if shown.returncode or not (folder / "verdicts.csv").exists():
+    published = runs.published(folder.parent.name, folder.name)
+    if not (published / "verdicts.csv").exists():
         return []
-    before, now = words(pd.read_csv(io.StringIO(shown.stdout))), words(pd.read_csv(folder / "verdicts.csv"))
+    before, now = words(published), words(folder)
     return [f"{name}: {before[name]} → {word}" for name, word in now.items() if before.get(name, word) != word]
 
 

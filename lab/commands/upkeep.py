@@ -90,10 +90,20 @@ def unlike():
                          "pip install -c constraints.txt -e .", name=name, here=here, wanted=wanted)  # fmt: skip
 
 
+LEFT = {  # folders of results: what they hold; the option that removes them, "" for always
+    ".running": ("what unfinished runs left", ""),
+    ".shown": ("pages of `lab show`", ""),
+    "runs": ("finished runs", "runs"),
+    ".trials": ("finished trials: the next run starts anew", "trials"),
+    "interactive": ("runs made by hand", "interactive"),
+}
+
+
 def clean(
-    trials: Annotated[
-        bool, typer.Option("--trials", help="Also forget finished trials: the next run starts anew.")
-    ] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="Remove finished runs too; published ones stay.")] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Forget finished trials: the next run starts anew.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Remove what was run by hand.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     keep: Annotated[
         str, typer.Option(help="Only shrink the trial store to this size, such as 2GB: what is oldest goes.")
     ] = "",
@@ -101,23 +111,38 @@ def clean(
         Path | None, typer.Option("--results", help="Folder of results; the project's own by default.")
     ] = None,
 ):
-    """Remove what interrupted and interactive runs left; with --trials the trial store as well."""
+    """Remove what unfinished runs left; the rest is listed, and goes only where an option says so."""
     import shutil
 
-    from lab.engine.runs import project_root
+    from lab.engine.batch import only_one
+    from lab.engine.runs import project_root, shown
 
     results = place.expanduser() if place else project_root() / "results"
-    if keep:
-        if trials:
-            refuse("--keep and --trials: one of them")
-        gone, left = shrink(results / ".trials", size_of(keep))
-        typer.echo(f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}")
-        return
-    for name in (".running", "interactive") + ((".trials",) if trials else ()):
-        folder = results / name
-        if folder.exists():
-            shutil.rmtree(folder)
-            typer.echo(f"removed {folder}")
+    asked = {"": True, "runs": runs, "trials": trials, "interactive": interactive}
+    if keep and (runs or trials or interactive):
+        refuse("--keep shrinks the store and removes nothing else: leave the other options out")
+    try:
+        with only_one(results):
+            if keep:
+                gone, left = shrink(results / ".trials", size_of(keep))
+                typer.echo(f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}")
+                return
+            for name, (what, option) in LEFT.items():
+                if not (folder := results / name).exists():
+                    continue
+                goes = asked[option]
+                word = ("would go" if dry_run else "removed") if goes else "stays"
+                said = "" if goes else f"; --{option} removes it"
+                typer.echo(f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}")
+                if goes and not dry_run:
+                    shutil.rmtree(folder)
+    except ValueError as error:
+        refuse(error)
+
+
+def size_on_disk(folder):
+    """Bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def size_of(text):

@@ -22,13 +22,13 @@ from lab.engine.fingerprint import source_code
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook with its checked parameters, in a profile of a results folder or under a name of its own."""
+    """One notebook with its checked parameters, to be run into a folder of results."""
 
     notebook: Path
     profile: str
     parameters: dict
     results: Path
-    name: str | None = None  # in results/runs; None: the run of the profile
+    name: str | None = None  # after that of the notebook; None: the run of the profile
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
     under_test: str = ""  # the claims, in words that change when they do
     seeds_from: int = 0  # of a replication
@@ -36,9 +36,7 @@ class Job:
 
     @property
     def folder(self):
-        if self.name is None:
-            return self.results / self.profile / self.notebook.stem
-        return self.results / "runs" / "-".join(filter(None, (self.notebook.stem, self.name)))
+        return runs.place_of_run(self.profile, "-".join(filter(None, (self.notebook.stem, self.name))), self.results)
 
     @property
     def foreign(self):
@@ -66,26 +64,19 @@ class Job:
         return language.catalogue(self.language), language.catalogue(self.language, self.notebook)
 
     def to_do(self):
-        """Why the notebook has to run, or None where this machine ran this very code with these parameters.
+        """Why the notebook has to run, or None where this very code ran with these parameters.
 
-        Committed results of another machine do not count: a fresh clone reproduces them. A notebook from elsewhere
-        always runs, since it may read anything.
+        A published run does not count. A notebook from elsewhere always runs, since it may read anything.
         """
         if self.foreign:
             return "a notebook of your own"
         run = runs.read_run(self.folder)
         if run is None:
             return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
-        if not self._stamp.exists() or self._stamp.read_text() != run.get("started"):
-            return "not run on this machine yet"
         if run.get("fingerprint") != self.fingerprint:
             return "code, claims or parameters have changed"
         damaged = runs.damaged(self.folder, run)
         return f"{', '.join(damaged)} is not as the run left it" if damaged else None
-
-    @property
-    def _stamp(self):
-        return self.results / ".trials" / "finished" / self.folder.relative_to(self.results)
 
     def conflict(self):
         """What stands where this run would go and must stay, in words; None where nothing does."""
@@ -139,7 +130,25 @@ class Job:
         runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
         runs.put(done, self.folder)
         shutil.rmtree(aside)
-        runs.write_text(self._stamp, run["started"])
+
+    def check_publishable(self):
+        """Refused where the run is not finished, not of today's code and claims, or was made beside a commit."""
+        if reason := self.to_do():
+            raise parameters.Refused(f"{self.notebook.stem}: {reason}; `lab run` comes first")
+        if runs.read_run(self.folder)["changes"] is not False:
+            raise parameters.Refused(f"{runs.shown(self.folder)} was not made by a commit alone: commit, then run")
+
+    def publish(self):
+        """Put the finished run in the place of the published one; returns where that is."""
+        final = runs.published(self.profile, self.notebook.stem)
+        aside = runs.new_folder(self.results / ".running", self.notebook.stem)
+        shutil.copytree(self.folder, aside, dirs_exist_ok=True)
+        text = (aside / "notebook.ipynb").read_text("utf-8")
+        moved = text.replace(runs.shown(self.folder.parent), runs.shown(final.parent))
+        runs.write_text(aside / "notebook.ipynb", moved)
+        runs.write_run(aside, runs.read_run(self.folder))
+        runs.put(aside, final)
+        return final
 
     def _made_of(self):
         """What tells later whether the run is of the notebook as it then is; nothing of one from elsewhere."""
@@ -213,7 +222,7 @@ def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak=
         job = Job(notebook, values.get("profile", ""), values, folder, own=own,
                   under_test=under_test(parameters.exercise_of(notebook)), language=speak)  # fmt: skip
         if own or name is not None or job.foreign or speak != "en":
-            job = replace(job, name=name or name_of(own, job.profile, speak))
+            job = replace(job, name=name or name_of(own, speak))
         if earlier := job.conflict():
             raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
         if any(job.folder == other.folder for other in jobs):
@@ -222,10 +231,9 @@ def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak=
     return jobs
 
 
-def name_of(own, profile, speak="en"):
+def name_of(own, speak="en"):
     """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart that say not all."""
-    foreign = [] if speak == "en" else [speak]
-    words = foreign + ([] if profile in ("quick", "") or not (own or foreign) else [profile])
+    words = [] if speak == "en" else [speak]
     for key, value in own.items():
         words += [key, *map(str, value if isinstance(value, list) else [value])]
     said = "-".join(words)

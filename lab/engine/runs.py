@@ -1,12 +1,13 @@
 """Where things are, how they are written (never by halves), and the run file that tells a notebook how it is run.
 
-results/PROFILE/NN_slug/     notebook.ipynb  parameters.yaml  run.json  verdicts.csv  tables/*.csv  figures/*.png, *.svg
-results/PROFILE/             claims.csv  README.md
-results/runs/NN_slug-NAME/   a run whose parameters are not the profile's, or of a notebook of one's own
-results/machines/NAME/       what machines contributed: timings (PROFILE/NN_slug) and replications (runs/NN_slug-NAME)
-results/interactive/NN_slug/ a run by hand; NN_slug.1, .2 and .3 are those before it
-results/.running/            runs that are not complete
-results/.trials/             the trial store
+results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  parameters.yaml  run.json  verdicts.csv
+                                    tables/*.csv  figures/*.png, *.svg
+results/runs/PROFILE/NN_slug-NAME/  the same of other parameters than the profile's, or of another notebook
+results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
+results/machines/NAME/              what machines contributed: timings and replications
+results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are those before it
+results/.running/                   runs that are not complete
+results/.trials/                    the trial store
 """
 
 import contextlib
@@ -35,6 +36,27 @@ def project_root():
     """
     checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
     return Path(os.environ.get("LAB_PROJECT") or checkout)
+
+
+def place_of_run(profile, name, results=None):
+    """Where `lab run` leaves a run of this profile, and name, such as 04_head_count or 04_head_count-seeds-10."""
+    return (results or project_root() / "results") / "runs" / (profile or "own") / name
+
+
+def published(profile, stem):
+    """Where the published run of a notebook stands, if there is one."""
+    return project_root() / "results" / profile / stem
+
+
+def homes(profile):
+    """The folders that hold the runs of a profile: the published ones, then those of this machine."""
+    return project_root() / "results" / profile, project_root() / "results" / "runs" / profile
+
+
+def latest(profile, stem):
+    """The folder of a notebook's run on this machine; that of the published one where none has finished here."""
+    mine = place_of_run(profile, stem)
+    return mine if read_run(mine) else published(profile, stem)
 
 
 def shown(path):

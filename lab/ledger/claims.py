@@ -26,7 +26,7 @@ NOT_RUN, NOT_REPRODUCED, OUT_OF_REACH = "not run at these values", "not reproduc
 JUDGED = ("supported", "refuted", "inconclusive", "proved", "disproved")
 VERDICTS = (*JUDGED, OUT_OF_REACH, "answered", NOT_RUN, NOT_REPRODUCED, "open", "pending", "not judged")
 UNGATED = "not yet gated"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml is ten times as fast
+SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast
 EXACT = ("theorem", "arithmetic", "structure")
 BEYOND = "beyond"
 ENGLISH, CHINESE = "^[^\u4e00-\u9fff]+$", "[\u4e00-\u9fff]"
@@ -298,7 +298,7 @@ def _changed(path):
 def _read(path, changed, kind=Claim):
     """The claims of a file as of when it was `changed`; reading all files takes most of a second."""
     try:
-        entries = yaml.load(path.read_text("utf-8"), LOADER) or []
+        entries = yaml.load(path.read_text("utf-8"), SafeLoader) or []
     except yaml.YAMLError as error:
         raise ValueError(f"{shown(path)}: {error}") from None
     if not isinstance(entries, list):

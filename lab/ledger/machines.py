@@ -145,8 +145,8 @@ A timing's verdict belongs to the machine that gave it. `lab run`, then `lab mac
 
 
 def finished():
-    """The folders of this checkout's finished runs of quick and full that judge timings."""
+    """The folders of the finished runs on this machine, at quick and full, that judge timings."""
     timed = {c.exercise for c in claims.ledger().values() if c.timing}
-    folders = [runs.project_root() / "results" / profile / notebook.stem for profile in ("quick", "full")
+    folders = [runs.place_of_run(profile, notebook.stem) for profile in ("quick", "full")
                for notebook in parameters.notebooks() if parameters.exercise_of(notebook) in timed]  # fmt: skip
     return [folder for folder in folders if runs.read_run(folder)]

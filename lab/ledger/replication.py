@@ -27,7 +27,7 @@ def next_number(stem, results):
     file = File(runs.project_root() / "results" / "record" / f"{stem}.jsonl")
     seeds = [body["parameters"].get("seed") for body in file.trials]
     taken = {seed // BLOCK for seed in seeds if isinstance(seed, int)}
-    for folder in (*results.glob(f"runs/{stem}*"), *machines.home().glob(f"*/runs/{stem}*")):
+    for folder in (*results.glob(f"runs/*/{stem}*"), *machines.home().glob(f"*/runs/{stem}*")):
         taken.add((runs.read_run(folder) or {}).get("seeds_from", 0) // BLOCK)
     return next(number for number in range(1, len(taken) + 2) if number not in taken)
 

@@ -10,20 +10,21 @@ from lab.ledger.claims import read_verdicts
 READMES = {"README.md": "en", "README.zh.md": "zh"}
 
 
-def collect(folder):
+def collect(*folders):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim.
 
-    `confirmed` says of a comparison that was changed after a run whether a replication agrees.
+    Of a notebook that has run in several of the folders, the last of these counts. `confirmed` says of a comparison
+    that was changed after a run whether a replication agrees.
     """
     found, ledger, contributed = {}, claims.ledger(), machines.contributed()
-    for path in sorted(folder.glob("*/verdicts.csv")):
-        run = runs.read_run(path.parent)
-        if run is not None and path.name not in runs.damaged(path.parent, run):
-            found |= {row["id"]: row for row in read_verdicts(path.parent).to_dict("records")}
+    for place in (folder / notebook.stem for folder in folders for notebook in parameters.notebooks()):
+        run = runs.read_run(place)
+        if run is not None and "verdicts.csv" not in runs.damaged(place, run):
+            found |= {row["id"]: row for row in read_verdicts(place).to_dict("records")}
     rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in ledger.values()]
     table = pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
     table["confirmed"] = [
-        replication.confirmed(ledger[name], verdict, folder.name, contributed)
+        replication.confirmed(ledger[name], verdict, folders[0].name, contributed)
         for name, verdict in zip(table.id, table.verdict, strict=True)
     ]
     return table

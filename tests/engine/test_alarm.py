@@ -68,7 +68,7 @@ def test_a_wrong_digit_is_told_in_the_terminal(project, rows, kernels):
     done = CliRunner(env={"JUPYTER_PATH": kernels}).invoke(app, ["run", "1.1", "--again"])
     assert done.exit_code == 0, done.output
     assert "NOT as recorded: thrown" in done.output and '"sides": 12' in done.output.replace("\n", "")
-    assert marked(project / "results" / "quick" / DICE)[0] == {"dice-count"}
+    assert marked(project / "results" / "runs" / "quick" / DICE)[0] == {"dice-count"}
 
 
 def command(*arguments):

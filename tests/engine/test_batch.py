@@ -147,13 +147,13 @@ def kernel_of(process):
 def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undisturbed, job):
     before = files_of(job.folder)
     result = here("-p", "seeds=3", "--name", "near")
-    assert result.exit_code == 0 and f"results/runs/{DICE}-near" in result.output, result.output
+    assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-near" in result.output, result.output
     mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, name="near", under_test=under_test)[0]
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     verdicts = pd.read_csv(mine.folder / "verdicts.csv")
     assert text.count("own parameters: seeds 3 |") == (verdicts.verdict == "not judged").sum() > 0
-    assert f"Results: `results/runs/{DICE}-near`" in text and ".running" not in text
+    assert f"Results: `results/runs/smoke/{DICE}-near`" in text and ".running" not in text
     assert files_of(job.folder) == before
 
 
@@ -180,19 +180,19 @@ def test_notebooks_of_ones_own_run_in_their_folder(tmp_path):
     paths = [f"{name}.ipynb" for name in CELLS]
     done = subprocess.run([*COMMAND[:4], *paths, "--results", "out"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
-    found = {name: runs.read_run(tmp_path / "out" / "runs" / name) for name in CELLS}
+    found = {name: runs.read_run(tmp_path / "out" / "runs" / "own" / name) for name in CELLS}
     for name, run in found.items():
         assert (run["status"], run["exercise"], run["own_parameters"]) == ("done", name, {})
         assert run["notebook"] == str(tmp_path / f"{name}.ipynb") and run["versions"] and "changes" in run
-        assert runs.damaged(tmp_path / "out" / "runs" / name, run) == []
+        assert runs.damaged(tmp_path / "out" / "runs" / "own" / name, run) == []
     assert found["mine"]["parameters"] == {"width": 3, "names": ["a"], "nothing": None}
-    text = (tmp_path / "out" / "runs" / "mine" / "notebook.ipynb").read_text("utf-8")
+    text = (tmp_path / "out" / "runs" / "own" / "mine" / "notebook.ipynb").read_text("utf-8")
     assert f"6 ['a'] {tmp_path.name}\\n" in text and "results" not in text, "nothing is put into it"
-    assert (tmp_path / "out" / "runs" / "studied" / "tables" / "found.csv").exists()
+    assert (tmp_path / "out" / "runs" / "own" / "studied" / "tables" / "found.csv").exists()
 
     given = ["-p", "width=5", "-p", "names=[b]"]
     done = subprocess.run([*COMMAND[:4], paths[0], *given, "--results", "out"], cwd=tmp_path, capture_output=True)
-    place = tmp_path / "out" / "runs" / "mine-width-5-names-b"
+    place = tmp_path / "out" / "runs" / "own" / "mine-width-5-names-b"
     assert done.returncode == 0 and runs.read_run(place)["own_parameters"] == {"width": 5, "names": ["b"]}
     assert f"10 ['b'] {tmp_path.name}\\n" in (place / "notebook.ipynb").read_text("utf-8")
 

@@ -198,7 +198,7 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
     process = start()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    table = pd.read_csv(tmp_path / "out" / "runs" / "mine" / "tables" / "found.csv")
+    table = pd.read_csv(tmp_path / "out" / "runs" / "own" / "mine" / "tables" / "found.csv")
     assert table.square.tolist() == [seed**2 for seed in range(12)]
     now = {path.name: text for path, text in stored().items()}
     assert {path.name: now[path.name] for path in kept} == {path.name: text for path, text in kept.items()}

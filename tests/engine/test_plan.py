@@ -24,24 +24,21 @@ def finish(job):
     ({}, "quick", None),
     ({"seeds": 4}, "quick", None),
     ({"seeds": 5}, "quick", "seeds-5"),
-    ({"seeds": 5}, "smoke", "smoke-seeds-5"),
+    ({"seeds": 5}, "smoke", "seeds-5"),
     ({"seeds": 5, "sides": [2, 6]}, "quick", "seeds-5-sides-2-6"),
 ], ids=str)  # fmt: skip
 def test_a_run_of_ones_own_parameters_has_a_folder_of_its_own(given, profile, name, tmp_path):
     job = planned(tmp_path, profile=profile, overrides=given)
-    assert job.name == name
-    if name is None:
-        assert job.folder == tmp_path / profile / DICE and job.own == {}
-    else:
-        assert job.folder == tmp_path / "runs" / f"{DICE}-{name}" and job.own == given
-    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / f"{DICE}-mine"
+    assert job.name == name and job.own == (given if name else {})
+    assert job.folder == tmp_path / "runs" / profile / "-".join(filter(None, [DICE, name]))
+    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / "quick" / f"{DICE}-mine"
 
 
 def test_names_are_short_and_differ(tmp_path):
     values = [{"sides": list(range(64, 64 + 2 * n, 2))} for n in (4, 20, 21)]
     names = [planned(tmp_path, overrides=given).name for given in values]
     assert names[0] == "sides-64-66-68-70" and len(set(names)) == 3 and max(map(len, names)) <= 40
-    said = [batch.name_of({"text": text}, "quick") for text in ("a/b", "a b", "a-b")]
+    said = [batch.name_of({"text": text}) for text in ("a/b", "a b", "a-b")]
     assert len(set(said)) == 3 and not any("/" in name or " " in name for name in said)
 
 
@@ -49,7 +46,7 @@ def test_the_same_name_for_other_parameters_is_refused(tmp_path):
     mine = planned(tmp_path, overrides={"seeds": 5}, name="mine")
     finish(mine)
     assert planned(tmp_path, overrides={"seeds": 5}, name="mine") == mine
-    for other in ({"overrides": {"seeds": 6}}, {"overrides": {"seeds": 5}, "profile": "smoke"}, {}):
+    for other in ({"overrides": {"seeds": 6}}, {"overrides": {"seeds": 5}, "speak": "zh"}, {}):
         with pytest.raises(parameters.Refused, match="holds a run of quick with own parameters: seeds 5"):
             planned(tmp_path, name="mine", **other)
     for wrong in ("../mine", ".mine", "a b", ""):
@@ -63,7 +60,7 @@ def test_notebooks_of_ones_own_do_not_replace_each_other(tmp_path):
         path.parent.mkdir()
         nbformat.write(nbformat.v4.new_notebook(), path)
     first = planned(tmp_path, str(books[0]))
-    assert first.folder == tmp_path / "runs" / "mine" and first.foreign and first.to_do()
+    assert first.folder == tmp_path / "runs" / "own" / "mine" and first.foreign and first.to_do()
     with pytest.raises(parameters.Refused, match="two notebooks"):
         batch.plan(list(map(str, books)), "quick", tmp_path)
     first.folder.mkdir(parents=True)

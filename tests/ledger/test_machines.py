@@ -34,11 +34,11 @@ def project(tmp_path, monkeypatch):
 
 @pytest.fixture
 def finish(project):
-    """finish(word, **run): a run of a timing and another claim, in results/quick of the project; returns its folder."""
+    """finish(word, **run): a run of a timing and another claim, in results/runs of the project; its folder."""
 
     def finish(word="supported", **run):
         said = [made.verdict(name, word, low=1.2, high=1.8, table=name) for name in (TIMED, OTHER)]
-        return made.finish(project, *said, place="quick/02_second", **RUN | run)
+        return made.finish(project, *said, place="runs/quick/02_second", **RUN | run)
 
     return finish
 

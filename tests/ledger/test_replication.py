@@ -35,7 +35,7 @@ def finish(job):
 
 def test_every_replication_has_a_folder_and_a_block_of_seeds_of_its_own(planned, tmp_path):
     first = planned()
-    assert first.folder == tmp_path / "runs" / f"{DICE}-replication-1" and first.seeds_from == BLOCK
+    assert first.folder == tmp_path / "runs" / "quick" / f"{DICE}-replication-1" and first.seeds_from == BLOCK
     assert planned() == first, "what was interrupted goes on"
     finish(first)
     second = planned()
@@ -119,7 +119,7 @@ def test_a_notebook_is_replicated_from_the_command_line(tmp_path, monkeypatch):
     path = notebook_with(tmp_path, parameters="seeds = 2", run=MINE)
     done = CliRunner().invoke(app, ["replicate", str(path), "--jobs", "1", "-p", "seeds=3"])
     assert done.exit_code == 0, done.output
-    folder = tmp_path / "results" / "runs" / "mine-seeds-3-replication-1"
+    folder = tmp_path / "results" / "runs" / "own" / "mine-seeds-3-replication-1"
     found = pd.read_csv(folder / "tables" / "found.csv")
     assert found.seed.tolist() == [0, 1, 2] and found.value.tolist() == [BLOCK, BLOCK + 1, BLOCK + 2]
     assert runs.read_run(folder)["seeds_from"] == BLOCK and Record([]).files == []
