@@ -21,7 +21,7 @@ from lab.engine.points import on_seeds_from
 from lab.engine.record import Record
 from lab.guesses import Guesses
 from lab.language import tr
-from lab.ledger import cards, claims, rests
+from lab.ledger import again, cards, claims, rests
 from lab.ledger.judge import compared, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
@@ -91,6 +91,7 @@ class Study:
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
         self._started, self._run, self.used = time.time(), None, []
         self._verdicts, self._rows = {}, {}  # by claim; the rows that were compared
+        self._judged = {}  # by claim: the verdict that the tables give, the table and that of rates
         self._answers = {}  # a student's, by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
@@ -235,9 +236,14 @@ class Study:
                 self._rows[claim] = compared(about, measured, rates)
         if self.profile == "smoke":
             verdict = verdict.model_copy(update={"verdict": "not judged"})
-        self._verdicts[claim] = verdict
+        self._judged[claim] = verdict, measured, rates
+        self._verdicts[claim], _ = self._beside(claim, self._stands[0])
+        self._show(claim)
+
+    def _show(self, claim):
         own = runs.own_words(self.own) if self.own else ""
-        display(Markdown(cards.card(about, verdict, own, cards.origin(checks.origins(self._behind(claim))))))
+        origin = cards.origin(checks.origins(self._behind(claim)))
+        display(Markdown(cards.card(self.ledger[claim], self._verdicts[claim], own, origin)))
 
     def answer(self, claim, says="", effect=None):
         """A student's answer to a claim: holds, fails or undecided, and the effect that was measured.
@@ -268,9 +274,9 @@ class Study:
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing and not student:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        findings = self._check()
+        checked, more = self._check()
         origins = checks.origins(self.used)
-        display(Markdown(told := checks.told(origins, findings)))
+        display(Markdown(told := checks.told(origins, checked, more)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
@@ -290,7 +296,7 @@ class Study:
             "core_seconds": round(time.time() - self._started + self._saved, 1),
             "guesses": self.guesses.made(),
             "answers": self._answers,
-            "record": origins | {"told": told, "checks": [str(each) for each in findings]},
+            "record": origins | {"told": told, "checks": [str(each) for each in checked.findings]},
             "kinds": {name: fingerprint.kind_hash(name) for name in kinds},
             "peak_mib": provenance.peak_mib(),
             **self._commit,
@@ -324,18 +330,62 @@ class Study:
             kept = {"exercise": self.exercise, "guesses": self.guesses.made(), "answers": self._answers}
             display(Markdown(score or tr("Your answers are kept.")), metadata={answers.KEPT: kept})
 
+    @property
+    def _kept(self):
+        """The file of what checks on this machine found."""
+        return Path(self.options.store) / ".checked" / f"{self.notebook.stem}.json"
+
+    @property
+    def _draws(self):
+        """Whether any trial is drawn from the record."""
+        return any(each.origin == "record" for each in self.used)
+
+    @property
+    def _stands(self):
+        """What earlier checks found on the recorded rows that are drawn here, and what on others."""
+        return checks.standing(checks.read_found(self._kept), self.used) if self._draws else ([], [])
+
     def _check(self):
-        """Findings of the spot checks; what rests on a trial that does not come out as recorded is marked so."""
-        if not self.options.check or not any(each.origin == "record" for each in self.used):
-            return []
-        cursor = Path(self.options.store) / ".checked" / self.notebook.stem
-        findings = checks.spot_check(self.used, self.options.check, cursor, device=available(self.options.device))
-        wrong = {each.key for each in checks.alarms(findings)}
-        for name, verdict in self._verdicts.items() if wrong else ():
-            if "" in wrong or wrong & {each.key for each in self._behind(name)}:
-                note = f"{verdict.verdict} by the record, which a run here does not confirm. {verdict.note}"
-                self._verdicts[name] = verdict.model_copy(update={"verdict": claims.NOT_REPRODUCED, "note": note})
-        return findings
+        """(what the spot checks found, sentences on verdicts). What they contradict is marked, shown again and kept."""
+        standing, elsewhere = self._stands
+        found, checked = standing, checks.Checked()
+        if not self._draws:
+            return checked, []
+        if self.options.check:
+            checked = checks.spot_check(
+                self.used,
+                self.options.check,
+                self._kept.with_suffix(""),
+                device=available(self.options.device),
+                again={row for each in standing for row in each.rows},
+                report=checks.Progress(tr("checking recorded trials"), self.options.progress),
+            )
+            found = checks.together(standing, checked)
+        before, marking, stay = dict(self._verdicts), [], []
+        for name in self._judged:
+            self._verdicts[name], by = self._beside(name, found)
+            stay += [name] if by is None else []
+            marking += by or []
+        checks.write_found(self._kept, elsewhere + [each for each in found if each.fault or each in marking])
+        for name in (name for name, verdict in self._verdicts.items() if verdict != before[name]):
+            self._show(name)
+        was, now = (
+            {name for name, verdict in verdicts.items() if verdict.verdict == claims.NOT_REPRODUCED}
+            for verdicts in (before, self._verdicts)
+        )
+        new, still, gone, same = (", ".join(sorted(names)) for names in (now - was, now & was, was - now, stay))
+        told = [tr("Not reproduced here: {claims}.", claims=new)] if new else []
+        told += [tr("Still not reproduced here: {claims}.", claims=still)] if still else []
+        told += [tr("Confirmed now: {claims}.", claims=gone)] if gone else []
+        told += [tr("Not judged again, since rows alone do not tell: {claims}.", claims=same)] if same else []
+        return checked, told
+
+    def _beside(self, claim, found):
+        """The verdict on a claim beside what checks found, and which of that marks it: see ledger.again."""
+        verdict, measured, rates = self._judged[claim]
+        if not found:
+            return verdict, []
+        return again.beside(self.ledger[claim], verdict, measured, rates, self._behind(claim), found)
 
     def _behind(self, claim):
         """The trials that a verdict rests on: all where the notebook, as it is saved, does not judge the claim."""

@@ -93,7 +93,7 @@ def accept(notebook, path, why, *, data_hash, device="cpu", report=lambda said: 
     with standing.standings(notebook, file, data_hash) as (module, found):
         for each in found:
             for code, bodies in each.stale_by_code().items():
-                fault, checked = _check(each, module, sample_of(bodies), bodies, device, report)
+                fault, checked = _check(each, module, sample_of(bodies), device, report)
                 if fault:
                     faults.append(fault)
                     continue
@@ -120,7 +120,7 @@ def _is_number(value):
     return all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in listed)
 
 
-def _check(each, module, sample, bodies, device, report):
+def _check(each, module, sample, device, report):
     """("" or what does not agree, {"checked", "compared"}) of the sampled rows of one trial, run here."""
     try:
         trial = getattr(importlib.import_module(module), each.trial)
@@ -128,13 +128,12 @@ def _check(each, module, sample, bodies, device, report):
             return f"{each.trial} {store.canonical(lost[0]['parameters'])}: its parameters are others now", {}
     except Exception as error:
         return f"{each.trial}: cannot be run apart from its notebook: {type(error).__name__}: {error}", {}
-    used = [Used(trial, str(n), body, "record", body["labels"]["threads"]) for n, body in enumerate(bodies)]
-    seeds, compared = checks.Seeds(used), {}
-    for one in (u for u in used if u.body in sample):
+    compared = {}
+    for one in [Used(trial, str(n), body, "record", body["labels"]["threads"]) for n, body in enumerate(sample)]:
         report(f"{each.trial}: check {len(compared) + 1} of {len(sample)}, {one.body['seconds']:.0f} s when recorded")
         exact = one.body["arithmetic"] == arithmetic.digest(device, one.threads)
         with nullcontext() if exact else trace.watching(_end_after(trace.FIRST_STEPS)):
-            finding = checks.check(one, seeds, math.inf, device)
+            finding = checks.check(one, math.inf, device)
         if not finding.agrees:
             return str(finding), {}
         compared[one.key] = finding.part

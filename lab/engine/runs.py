@@ -133,16 +133,19 @@ class Progress:
     def _draw(self, done, total, left):
         from IPython.display import HTML, display
 
-        counts = {"total": total, "known": self.first, "here": done - self.first}
-        self.said = tr("{total} trials: {known} known, {here} run here", **counts)
-        ahead = tr("about {left:.0f} s left", left=left) if left else ""
-        bar = f'<progress value="{done}" max="{total}"></progress> {self.name}: {self.said}. {ahead}'
+        bar = f'<progress value="{done}" max="{total}"></progress> {self._words(done, total, left)}'
         if self.bar is None and done < total:
             self.bar = display(HTML(bar), display_id=True)
         elif self.bar and done == total:
             self.bar.update(HTML(""))
         elif self.bar:
             self.bar.update(HTML(bar))
+
+    def _words(self, done, total, left):
+        counts = {"total": total, "known": self.first, "here": done - self.first}
+        self.said = tr("{total} trials: {known} known, {here} run here", **counts)
+        ahead = tr("about {left:.0f} s left", left=left) if left else ""
+        return f"{self.name}: {self.said}. {ahead}"
 
     def stopped(self):
         """Say in a notebook that an interrupt lost nothing but what was in flight."""

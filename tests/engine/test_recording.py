@@ -274,7 +274,7 @@ def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
         trials.sweep(importlib.import_module(module).measured, grid, sources=sources, used=used)
     origins = checks.origins(used)
     assert origins["accepted"] == {"x is a number": 4} and origins["recorded"] == 4
-    assert "4 of them by older code, accepted: x is a number." in checks.told(origins, [])
+    assert "4 of them by older code, accepted: x is a number." in checks.told(origins)
     assert "4 by older code, accepted: x is a number" in cards.origin(origins)
 
 
