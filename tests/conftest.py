@@ -3,11 +3,14 @@ the tests' own; and no test reads the lessons or their results unless it says wh
 
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 
 import pytest
 import small_project
 import torch
+import warm_kernel
 from hypothesis import settings
 
 from lab.engine.runs import CHECKOUT
@@ -20,8 +23,8 @@ torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
 
-LONGEST = ("test_notebooks.py", "test_batch.py")  # minutes each: begun first, so that neither is left alone at the end
-APART = ("test_notebooks.py", "test_committed_record.py")  # whose tests take minutes and share nothing between them
+LONGEST = ("test_notebooks.py", "test_batch.py", "test_extremes.py")  # minutes each: begun first, none alone at the end
+APART = ("test_notebooks.py", "test_extremes.py", "test_committed_record.py")  # minutes; their tests share nothing
 
 
 def pytest_configure(config):
@@ -43,11 +46,35 @@ def project(tmp_path_factory):
         yield folder
 
 
+# Kernels
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """The command that starts a kernel, but for its connection file: a fork of a process that has imported all."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as folder:
+        command = [sys.executable, warm_kernel.__file__, f"{folder}/kernels"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=CHECKOUT) as process:
+            assert process.stdout.readline() == b"ready\n"
+            yield [sys.executable, "-S", "-E", *command[1:]]
+            process.kill()
+
+
+@pytest.fixture
+def kernels(warm, monkeypatch):
+    """Every notebook that this test runs has a kernel at once."""
+    from lab.engine import kernel
+
+    start = lambda manager, extra_arguments=(): [*warm, "-f", manager.connection_file]  # noqa: E731
+    monkeypatch.setattr(kernel.LocalKernelManager, "format_kernel_cmd", start)
+
+
 # What a test depends on
 
 WATCHED = tuple(f"{CHECKOUT / name}{os.sep}" for name in ("results", "notebooks"))
 ALLOWED = {  # test files that read the lessons or what is committed of them: what, and why
     "test_notebooks.py": "each notebook runs, and is built as all are",
+    "test_extremes.py": "each notebook runs at its extremes",
     "test_lessons.py": "what every lesson holds, and its record",
     "test_catalogues.py": "each notebook's catalogue is complete",
     "test_trials_elsewhere.py": "trials of each notebook on another device",
@@ -56,6 +83,7 @@ ALLOWED = {  # test files that read the lessons or what is committed of them: wh
     "test_wheel.py": "what a checkout holds and a wheel does not",
     "test_chinese.py": "the words of all texts",
     "test_pretrained.py": "two cells of 1.2 on another model",
+    "test_readme.py": "names and commands that the READMEs show",
     "test_lengths.py": "sizes that 1.7 and 1.8 refuse",
     "test_browser.py": "the book of what is committed, and lessons in JupyterLab",
     "test_claims.py": "committed verdicts are well formed",

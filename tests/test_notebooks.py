@@ -5,7 +5,6 @@ import logging
 import re
 import subprocess
 import sys
-import tempfile
 import textwrap
 import tomllib
 
@@ -13,7 +12,6 @@ import nbformat
 import pandas as pd
 import papermill
 import pytest
-import warm_kernel
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,7 +22,7 @@ from pieces import names_that_are_lacking
 from lab import language
 from lab.commands import student
 from lab.commands.arguments import under_test
-from lab.engine import batch, kernel, parameters, runs
+from lab.engine import batch, parameters, runs
 from lab.engine.runs import project_root
 from lab.ledger import claims
 
@@ -216,17 +214,6 @@ def test_a_students_notebook_lacks_no_name_that_went_with_an_answer(notebook):
 # Runs
 
 
-@pytest.fixture(scope="session")
-def kernels():
-    """The command that starts a kernel, but for its connection file: a fork of a process that has imported all."""
-    with tempfile.TemporaryDirectory(prefix="lab-") as folder:
-        command = [sys.executable, warm_kernel.__file__, f"{folder}/kernels"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=project_root()) as process:
-            assert process.stdout.readline() == b"ready\n"
-            yield [sys.executable, "-S", "-E", *command[1:]]
-            process.kill()
-
-
 def check_run(folder, notebook):
     """What every finished run leaves, in any profile."""
     run = json.loads((folder / "run.json").read_text("utf-8"))
@@ -249,10 +236,8 @@ def check_run(folder, notebook):
 
 
 @each_notebook
-def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
+def test_a_notebook_runs(notebook, kernels, tmp_path):
     """As `lab run` runs it, under papermill, at smoke size."""
-    start = lambda manager, extra_arguments=(): [*kernels, "-f", manager.connection_file]  # noqa: E731
-    monkeypatch.setattr(kernel.LocalKernelManager, "format_kernel_cmd", start)
     (job,) = batch.plan([notebook.stem], "smoke", tmp_path, under_test=under_test)
     job.run(runs.Options(record=[], store=tmp_path / "store"))
     run = check_run(job.folder, notebook)
