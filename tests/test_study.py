@@ -111,6 +111,7 @@ def test_a_named_folder_holds_one_run(tmp_path):
 
 
 def test_where_a_project_is_read_only_results_go_to_the_working_folder_or_elsewhere(project, tmp_path, monkeypatch):
+    project.mkdir(exist_ok=True)
     monkeypatch.setattr("os.access", lambda path, mode: path != project)
     monkeypatch.chdir(tmp_path)
     mine = run_of(1)
