@@ -12,7 +12,7 @@ import pytest
 from lab.commands.arguments import under_test
 from lab.engine import batch, parameters, runs
 
-CHEAPEST = ("06_sinusoidal_rotation", "18_regularisation")
+CHEAPEST = ("06_sinusoidal_rotation",)
 NUMBERS = {int: [*range(65), *(2**i for i in range(7, 14))], float: [10.0**i for i in range(-6, 2)]}
 
 
