@@ -6,13 +6,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import typer.core
 
 from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, worker
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
-from lab.commands.execution import execute
+from lab.commands.execution import execute, mended
 from lab.language import using
 
-app = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
+
+class Commands(typer.core.TyperGroup):
+    """Answers in a sentence where the project's folder cannot be written."""
+
+    def invoke(self, context):
+        try:
+            return super().invoke(context)
+        except OSError as error:
+            if not (way_out := mended(error, runs=False)):
+                raise
+            typer.echo(f"lab: {error.filename}: {error.strerror}{way_out}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
 app.add_typer(machines.app, name="machines")
 app.add_typer(classroom.app, name="class")

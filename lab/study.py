@@ -22,7 +22,7 @@ from lab.engine.record import Record
 from lab.guesses import Guesses
 from lab.language import tr
 from lab.ledger import again, cards, claims, rests
-from lab.ledger.judge import compared, judge
+from lab.ledger.judge import compared, computed, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
@@ -58,13 +58,11 @@ class Study:
         place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
         beside = found_beside(ledger) if isinstance(ledger, str | Path) else None
         shared = runs.project_root() / "results"
-        apart = not place and not beside and shared.exists() and not os.access(shared, os.W_OK)
-        beside_it = (
-            beside.parent if beside else Path.cwd() if apart else None
-        )  # a class shares a folder to be read only
+        read_only = shared.exists() and not os.access(shared, os.W_OK)  # as a class shares it
+        beside_it = beside.parent if beside else Path.cwd() if read_only and not place else None
         home = beside_it / (place or OWN) if beside_it else runs.project_root() / (place or "results/interactive")
         self.options = runs.read_options(home)
-        if (ledger is not None or apart) and not self.options.notebook:
+        if (ledger is not None or read_only) and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
             self.options = self.options.model_copy(update=kept)
         models.home = self.options.store
@@ -80,7 +78,11 @@ class Study:
         self.own = self.options.own if self.options.notebook else changed
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
-        self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
+        try:
+            self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
+        except OSError as error:
+            away = tr("name a folder that can be written to as the parameter results")
+            raise parameters.Refused(f"{error.filename}: {error.strerror}; {away}") from None
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
             self.ledger = {c.id: c for c in known_claims() if c.exercise == self.exercise}
@@ -218,7 +220,8 @@ class Study:
         Where the ledger says which rows are compared, `measured` is a table with a row for each seed and arm, and
         `rates` that of a sweep of learning rates, if a gate asks for it: see ledger.judge. Else it is an Interval or an
         exact number. Where the parameters took away an arm, it is `not run at these values`. `measured` and `note` may
-        be functions without arguments, for what cannot be computed then: they are not called.
+        be functions without arguments, for what cannot be computed then: they are not called. A function that meets
+        numbers which are not finite is inconclusive.
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
@@ -227,7 +230,8 @@ class Study:
             for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
                 if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
                     raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
-            measured, note = (value() if callable(value) else value for value in (measured, note))
+            measured = computed(measured) if callable(measured) else measured
+            note = note() if callable(note) else note
             verdict = judge(about, measured, rates=rates, figure=figure, table=table or figure, note=note)
             if about.timing:
                 sizes = ", ".join(filter(None, [verdict.sizes, provenance.machine()["machine"]]))

@@ -6,6 +6,7 @@ module knows none of them, and outside a trial every report is a single look at 
 
 import functools
 import hashlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -84,9 +85,31 @@ def apart():
 
 
 def looked_up(seam, kind):
-    """A kind of a seam was chosen by its name."""
+    """A kind of a seam was chosen by its name. TypeError where its methods do not take what they are given."""
+    if seam in SEAMS and kind in SEAMS[seam].kinds:
+        takes_what_is_given(SEAMS[seam], kind, SEAMS[seam].kinds.get(kind))
     if (here := _running.get()) is not None:
         here.kinds.add(f"{seam}.{kind}")
+
+
+@functools.cache
+def takes_what_is_given(seam, kind, variant):
+    """TypeError names a method of a variant that cannot be called as its seam's is, and the arguments it gets.
+
+    Of those of a `forward` that have a default a variant may do without.
+    """
+    for name, method in vars(seam).items():
+        if name.startswith("_") or not inspect.isfunction(method) or not inspect.isfunction(getattr(variant, name)):
+            continue
+        given, takes = inspect.signature(method), inspect.signature(getattr(variant, name))
+        needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
+        placed = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
+        try:
+            takes.bind(*placed, **named)
+        except TypeError:
+            where = f"{seam.__name__.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
+            raise TypeError(f"{where}: {name}{takes} is given {name}{given}: let it take these arguments") from None
 
 
 def reads(name, digest):

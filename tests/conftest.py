@@ -23,8 +23,8 @@ torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
 
-LONGEST = ("test_notebooks.py", "test_batch.py")  # minutes each: begun first, so that neither is left alone at the end
-APART = ("test_notebooks.py", "test_committed_record.py")  # whose tests take minutes and share nothing between them
+LONGEST = ("test_notebooks.py", "test_batch.py", "test_extremes.py")  # minutes each: begun first, none alone at the end
+APART = ("test_notebooks.py", "test_extremes.py", "test_committed_record.py")  # minutes; their tests share nothing
 
 
 def pytest_configure(config):
@@ -65,6 +65,7 @@ def project(tmp_path_factory):
 WATCHED = tuple(f"{CHECKOUT / name}{os.sep}" for name in ("results", "notebooks"))
 ALLOWED = {  # test files that read the lessons or what is committed of them: what, and why
     "test_notebooks.py": "each notebook runs, and is built as all are",
+    "test_extremes.py": "each notebook runs at its extremes",
     "test_lessons.py": "what every lesson holds, and its record",
     "test_catalogues.py": "each notebook's catalogue is complete",
     "test_trials_elsewhere.py": "trials of each notebook on another device",
@@ -73,6 +74,7 @@ ALLOWED = {  # test files that read the lessons or what is committed of them: wh
     "test_wheel.py": "what a checkout holds and a wheel does not",
     "test_chinese.py": "the words of all texts",
     "test_pretrained.py": "two cells of 1.2 on another model",
+    "test_readme.py": "names and commands that the READMEs show",
     "test_lengths.py": "sizes that 1.7 and 1.8 refuse",
     "test_browser.py": "the book of what is committed, and lessons in JupyterLab",
     "test_claims.py": "committed verdicts are well formed",

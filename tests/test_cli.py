@@ -172,7 +172,7 @@ def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
 # The other commands
 
 
-@pytest.mark.parametrize("text, value", [("0", 0), ("90", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200)])
+@pytest.mark.parametrize("text, value", [("0", 0), ("90s", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200)])
 def test_times_are_read_with_their_unit(text, value):
     assert cli.seconds(text) == value
 
@@ -181,6 +181,8 @@ def test_what_is_no_time_is_refused(place, jobs):
     for option in ("--check", "--budget"):
         result = lab("run", "--results", place, option, "soon")
         assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
+        result = lab("run", "--results", place, option, "1")
+        assert result.exit_code == 2 and "say the unit: 30s, 10m, 2h" in result.output and not jobs
 
 
 @pytest.fixture(scope="module")
@@ -379,6 +381,15 @@ def test_doctor_names_what_would_stop_a_run_with_what_mends_it(monkeypatch):
 def test_a_full_disk_and_a_folder_to_be_read_only_say_what_to_do():
     assert "lab clean" in mended(OSError(errno.ENOSPC, "No space left on device"))
     assert "--results" in mended(OSError(errno.EROFS, "Read-only file system")) and mended(OSError(2, "gone")) == ""
+
+
+def test_a_project_that_is_read_only_is_answered_in_a_sentence(monkeypatch):
+    def kept():
+        raise OSError(errno.EROFS, "Read-only file system", "results/book")
+
+    monkeypatch.setattr(cli.browse, "front", kept)
+    result = lab()
+    assert result.exit_code == 1 and "lab: results/book: Read-only file system; where the project" in result.output
 
 
 def test_the_store_of_any_folder_of_results_can_be_capped(tmp_path):

@@ -1,12 +1,18 @@
-"""What the README shows runs as printed: its variant, swept in worker processes; its commands know their options."""
+"""What the READMEs show runs as printed: the variant, swept in worker processes; every command is understood."""
 
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from lab.cli import app
+from lab.commands import arguments
+from lab.engine import batch, parameters
 from lab.engine.runs import project_root
 
 README = (project_root() / "README.md").read_text("utf-8")
@@ -36,16 +42,63 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
     assert done.stdout.strip() == "swept", done.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_commands_have_the_options_that_are_shown(name):
-    from typer.main import get_command
+# Commands
 
-    from lab.cli import app
+BOTH = pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+PLACEHOLDERS = ("path/to/mine.ipynb", "mine", "FOLDER", "DIR", "my.yaml")
+FAST = ("list", "claims", "new", "student")
 
-    known = get_command(app).commands
-    shown = re.findall(r"\.venv/bin/lab (\w+)([^#\n]*)", (project_root() / name).read_text("utf-8"))
-    assert len(shown) > 5
-    for command, rest in shown:
-        each = [known[command], *getattr(known[command], "commands", {}).values()]
-        options = {option for one in each for parameter in one.params for option in parameter.opts}
-        assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest)) <= options, (command, rest)
+
+def commands(name, word):
+    """[words after the first] of the commands that a README shows, on lines of their own and inside sentences."""
+    text = (project_root() / name).read_text("utf-8")
+    shown = re.findall(rf"^    (?:\.venv/bin/)?{word} (.*)$", text, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in shown + re.findall(rf"`{word} ([a-z-][^`]*)`", text)]
+
+
+def parsed(words):
+    """(the command, {parameter: value}) as the terminal reads them; it exits where it does not understand."""
+    command, context = get_command(app), None
+    while hasattr(command, "commands") and words:
+        assert words[0] in command.commands, words
+        command, words = command.commands[words[0]], words[1:]
+    context = command.make_context(command.name, list(words))
+    return command.name, context.params
+
+
+@BOTH
+def test_every_command_is_understood_and_what_it_names_is_there(name):
+    shown = [parsed(words) for words in commands(name, "lab")]
+    assert len(shown) > 20
+    made = set()
+    for command, given in shown:
+        exercises = [each for each in given.get("notebooks") or given.get("lessons") or () if each not in PLACEHOLDERS]
+        exercises += [given["lesson"]] if "lesson" in given else []
+        assert [parameters.notebook_of(each) for each in exercises] or not exercises
+        if command == "run" and exercises and given["file"] is None:
+            planned = batch.plan(exercises, given["profile"], project_root() / "results",
+                                 arguments.assignments(given["parameter"] or []), speak=given["language"])  # fmt: skip
+            made |= {job.folder.name for job in planned if job.own} | set(exercises)
+    compared = [run for command, given in shown if command == "diff" for run in (given["run_a"], given["run_b"])]
+    assert len(compared) == 2 and set(compared) <= made, "the commands above them make these runs"
+
+
+@BOTH
+def test_what_make_is_asked_for_is_there(name):
+    targets = re.findall(r"^([a-z-]+):", (project_root() / "Makefile").read_text("utf-8"), re.MULTILINE)
+    shown = [words[0] for words in commands(name, "make")]
+    assert len(shown) > 3 and set(shown) <= set(targets)
+
+
+@BOTH
+def test_commands_that_take_a_moment_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for place, words in enumerate(commands(name, "lab")):
+        if words[0] in FAST and "--compare" not in words:
+            (tmp_path / str(place)).mkdir()
+            monkeypatch.chdir(tmp_path / str(place))
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 0 and done.output, (words, done.output)
+            ran += 1
+    assert ran >= 4

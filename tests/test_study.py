@@ -110,6 +110,21 @@ def test_a_named_folder_holds_one_run(tmp_path):
     assert [path.name for path in (tmp_path / "there").glob("mine*")] == ["mine"]
 
 
+def test_where_a_project_is_read_only_results_go_to_the_working_folder_or_elsewhere(project, tmp_path, monkeypatch):
+    project.mkdir(exist_ok=True)
+    monkeypatch.setattr("os.access", lambda path, mode: path != project)
+    monkeypatch.chdir(tmp_path)
+    mine = run_of(1)
+    assert (
+        mine.final == tmp_path / "lab-results" / "mine" and mine.options.store == tmp_path / "lab-results" / ".trials"
+    )
+    away = run_of(1, results=str(tmp_path / "away"))
+    assert away.final == tmp_path / "away" / "mine" and away.options.store == tmp_path / "away" / ".trials"
+    (tmp_path / "file").touch()
+    with pytest.raises(parameters.Refused, match="file.*: Not a directory; .* the parameter results"):
+        run_of(1, results=str(tmp_path / "file"))
+
+
 # The run file
 
 

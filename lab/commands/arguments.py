@@ -42,11 +42,11 @@ def assignments(items):
 
 
 def seconds(text):
-    """The seconds that 90, 30s, 5m or 2h mean. BadParameter for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    """The seconds that 30s, 5m, 2h or 0 mean. BadParameter for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])|0", text.strip())
     if not found:
-        raise typer.BadParameter(f"{text!r} is no time: 30s, 5m or 2h are")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+        raise typer.BadParameter(f"{text!r} is no time: say the unit: 30s, 10m, 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found[1] else 0.0
 
 
 def place_of(text):

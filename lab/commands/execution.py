@@ -37,13 +37,15 @@ def execute(plan, folder, options, again=False):
         raise typer.Exit(130) from None
 
 
-def mended(error):
-    """What one does about a folder that cannot be written to, in words after the error."""
+def mended(error, runs=True):
+    """What one does about a folder that cannot be written to, in words after the error; a run may go elsewhere."""
     if error.errno == errno.ENOSPC:
         return tr("; make room: lab clean --keep 500MB")
-    return (
-        tr("; choose another folder with --results") if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else ""
-    )
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ""
+    if runs:
+        return tr("; choose another folder with --results")
+    return tr("; where the project is read only, work in a copy of it, or with `lab run --results FOLDER`")
 
 
 def announce(cluster, device):

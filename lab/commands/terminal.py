@@ -23,7 +23,8 @@ def run_all(todo, options, again=False):
     """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
 
     With options.fresh all trials run here, and what an interrupted run of that kind finished is skipped. At the
-    deadline it ends; `again` executes notebooks that are done from the trials that are there.
+    deadline it ends, though the first notebook begins in any case; `again` executes notebooks that are done from the
+    trials that are there.
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
@@ -37,7 +38,7 @@ def run_all(todo, options, again=False):
         if reason is None:
             board.say(job, tr("done already"), f"{name}: done already")
             continue
-        if options.deadline and time.time() > options.deadline:
+        if options.deadline and time.time() > options.deadline and (finished or failed or left):
             left.append(job)
             continue
         board.say(job, tr("starts"), f"{name}: {reason}")

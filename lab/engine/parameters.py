@@ -46,13 +46,18 @@ def notebooks():
 def notebook_of(name):
     """The notebook of an exercise named 1.4, 4, 04 or 04_head_count, or at a path. Refused lists the valid ones."""
     for path in notebooks():
-        number = int(path.stem[:2])
-        if str(name) in (f"1.{number}", str(number), path.stem[:2], path.stem):
+        if is_called(path, name):
             return path
     if str(name).endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
     valid = "there are " + ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
     raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; {valid if notebooks() else ALONE}")
+
+
+def is_called(notebook, name):
+    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04 or 04_head_count."""
+    number = int(notebook.stem[:2])
+    return str(name) in (f"1.{number}", str(number), notebook.stem[:2], notebook.stem)
 
 
 def exercise_of(notebook):

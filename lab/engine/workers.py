@@ -161,7 +161,7 @@ def run(client, call, trial, left, deadline=inf):
     """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
 
     With the call travels what `lab.engine.travel` packs. A call that kills every worker it runs on, or cannot be sent,
-    yields {"failed": cause}; what has not begun at the deadline (time.time()) is left out.
+    yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but for the first one.
     Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
     machine go away.
     """
@@ -205,8 +205,8 @@ def run(client, call, trial, left, deadline=inf):
 
 
 def _finished(futures, client, deadline):
-    """The futures as they finish. TimeoutError at the deadline, ConnectionError where the client has been closed: a
-    result that was on its way when its scheduler died never arrives."""
+    """The futures as they finish. TimeoutError at the deadline, once there is one; ConnectionError where the client
+    has been closed: a result that was on its way when its scheduler died never arrives."""
     waiting = set(futures)
     while waiting:
         try:
@@ -216,7 +216,7 @@ def _finished(futures, client, deadline):
         except TimeoutError:
             if client.status in ("closing", "closed"):
                 raise ConnectionError(GONE) from None
-            if time() >= deadline:
+            if time() >= deadline and len(waiting) < len(futures):
                 raise
 
 

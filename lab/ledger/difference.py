@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lab.engine import runs
+from lab.engine import parameters, runs
 from lab.ledger import summary
 from lab.ledger.claims import effect_of
 
@@ -12,16 +12,20 @@ NONE = "–"
 
 
 def find(name):
-    """The folder of a finished run, given as a path or by its name under results. ValueError names what there is."""
+    """The folder of a finished run: a path, its name under results, or an exercise, such as 1.4, for its quick run.
+
+    ValueError names what there is.
+    """
     results = runs.project_root() / "results"
-    if (Path(name) / "run.json").exists():
-        found = [Path(name)]
-    else:
-        found = [path for path in (results / name, *sorted(results.glob(f"*/{name}"))) if (path / "run.json").exists()]
+    stem = next((path.stem for path in parameters.notebooks() if parameters.is_called(path, name)), None)
+    places = [[Path(name)], [results / name], [runs.latest("quick", stem)] if stem else [],
+              sorted([*results.glob(f"*/{stem or name}"), *results.glob(f"runs/*/{stem or name}")])]  # fmt: skip
+    found = next(filter(None, ([path for path in place if (path / "run.json").exists()] for place in places)), [])
     if len(found) > 1:
         raise ValueError(f"{name} may be {' or '.join(map(runs.shown, found))}: say which")
     if not found:
-        known = sorted(path.parent.relative_to(results).as_posix() for path in results.glob("*/*/run.json"))
+        there = [*results.glob("*/*/run.json"), *results.glob("runs/*/*/run.json")]
+        known = sorted(path.parent.relative_to(results).as_posix() for path in there)
         raise ValueError(f"there is no finished run {name}; under results there are {', '.join(known) or 'none'}")
     if runs.read_run(found[0]) is None:
         raise ValueError(f"{found[0] / 'run.json'} is damaged; `lab run` makes it anew")

@@ -68,6 +68,8 @@ class Learned(_Gate):
         behind = rows[~reached]
         if not reached[reference].all() or behind.empty:
             return bool(reached[reference].all()), told
+        if "steps_to_mark" not in rows:
+            return False, told + tr("; {n} runs of other arms do not get there", n=len(behind))
         times = numbers(behind, "steps").min() / numbers(rows.loc[reference], "steps_to_mark").max()
         said = {"n": len(behind), "times": f"{times:.2g}"}
         told += tr(

@@ -1,6 +1,6 @@
 """The rule that turns what was measured into a verdict."""
 
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 import pandas as pd
 
@@ -9,6 +9,8 @@ from lab.ledger.arms import Absent, together
 from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, Verdict, in_words
 from lab.ledger.gates import MORE
 from lab.measure import statistics
+
+NOTHING = statistics.Interval(nan, nan, nan, 0)  # is known of the effect
 
 
 def judge(claim, measured, *, rates=None, **where):
@@ -43,18 +45,37 @@ def judge(claim, measured, *, rates=None, **where):
     verdict = decided(claim, measured)
     if verdict == "inconclusive" and isfinite(measured.mde):
         row["note"] = f"{row.get('note', '')} minimum detectable effect {measured.mde:.3g}".strip()
+    elif verdict == "inconclusive" and (why := unknown(measured)):
+        row["note"] = "; ".join(filter(None, [row.get("note"), why]))
     return Verdict(verdict=verdict, gates="" if claim.gated else UNGATED, **row)
 
 
 def decided(claim, interval):
     """What an interval says of a claim; a question is answered. One that touches a bar is not beyond it."""
     low, high = claim.prediction.band
+    if interval is NOTHING:
+        return "inconclusive"
     if claim.kind == "question":
         return "answered"
     touches = claim.prediction.direction != "equal" and claim.prediction.threshold in (interval.low, interval.high)
     if low <= interval.low and interval.high <= high and not touches:
         return "supported"
     return "refuted" if interval.high < low or interval.low > high else "inconclusive"
+
+
+def unknown(interval):
+    """Why an effect has no ends, in words; "" where it has."""
+    if interval is NOTHING:
+        return tr("some of the numbers compared are not finite")
+    return tr("one seed has no interval") if interval.n == 1 and not isfinite(interval.high) else ""
+
+
+def computed(measured):
+    """What the function gives; NOTHING where it meets numbers that are not finite, such as nought by nought."""
+    try:
+        return measured()
+    except statistics.NotFinite:
+        return NOTHING
 
 
 def _of_rows(claim, table, rates, row):
@@ -64,7 +85,7 @@ def _of_rows(claim, table, rates, row):
         note = tr("without {arm}", arm=gone)
         return Verdict(**row | {"verdict": NOT_RUN, "note": note, "figure": "", "table": ""})
     passed = claim.needs.check(claim, cases, rates) if claim.needs else []
-    found = [(case, case.interval) for case in cases]
+    found = [(case, computed(lambda case=case: case.interval)) for case in cases]
     said = [decided(claim, interval) for _, interval in found]
     verdict = next((word for word in ("refuted", "inconclusive") if word in said), said[0])
     at = [each for each, word in zip(found, said, strict=True) if word == verdict]
@@ -75,6 +96,8 @@ def _of_rows(claim, table, rates, row):
     failed = [each for each in passed if not each.passed]
     if failed:
         verdict, told = OUT_OF_REACH, [_attempt(failed, together(cases)), *told]
+    elif verdict == "inconclusive" and (why := unknown(shown)):
+        told.append(why)
     elif verdict == "inconclusive" and (n := statistics.enough(shown, _bar(claim.prediction, shown.effect))):
         told.append(tr("{n} seeds would decide, if mean and spread stay", n=n))
     row |= {"effect": shown.effect, "low": shown.low, "high": shown.high, "n": shown.n}

@@ -15,6 +15,10 @@ import pandas as pd
 from scipy import optimize, stats
 
 
+class NotFinite(ValueError):
+    """Some numbers are infinite or none."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """An estimate with its 95 % interval, in the unit of what was measured.
@@ -226,7 +230,8 @@ def _numbers(values, name):
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         finite = f"{np.isfinite(values).sum()} of {values.size}"
-        raise ValueError(f"{name} must be a non-empty list of finite numbers: shape {values.shape}, {finite} finite")
+        wrong = NotFinite if values.ndim == 1 and values.size else ValueError
+        raise wrong(f"{name} must be a non-empty list of finite numbers: shape {values.shape}, {finite} finite")
     return values
 
 

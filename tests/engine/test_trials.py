@@ -230,13 +230,15 @@ def test_clocks_are_read_in_timing_sweeps_alone_which_are_never_kept(tmp_path):
 
 
 def test_a_sweep_out_of_time_keeps_what_it_finished(tmp_path, monkeypatch):
-    """No trial begins after the deadline; here a second passes with each."""
+    """No trial but the first begins after the deadline; here a second passes with each."""
     done, clock = [], SimpleNamespace(time=lambda: float(len(done)))
     monkeypatch.setattr(trials, "time", clock)
     with pytest.raises(trials.OutOfTime, match="37 of 40 trials of faulty are left"):
         trials.sweep(faulty, {"seed": range(2, 42)}, sources=trials.Sources(store=tmp_path, deadline=3.5),
                      progress=lambda *told: done.append(told))  # fmt: skip
     assert len(list(tmp_path.rglob("*.json"))) == 3
+    with pytest.raises(trials.OutOfTime, match="36 of 40 trials of faulty are left"):
+        trials.sweep(faulty, {"seed": range(2, 42)}, sources=trials.Sources(store=tmp_path, deadline=0.0))
 
 
 def test_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):

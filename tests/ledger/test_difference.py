@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from lab.cli import app
 from lab.engine import runs
+from lab.ledger import difference
 from lab.ledger.claims import Verdict
 
 
@@ -48,6 +49,16 @@ def test_two_runs_side_by_side_what_differs_first(pair):
         order = ["parameters that differ", "verdicts that differ", "the same verdict and effect", "the same parameters"]
         assert [title for title in sorted(at, key=at.get) if title in order] == order
         assert at["the same verdict and effect"] < next(i for i, x in enumerate(lines) if x.split()[:1] == [same])
+
+
+@pytest.mark.parametrize("name", ["1.4", "4", "04", "04_x", "quick/04_x"])
+def test_an_exercise_means_its_quick_run(pair, name, monkeypatch):
+    results, _ = pair
+    monkeypatch.setattr("lab.engine.parameters.project_root", lambda: results.parent)
+    (results.parent / "notebooks").mkdir()
+    (results.parent / "notebooks" / "04_x.ipynb").touch()
+    shutil.copytree(results / "quick" / "04_x", results / "full" / "04_x")
+    assert difference.find(name) == results / "quick" / "04_x"
 
 
 def test_a_run_that_is_not_there_is_answered_by_those_that_are(pair):

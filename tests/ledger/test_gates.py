@@ -48,6 +48,8 @@ def test_the_reference_has_to_reach_its_mark_in_every_run():
 def test_an_arm_behind_is_a_result_where_it_had_three_times_the_steps():
     assert gate(LEARNED, table(steps_to_mark=(None, 200))).passed
     assert not gate(LEARNED, table(steps_to_mark=(None, 210))).passed
+    untold = gate(LEARNED, table())
+    assert not untold.passed and untold.told.endswith("2 runs of other arms do not get there"), "nor who cannot tell"
 
 
 def test_a_mark_may_be_a_column_and_lower_may_be_better():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.ledger.claims import EXACT, Claim, Prediction
-from lab.ledger.judge import judge
-from lab.measure.statistics import Interval
+from lab.ledger.judge import computed, judge
+from lab.measure.statistics import Interval, mean
 
 
 def claim(direction="above", threshold=0.1, tolerance=0.0, kind="comparison", **fields):
@@ -177,6 +177,23 @@ def test_what_is_undecided_says_how_many_seeds_would_do():
     assert got.verdict == "inconclusive" and "seeds would decide" in got.note
     more = int(got.note.split(" seeds")[0].split()[-1])
     assert more > 5
+
+
+def test_one_seed_decides_nothing_and_the_note_says_why():
+    got = judged(rows(seeds=1, spread=0))
+    assert (got.verdict, got.n, got.low, got.high) == ("inconclusive", 1, -math.inf, math.inf)
+    assert got.effect == pytest.approx(0.44) and got.note == "one seed has no interval"
+    assert judge(claim(), mean([0.4]), note="seen").note == "seen; one seed has no interval"
+
+
+@pytest.mark.parametrize("kind", ["comparison", "question"])
+def test_numbers_that_are_not_finite_decide_nothing(kind):
+    """Such as nought by nought."""
+    change = {"measure": "accuracy", "as": "change", "compare": {"n_heads": [4, 1]}}
+    got = judged(rows(few=0, many=0, spread=0), arms=change, needs={"one model": {"same": ["lookups"]}}, kind=kind)
+    assert (got.verdict, got.note) == ("inconclusive", "some of the numbers compared are not finite")
+    got = judge(claim(kind=kind), computed(lambda: mean([0.1, math.nan])))
+    assert (got.verdict, got.note) == ("inconclusive", "some of the numbers compared are not finite")
 
 
 def test_a_table_and_arms_belong_together():
