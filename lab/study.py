@@ -83,7 +83,7 @@ class Study:
         self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
-            self.ledger = {c.id: c for c in known_claims() if c.exercise == self.exercise}
+            self.ledger = {c.id: c for c in claims.known().values() if c.exercise == self.exercise}
         else:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
@@ -268,7 +268,10 @@ class Study:
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing and not student:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        findings = self._check()
+        seconds = self.options.check if any(each.origin == "record" for each in self.used) else 0
+        said = tr("Recorded trials run again here, for up to {seconds:.0f} s", seconds=seconds) if seconds else ""
+        with runs.step(said, self.options.progress):
+            findings = self._check()
         origins = checks.origins(self.used)
         display(Markdown(told := checks.told(origins, findings)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
@@ -305,9 +308,8 @@ class Study:
         if not verdicts:
             return None
         names = [tr("claim"), tr("verdict"), tr("effect"), tr("predicted")]
-        words = [
-            (self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), v.threshold) for v in verdicts
-        ]
+        words = [(self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), cards.predicted(v))
+                 for v in verdicts]  # fmt: skip
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
@@ -349,14 +351,6 @@ class Study:
         """run.json of a finished run, whose checksums then hold for what was added to it as well."""
         if self._run:
             runs.write_run(self.folder, self._run)
-
-
-def known_claims():
-    """All claims of the ledger; none where the package is installed without it."""
-    try:
-        return claims.ledger().values()
-    except FileNotFoundError:
-        return ()
 
 
 def found_beside(ledger):

@@ -132,6 +132,23 @@ class Progress:
             )
 
 
+@contextlib.contextmanager
+def step(said, file=None):
+    """While the block works, whom `Progress` tells hears what it does; nobody where `said`, a sentence, is ""."""
+    from IPython.display import HTML, display
+
+    if said and file:
+        write_text(file, json.dumps({"step": said}))
+    bar = said and not file and in_notebook() and display(HTML(f"<progress></progress> {said}"), display_id=True)
+    try:
+        yield
+    finally:
+        if said and file:
+            Path(file).unlink(missing_ok=True)
+        if bar:
+            bar.update(HTML(""))
+
+
 def in_notebook():
     """Whether a kernel runs this, for someone who looks on."""
     from IPython import get_ipython
