@@ -9,7 +9,7 @@ import pandas as pd
 from lab.engine import parameters, runs
 from lab.guesses import MEANS
 from lab.language import tr
-from lab.ledger import cards, claims
+from lab.ledger import cards, claims, numerals
 from lab.names import near
 
 KEPT = "transformer_lab"  # metadata of the output of a notebook that keeps guesses and answers
@@ -124,7 +124,7 @@ def lines(rows):
         about, mark = known[row.claim], lambda word, row=row: f"{words()[word]} {'✓' if word == row.measured else '✗'}"
         said = [tr("guessed {word}", word=mark(row.guess))] if row.guess else []
         said += [tr("answered {word}", word=mark(row.answer))] if row.answer else []
-        effect = claims.effect_of(row)
+        effect = numerals.effect_of(row)
         said += [tr("the lab: {verdict} {effect}", verdict=cards.words()[row.verdict], effect=effect).rstrip()]
         yield from (about.sentence, f"    {' · '.join(said)}")
 

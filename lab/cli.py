@@ -89,15 +89,15 @@ def run(
 @app.command()
 def claims(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of claims, earlier ones too; none: all.")] = None,
-    exercise: Annotated[str, typer.Option(help="Only of this exercise, such as 1.4.")] = "",
+    exercise: Annotated[str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")] = "",
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the verdicts of a profile; exit 1 where a claim is pending."""
+    """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where one is pending."""
     from lab.engine import parameters
     from lab.engine.runs import homes
+    from lab.ledger import cards, summary
     from lab.ledger import claims as ledger
-    from lab.ledger import summary
 
     try:
         if verdict and verdict not in ledger.VERDICTS:
@@ -105,9 +105,8 @@ def claims(
         if profile not in parameters.PROFILES:
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
         by_id, chosen = ledger.ledger(), {ledger.find(name).id for name in ids or []}
-        exercises = dict.fromkeys(c.exercise for c in by_id.values())
-        if exercise and exercise not in exercises:
-            raise parameters.Refused(f"--exercise {exercise!r}: one of {', '.join(exercises)}")
+        if exercise not in ("", ledger.BEYOND):
+            exercise = parameters.exercise_of(parameters.notebook_of(exercise))
     except ValueError as error:
         refuse(error)
     except FileNotFoundError:
@@ -116,10 +115,13 @@ def claims(
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.verdict == verdict) | (not verdict)]
     for row in table.itertuples():
-        effect = ledger.effect_of(row)
-        changed = "".join(f" ({word})" for word in (row.confirmed, row.gates) if word)
-        typer.echo(f"{row.exercise:7}{row.verdict:24}{row.id}{effect and f'  {effect}'}{changed}")
-        typer.echo(f"{'':31}{by_id[row.id].claim}" + (f" (open: {row.note})" if row.verdict == "open" else ""))
+        bare = row.gates if row.gates == ledger.UNGATED else ""
+        note = row.note if row.verdict == "open" and not ids else ""
+        told = [" · ".join(filter(None, [cards.line(row), row.id, row.confirmed, bare, note]))]
+        if ids:
+            told += filter(None, (cards.predicted(row), *cards.gates(row), row.note))
+        typer.echo(f"{row.exercise:7}{by_id[row.id].sentence}")
+        typer.echo("\n".join(f"{'':7}{line}" for line in told))
     counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
     typer.echo(f"{len(table)} claims: {counts or 'none'}")
     raise typer.Exit(1 if (table.verdict == "pending").any() else 0)

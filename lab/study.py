@@ -85,7 +85,7 @@ class Study:
             raise parameters.Refused(f"{error.filename}: {error.strerror}; {away}") from None
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
-            self.ledger = {c.id: c for c in known_claims() if c.exercise == self.exercise}
+            self.ledger = {c.id: c for c in claims.known().values() if c.exercise == self.exercise}
         else:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
@@ -315,9 +315,8 @@ class Study:
         if not verdicts:
             return None
         names = [tr("claim"), tr("verdict"), tr("effect"), tr("predicted")]
-        words = [
-            (self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), v.threshold) for v in verdicts
-        ]
+        words = [(self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), cards.predicted(v))
+                 for v in verdicts]  # fmt: skip
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
@@ -403,14 +402,6 @@ class Study:
         """run.json of a finished run, whose checksums then hold for what was added to it as well."""
         if self._run:
             runs.write_run(self.folder, self._run)
-
-
-def known_claims():
-    """All claims of the ledger; none where the package is installed without it."""
-    try:
-        return claims.ledger().values()
-    except FileNotFoundError:
-        return ()
 
 
 def found_beside(ledger):

@@ -145,9 +145,9 @@ def translate(notebook):
     return path
 
 
-def ran(folder, profile="quick"):
-    """The folder of a run of the dice that took no kernel: its cells, one after another, in this process."""
-    notebook, results = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / profile
+def ran(folder, place="quick"):
+    """The folder, in `place` of the results, of a run of the dice that took no kernel: its cells, in this process."""
+    notebook, results = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place
     runs.Options(jobs=1, headless=True, notebook=notebook).write(results)
     scope = vars(sys.modules.setdefault("typed_in_cells", ModuleType("typed_in_cells")))
     for number, (kind, tags, source) in enumerate(parameters.cells_of(notebook)):
@@ -156,7 +156,7 @@ def ran(folder, profile="quick"):
             linecache.cache[name] = (len(source), None, source.splitlines(True), name)
             exec(compile(source, name, "exec"), scope)
         if "parameters" in tags:
-            scope.update(parameters.of_profile(notebook, profile), results=str(results))
+            scope.update(parameters.of_profile(notebook, "quick"), results=str(results))
     (results / "options.json").unlink()
     runs.write_text(results / DICE / "notebook.ipynb", notebook.read_text("utf-8"))
     runs.write_run(results / DICE, runs.read_run(results / DICE))

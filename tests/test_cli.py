@@ -9,14 +9,21 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import small_project
+import yaml
 from filelock import FileLock
+from gate import wait_for
+from made import ABOVE
 from rich.console import Console
 from small_project import DICE
 from typer.main import get_command
@@ -26,9 +33,9 @@ from lab import cli
 from lab.cli import app
 from lab.commands import terminal, upkeep
 from lab.commands.execution import mended
-from lab.engine import batch, parameters, runs
+from lab.engine import batch, checks, parameters, runs, trials
 from lab.engine.runs import Progress, project_root
-from lab.ledger.claims import VERDICTS, ledger
+from lab.ledger.claims import VERDICTS, Verdict, ledger
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = [DICE, "02_coins"]
@@ -187,7 +194,7 @@ def test_what_is_no_time_is_refused(place, jobs):
 
 @pytest.fixture(scope="module")
 def dice_ran(project):
-    return small_project.ran(project)
+    return small_project.ran(project, place="runs/quick")
 
 
 def test_claims_are_listed_and_chosen(dice_ran):
@@ -200,6 +207,9 @@ def test_claims_are_listed_and_chosen(dice_ran):
     assert f"{len(mine)} claims" in some.output
     shown = {word for line in some.output.splitlines() for word in line.split()}
     assert shown & set(by_id) == set(mine)
+    assert "  It is so that dice-count.\n       proved: 1 throws; predicted = 1 · dice-count\n" in some.output
+    for name in ("1", "01", DICE):
+        assert lab("claims", "--exercise", name).output == some.output
     pending = lab("claims", "--exercise", "1.1", "--verdict", "pending")
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
 
@@ -207,6 +217,7 @@ def test_claims_are_listed_and_chosen(dice_ran):
 def test_a_claim_is_listed_by_its_earlier_id(dice_ran):
     shown = lab("claims", "dice-of-old")
     assert shown.exit_code == 0 and "dice-more-sides" in shown.output
+    assert "8 sides minus 4 > 0\n" in shown.output and "\n       ✓ one model" in shown.output, "all of it"
     assert re.search(r"\n1 claims: 1 \w+\n$", shown.output)
     unknown = lab("claims", "dice-more-side")
     assert unknown.exit_code == 2 and "dice-more-sides" in unknown.output
@@ -323,22 +334,84 @@ def test_the_table_of_all_notebooks_wraps_nowhere_and_keeps_in_sight_what_runs(t
         assert all(len(line) <= 40 for line in shown_by(board, 40))
 
 
-def test_at_the_end_it_says_where_what_changed_and_what_to_open(project, monkeypatch):
+def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
+    job, log = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path), io.StringIO()
+    board, file = terminal.Board(Console(file=log), [job], often=0.01), tmp_path / "sweep.json"
+    before = threading.active_count()
+    with board.running(job, file) as hear:
+        hear(cell=3, cells=9)
+        Progress("trial", file)(12, 480, 2, 90.0)
+        wait_for(lambda: " left\n" in log.getvalue())
+    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials, about 90 s left$", log.getvalue(), re.MULTILINE)
+    assert threading.active_count() == before, "it ends with the notebook"
+
+
+def test_checks_are_told_as_long_as_they_last_and_of_a_sweep_that_is_done_nothing(tmp_path):
+    now, file = terminal.Running(tmp_path / "sweep.json"), tmp_path / "sweep.json"
+    checking = checks.Progress("checks", file)
+    checking(2, 9, 30.0)
+    assert str(now).endswith(", checking 3 of 9 recorded trials, at most 30 s")
+    checking(9, 9, 0.0)
+    assert "trial" not in str(now)
+    Progress("trial", file)(480, 480, 2, 0.0)
+    assert "trial" not in str(now)
+
+
+def told(*jobs, width=80):
+    return list(terminal.at_the_end(jobs, Console(width=width, file=io.StringIO())))
+
+
+def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
-    monkeypatch.setattr(terminal, "changed", lambda folder: ["dice-count: proved → disproved"])
-    first, *others = terminal.at_the_end([job])
-    assert first == "Results: results/runs/quick" and others[-1] == f"To look at it: lab show {DICE}"
-    assert "  dice-count: proved → disproved" in others
-    assert list(terminal.at_the_end([])) == []
+    head, *lines = told(job)
+    assert re.fullmatch(r"1\.1 What do dice show\? · 1 \w+, 1 \w+", head)
+    more, number, count, exact, where, look = lines
+    assert (more, count) == ("  It is so that dice-more-sides.", "  It is so that dice-count.")
+    assert re.fullmatch(r"      \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0", number)
+    assert exact == "      proved: 1 throws; predicted = 1"
+    assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
+    assert look == "To look at it: lab show 1.1" and told() == []
 
 
-def test_what_changed_is_told_by_verdict(tmp_path, monkeypatch):
+def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_the_rest(
+    dice_ran, project, tmp_path, monkeypatch
+):
+    job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
+    monkeypatch.setattr(terminal, "MOST", 0)
+    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved", "dice-more-sides": "refuted"})
+    changed = [line for line in told(job) if " (was " in line]
+    assert changed[-1] == "      proved (was disproved): 1 throws; predicted = 1"
+    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved"})
+    _, _, changed, rest, *_ = told(job)
+    assert "(was disproved)" in changed and rest == "1 more claims: lab claims --exercise 1.1"
+    other = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path, name="mine")
+    shutil.copytree(dice_ran, other.folder)
+    assert f"2 more claims: lab claims --exercise 1.1, {other.folder}/verdicts.csv" in told(job, other)
+
+
+def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path):
+    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
+    rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
+    runs.write_table(job.folder / "verdicts.csv", rows)
+    assert "  own" in told(job)
+    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", "prediction": ABOVE}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump([said]))
+    lines = told(job, width=40)
+    first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
+    assert first.startswith("  Mine is much") and second.endswith("…") and max(len(first), len(second)) <= 40
+    assert lines[-1] == f"To look at it: lab show {job.folder}"
+
+
+def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
-    mine = runs.place_of_run("quick", "04_x")
-    runs.write_text(mine / "verdicts.csv", "id,verdict\na,refuted\nb,proved\nc,supported\n")
-    assert terminal.changed(mine) == [], "nothing is published"
-    runs.write_text(runs.published("quick", "04_x") / "verdicts.csv", "id,verdict\na,supported\nb,proved\n")
-    assert terminal.changed(mine) == ["a: supported → refuted"]
+    job = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path / "elsewhere")
+    assert terminal.published(job) == {}
+    folder = runs.published("quick", "01_x")
+    said = {"a": "supported", "b": "proved"}
+    rows = [dict.fromkeys(Verdict.model_fields, "") | {"id": name, "verdict": word} for name, word in said.items()]
+    runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
+    assert terminal.published(job) == said
+    assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}
 
 
 def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
@@ -359,6 +432,30 @@ def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
     whole(5, 5, 1, 0.0)
     whole.stopped()
     assert len(drawn) == 4, "where all is known, nothing is shown"
+
+
+def squared(seed):
+    return {"value": seed**2}
+
+
+def test_a_bar_is_there_before_the_first_trial_has_ended(monkeypatch, tmp_path):
+    from IPython import display
+
+    drawn, handle = [], SimpleNamespace(update=lambda shown: None)
+
+    def draw(shown, display_id):
+        drawn.append((shown.data, list(tmp_path.rglob("*.json"))))
+        return handle
+
+    monkeypatch.setattr(display, "display", draw)
+    monkeypatch.setattr("lab.engine.runs.in_notebook", lambda: True)
+    grid = {"seed": [1, 2]}
+    trials.sweep(squared, grid, sources=trials.Sources(store=tmp_path), progress=Progress("squared"))
+    trials.sweep(
+        squared, grid, sources=trials.Sources(store=tmp_path / "other"), timing=True, progress=Progress("timed")
+    )
+    bar = '<progress value="0" max="2"></progress> {}: 2 trials: 0 known, 0 run here. '
+    assert drawn[0] == (bar.format("squared"), []) and drawn[1][0] == bar.format("timed")
 
 
 # After a mistake

@@ -3,6 +3,7 @@
 Of `lab.commands.new`, `lab.commands.browse`, `lab.engine.entry_points` and the book's page on one's own idea.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -225,7 +226,8 @@ def test_list_shows_question_minutes_and_state_in_aligned_columns(project, langu
     ran(project)
     result = command("list", "--language", language)
     assert result.exit_code == 0
-    head, *lines = result.output.splitlines()
+    head, *lines, legend = result.output.splitlines()
+    assert cell_len(head) <= 80 and cell_len(legend) <= 80
     assert len(lines) == len(parameters.notebooks())
     for line, notebook in zip(lines, parameters.notebooks(), strict=True):
         assert line.startswith(f"{parameters.exercise_of(notebook)} ") and cell_len(line) <= 80
@@ -233,6 +235,24 @@ def test_list_shows_question_minutes_and_state_in_aligned_columns(project, langu
     starts = {cell_len(line) - cell_len(re.split(r" {2,}", line.rstrip())[-1]) for line in lines}
     assert len(starts) == 1, "the last column begins at one place"
     assert command("list", "--language", "fr").exit_code == 2
+
+
+def test_list_tells_what_a_lesson_takes_from_the_record_and_without(project):
+    run = runs.read_run(folder := ran(project))
+    runs.write_run(folder, run | {"seconds": 30.0, "core_seconds": 90.0})
+    (without, _), record = listed(), project / "results" / "record" / f"{DICE}.jsonl"
+    bodies = [{"trial": "thrown", "seconds": seconds} for seconds in (150, 240)]
+    runs.write_text(record, "".join(f"{json.dumps(line)}\n" for line in [{"run": "x"}, *bodies]))
+    recorded, coins = listed()
+    record.unlink()
+    assert without.split()[-4:] == ["0.5", "1.5", "–", "published"], "by the run, where there is no record"
+    assert recorded.split()[-4:] == ["0.5", "6.5", "✓", "published"]
+    assert coins.split()[-4:] == ["–", "not", "run", "yet"]
+
+
+def listed():
+    _, *lines, _ = command("list").output.splitlines()
+    return lines
 
 
 def test_show_opens_the_figures_or_the_lesson_and_prints_where_they_are(project, monkeypatch):

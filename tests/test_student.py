@@ -106,7 +106,7 @@ def study(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("says, effect, told", [
     ("", None, "Not answered yet. To be measured: 8 sides minus 4"),
-    ("holds", None, "✓ So does the lab's run: 5 [3.867, 6.133] points, n = 5."),
+    ("holds", None, "✓ So does the lab's run: 5.00 [3.87, 6.13] points, n = 5."),
     ("holds", 4.4, "✓ So does the lab's run"),
     ("holds", 9.9, "✗ The effect lies outside"),
     ("fails", 5.0, "✗ The lab's run says otherwise"),
@@ -117,7 +117,7 @@ def test_an_answer_is_told_whether_it_is_right(study, monkeypatch, says, effect,
                          high=6.1335, unit="points", n=5)  # fmt: skip
     monkeypatch.setattr(answers, "measured", lambda stem: {row.id: row} if stem == DICE else {})
     study.answer(row.id, says, effect=effect)
-    assert told in study.heard[-1][0] and ("5 [" in study.heard[-1][0]) == ("✓ So" in told)
+    assert told in study.heard[-1][0] and ("5.00 [" in study.heard[-1][0]) == ("✓ So" in told)
     with language.using("zh"):
         study.answer(row.id, answers.words()[says] if says else "", effect=effect)
     assert re.search("[\u4e00-\u9fff]", study.heard[-1][0].split("<br>")[1])

@@ -109,10 +109,9 @@ def notes(claim, verdict):
     prediction = claim.prediction
     why = prediction and in_language(prediction.because, prediction.because_zh)
     changed = prediction and in_language(prediction.revised, prediction.revised_zh)
-    gates = [] if verdict.gates in ("", claims.UNGATED) else verdict.gates.split("; ")
     told = {
         tr("remark"): [verdict.note],
-        tr("gates"): gates or ([tr("not yet gated")] if verdict.gates else []),
+        tr("gates"): cards.gates(verdict) if verdict.gates else [],
         tr("why this bar"): [why],
         tr("changed after a run"): [changed],
         tr("holds for"): [verdict.sizes],

@@ -9,7 +9,7 @@ import typer
 from lab.commands.arguments import refuse
 from lab.language import tr, using
 
-WIDEST = 46  # columns of a question, so that a line has 80
+WIDEST = 37  # columns of a question, so that a line has 80
 SUMMARIES = (
     r"\*\*([^*]*？)\*\*",
     r"\*\*中文摘要\*\*\s*(?:问题：)?([^？。：\n]+[？。：])",
@@ -33,25 +33,26 @@ def front():
 
 
 def lessons(language: Language = "en"):
-    """The lessons: question, minutes on one core, and whether they ran here."""
+    """The lessons: question, minutes of the last run, core minutes with `--fresh`, and whether they ran here."""
     from rich.cells import cell_len, set_cell_size
 
     from lab.engine import parameters
 
     speaks(language)
     with using(language):
-        rows = [(tr("lesson"), tr("question"), tr("minutes"), tr("state"))]
+        rows = [(tr("lesson"), tr("question"), tr("minutes"), tr("fresh"), tr("record"), tr("state"))]
         asked = [(path, question(path)) for path in parameters.notebooks()]
         fit = [
             said if cell_len(said) <= WIDEST else set_cell_size(said, WIDEST - 1).rstrip() + "…" for _, said in asked
         ]
         rows += [(parameters.exercise_of(path), said, *state(path)) for (path, _), said in zip(asked, fit, strict=True)]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for number, said, minutes, where in rows:
-        number += " " * (widths[0] - cell_len(number))
-        said += " " * (widths[1] - cell_len(said))
-        minutes = " " * (widths[2] - cell_len(minutes)) + minutes
-        typer.echo("  ".join([number, said, minutes, where]).rstrip())
+    for row in rows:
+        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [gap + cell if i in (2, 3) else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
+        typer.echo("  ".join(cells).rstrip())
+    if len(rows) > 1:
+        typer.echo(tr("minutes: of the last run; fresh: core minutes with nothing from the record"))
     if not parameters.notebooks():
         typer.echo(parameters.ALONE)
 
@@ -78,14 +79,21 @@ def question(notebook):
 
 
 def state(notebook):
-    """(core minutes of the last quick run, whether it ran here, is published, or not at all)."""
-    from lab.engine import runs
+    """(minutes of the last quick run, core minutes of all its trials run here, whether there is a record, state).
 
+    The state is whether it ran here, is published, or not at all.
+    """
+    from lab.engine import runs
+    from lab.engine.record import seconds
+
+    recorded = seconds(runs.project_root() / "results" / "record" / f"{notebook.stem}.jsonl")
+    there = "✓" if recorded else "–"
     run = runs.read_run(folder := runs.latest("quick", notebook.stem))
     if run is None:
-        return "", tr("not run yet")
+        return "", f"{recorded / 60:.1f}" if recorded else "", there, tr("not run yet")
+    fresh = recorded or run["core_seconds"]
     published = folder == runs.published("quick", notebook.stem)
-    return f"{run['core_seconds'] / 60:.1f}", tr("published") if published else tr("run here")
+    return f"{run['seconds'] / 60:.1f}", f"{fresh / 60:.1f}", there, tr("published") if published else tr("run here")
 
 
 def show(

@@ -72,10 +72,10 @@ def counted(rows):
 
 def found(rows, between):
     """The lab's verdict and effect on the claim of these rows."""
-    from lab.ledger import cards, claims
+    from lab.ledger import cards, numerals
 
     first = next(rows.itertuples())
-    return f"{cards.words()[first.verdict]}{between}{claims.effect_of(first)}".strip()
+    return f"{cards.words()[first.verdict]}{between}{numerals.effect_of(first)}".strip()
 
 
 def draw(rows):

@@ -1,6 +1,8 @@
 """Running what a command planned: one run at a time on a folder, and what each failure is answered with."""
 
 import errno
+import signal
+from contextlib import contextmanager
 
 import typer
 
@@ -11,7 +13,7 @@ from lab.language import tr
 def execute(plan, folder, options, again=False):
     """Run the jobs that `plan()` gives, on the results folder; returns (jobs, those that failed).
 
-    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C.
+    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C or SIGTERM.
     """
     from lab.commands import terminal
     from lab.engine import batch
@@ -21,7 +23,7 @@ def execute(plan, folder, options, again=False):
         todo = plan()
         if options.cluster:
             announce(options.cluster, options.device)
-        with batch.only_one(folder):
+        with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
             for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
                 if summary.outdated(place):
@@ -35,6 +37,16 @@ def execute(plan, folder, options, again=False):
     except KeyboardInterrupt:
         typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def stopped_by_sigterm():
+    """SIGTERM, as `kill`, `timeout` and batch systems send it, does in the block what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def mended(error, runs=True):

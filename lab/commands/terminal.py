@@ -4,8 +4,9 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from papermill.exceptions import PapermillExecutionError
@@ -14,9 +15,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lab.commands.browse import question
 from lab.engine import batch, runs
+from lab.engine.parameters import exercise_of
 from lab.engine.record import File
 from lab.language import tr
+from lab.ledger import cards, claims, summary
+
+MOST = 12  # claims that are told at the end of a run; a command tells the others
+OFTEN = 30  # seconds between two lines of a log
 
 
 def run_all(todo, options, again=False):
@@ -69,7 +76,7 @@ def run_all(todo, options, again=False):
             if anew:
                 anew.finish(job)
     board.close()
-    for line in at_the_end(finished):
+    for line in at_the_end(finished, console):
         console.print(line, markup=False)
     if left:
         console.print(f"{len(left)} notebooks are left; the same command goes on from here")
@@ -123,42 +130,90 @@ def explain(job, error):
     return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
 
 
-def at_the_end(finished):
-    """Where the results of finished jobs are, what changed against the committed run, and what to open next."""
-    if not finished:
-        return
-    places = dict.fromkeys(runs.shown(job.folder.parent) for job in finished)
-    yield tr("Results: {places}", places=", ".join(places))
-    told = [line for job in finished if job.name is None for line in changed(job.folder)]
-    if told:
-        yield tr("Other than in the published run:")
-        yield from (f"  {line}" for line in told)
-    last = finished[-1]
-    here = last.folder == runs.place_of_run("quick", last.notebook.stem)
-    yield tr("To look at it: {command}", command=f"lab show {last.notebook.stem if here else last.folder}")
+def at_the_end(finished, console):
+    """What finished jobs found, a claim in two or three lines; where their notebooks are, and what to open next.
+
+    Of many claims only those are told whose verdict is another than in the published run, and the first few.
+    """
+    hidden = {}
+    for job in finished:
+        table, before = claims.read_verdicts(job.folder), published(job)
+        rows = list(table.itertuples())
+        turned = [row for row in rows if before.get(row.id, row.verdict) != row.verdict]
+        others = [row for row in rows if row not in turned][: max(0, MOST // len(finished) - len(turned))]
+        yield " · ".join(filter(None, [title(job), summary.verdict_counts(table)]))
+        for row in (*turned, *others):
+            yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
+            yield f"      {cards.line(row, before[row.id] if row in turned else '')}"
+        if left := len(rows) - len(turned) - len(others):
+            hidden[all_claims(job)] = left
+    if hidden:
+        command = ", ".join(hidden) if len(hidden) < 4 else "lab claims"
+        yield tr("{n} more claims: {command}", n=sum(hidden.values()), command=command)
+    if finished:
+        places = dict.fromkeys(runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished)
+        yield tr("Executed notebook, tables and figures: {places}", places=", ".join(places))
+        yield tr("To look at it: {command}", command=f"lab show {address(finished[-1])}")
 
 
-def changed(folder):
-    """The verdicts of a run that are not those of the published one, a line each."""
-    import pandas as pd
+def title(job):
+    """A notebook by number and question; by its name where it is none of the project's."""
+    return job.notebook.stem if job.foreign else f"{exercise_of(job.notebook)} {question(job.notebook)}"
 
-    def words(path):
-        table = pd.read_csv(path / "verdicts.csv")
-        return dict(zip(table.id, table.verdict, strict=True))
 
-    published = runs.published(folder.parent.name, folder.name)
-    if not (published / "verdicts.csv").exists():
-        return []
-    before, now = words(published), words(folder)
-    return [f"{name}: {before[name]} → {word}" for name, word in now.items() if before.get(name, word) != word]
+def sentence(job, name):
+    """What a claim says, also one of a ledger that stands beside its notebook and is named alike; else its id."""
+    by_id, beside = claims.known(), job.notebook.with_suffix(".yaml")
+    if job.foreign and beside.exists():
+        with suppress(ValueError):  # another kind of file
+            by_id = by_id | claims.own_ledger(beside)
+    return by_id[name].sentence if name in by_id else name
+
+
+def in_two_lines(text, console):
+    """The text in at most two lines of the console, cut where it is longer."""
+    lines = Text(text).wrap(console, console.width - 2)
+    if len(lines) > 2:
+        lines[1].truncate(console.width - 3)
+        lines[1].append("…")
+    return [line.plain.rstrip() for line in lines[:2]]
+
+
+def all_claims(job):
+    """The command or file that has all claims of a run."""
+    if job.name is not None or job.foreign:
+        return runs.shown(job.folder / "verdicts.csv")
+    return " ".join(["lab claims --exercise", exercise_of(job.notebook), *of_profile(job)])
+
+
+def address(job):
+    """What `lab show` knows a run by."""
+    if job.name is not None or job.results != runs.project_root() / "results":
+        return runs.shown(job.folder)
+    return " ".join([exercise_of(job.notebook), *of_profile(job)])
+
+
+def of_profile(job):
+    return [] if job.profile == "quick" else ["--profile", job.profile]
+
+
+def published(job):
+    """{claim: verdict} of the published run in the place of this one, questions aside; none where there is none."""
+    folder = runs.published(job.profile, job.notebook.stem)
+    if job.name is not None or not (folder / "verdicts.csv").exists():
+        return {}
+    table, by_id = claims.read_verdicts(folder), claims.known()
+    asked = {name for name, claim in by_id.items() if claim.kind == "question"}
+    return {name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked}
 
 
 class Board:
-    """On a terminal one live table of all notebooks, at most as wide as it; plain lines elsewhere."""
+    """On a terminal one live table of all notebooks, at most as wide as it; elsewhere plain lines, one every 30 s."""
 
-    def __init__(self, console, todo):
+    def __init__(self, console, todo, often=OFTEN):
         self.console, self.states = console, {job.folder: (job.notebook.stem, tr("to do")) for job in todo}
-        self.now = self.live = None
+        self.often = often
+        self.live = None
         if console.is_terminal:
             self.live = Live(get_renderable=self.table, console=console, refresh_per_second=2)
             self.live.start()
@@ -171,13 +226,23 @@ class Board:
 
     @contextmanager
     def running(self, job, file):
-        """A function that hears of every cell; the table tells it while the block runs."""
-        self.now, name = Running(file), job.notebook.stem
-        self.states[job.folder] = (name, self.now)
+        """A function that hears of every cell; the table or a line now and then tells it while the block runs."""
+        now, name, over = Running(file), job.notebook.stem, threading.Event()
+        self.states[job.folder] = (name, now)
+
+        def tell():
+            while not over.wait(self.often):
+                self.console.print(f"  {name}: {now}", markup=False)
+
+        teller = None if self.live else threading.Thread(target=tell, daemon=True)
         try:
-            yield self.now.hear
+            if teller:
+                teller.start()
+            yield now.hear
         finally:
-            self.now = None
+            over.set()
+            if teller:
+                teller.join()
 
     def table(self):
         """Notebook and state: no line is wrapped, what is too long is cut."""
@@ -200,7 +265,7 @@ class Board:
 
 
 class Running:
-    """How far a notebook is: its cell, trials done, elapsed, remaining."""
+    """How far a notebook is: its cell, elapsed, and of what runs in it trials done and remaining time."""
 
     def __init__(self, file):
         self.file, self.began, self.cell, self.cells, self.sweeps = file, time.time(), 0, 0, {}
@@ -212,8 +277,12 @@ class Running:
         cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
         line = tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
         try:
-            sweep = json.loads(self.file.read_text())
+            sweep = json.loads(self.file.read_text("utf-8"))
         except (OSError, ValueError):
+            return line
+        if "said" in sweep:
+            return ", ".join(filter(None, [line, sweep["said"]]))
+        if sweep["done"] == sweep["total"]:
             return line
         first, before = self.sweeps.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
         line += ", " + tr("{done}/{total} trials", done=sweep["done"], total=sweep["total"])

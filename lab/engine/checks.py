@@ -123,6 +123,9 @@ class Progress(runs.Progress):
     def __call__(self, done, total, left):
         super().__call__(done, total, 1, left)
 
+    def _state(self, done, total, workers, left):
+        return {"said": self._words(done, total, left) if done < total else ""}
+
     def _words(self, done, total, left):
         said = {"done": done + 1, "total": total, "left": left}
         return tr("checking {done} of {total} recorded trials, at most {left:.0f} s", **said)

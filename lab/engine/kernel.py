@@ -39,6 +39,7 @@ def execute(book, values, folder, aside, watch):
     import papermill
     from nbclient.exceptions import DeadKernelError
 
+    cells = len(book.cells) + bool(values)  # papermill puts one with the values among them
     logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
     try:
         return papermill.execute_notebook(
@@ -50,7 +51,7 @@ def execute(book, values, folder, aside, watch):
             progress_bar=False,
             start_timeout=180,
             kernel_manager_class=type("Manager", (LocalKernelManager,), {"aside": aside}),
-            on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=len(book.cells)),
+            on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=cells),
             cwd=folder,
         )
     except DeadKernelError:

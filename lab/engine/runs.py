@@ -121,14 +121,16 @@ class Progress:
         if left is None and done > self.first:  # no earlier run tells: as long as those that ended here
             left = (time.time() - self.began) / (done - self.first) * (total - done)
         if self.file:
-            state = {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
-            write_text(self.file, json.dumps(state))
+            write_text(self.file, json.dumps(self._state(done, total, workers, left)))
         elif in_notebook():
             self._draw(done, total, left)
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()
             ahead = f", about {left:.0f} s left" if left else ""
             print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}", file=sys.stderr)
+
+    def _state(self, done, total, workers, left):
+        return {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
 
     def _draw(self, done, total, left):
         from IPython.display import HTML, display

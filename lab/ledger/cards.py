@@ -1,7 +1,14 @@
 """What is shown of a claim that was judged: the sentence under test, the prediction, the gates, what came out."""
 
+import re
+
+from pandas import isna
+
 from lab.language import in_language, tr
-from lab.ledger.claims import SHARES, UNGATED, effect_of
+from lab.ledger.claims import UNGATED
+from lab.ledger.numerals import SHARES, effect_of, in_unit
+
+BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")  # at the end of what was predicted
 
 
 def card(claim, verdict, own="", origin=""):
@@ -10,12 +17,11 @@ def card(claim, verdict, own="", origin=""):
     `origin` says where the trials behind it come from.
     """
     rows = [(tr("source"), "; ".join(claim.sources))] if claim.sources else []
-    rows += [(tr("measured") if claim.kind == "question" else tr("predicted"), verdict.threshold or claim.expected)]
+    rows += [(tr("measured") if claim.kind == "question" else tr("predicted"), predicted(verdict) or claim.expected)]
     rows += [(tr("written"), str(claim.stamp))] if getattr(claim, "stamp", None) else []
     if claim.prediction and claim.prediction.because:
         rows += [(tr("why this bar"), in_language(claim.prediction.because, claim.prediction.because_zh))]
-    rows += [(tr("gates"), tr("not yet gated") if verdict.gates == UNGATED else verdict.gates.replace("; ✓", "<br>✓")
-              .replace("; ✗", "<br>✗"))] if verdict.gates else []  # fmt: skip
+    rows += [(tr("gates"), "<br>".join(gates(verdict)))] if verdict.gates else []
     rows += [(tr("effect"), measured(verdict))] if measured(verdict) else []
     rows += [(tr("verdict"), f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""))]
     rows += [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))] if verdict.sizes or own else []
@@ -46,7 +52,36 @@ def measured(verdict):
     if not (found := effect_of(verdict)):
         return ""
     unit = "" if verdict.unit in SHARES else verdict.unit
-    return f"{found} {unit}".strip() + ("" if verdict.low != verdict.low else f", n = {verdict.n}")
+    return f"{found} {unit}".strip() + ("" if isna(verdict.n) else f", n = {verdict.n}")
+
+
+def gates(verdict):
+    """What each gate of a verdict says, a list."""
+    return [tr("not yet gated")] if verdict.gates == UNGATED else re.split("; (?=[✓✗])", verdict.gates)
+
+
+def predicted(verdict):
+    """What was predicted, its bar as the effect is told; of a question, what is measured."""
+    return BAR.sub(lambda _: bar(verdict), verdict.threshold)
+
+
+def bar(verdict):
+    """What the effect is held against, in the words of its unit, such as "> +2 %"; "" of a question."""
+    if not (found := BAR.search(verdict.threshold)):
+        return ""
+    sign, *numbers = found.groups(default="0")
+    (threshold,), (tolerance,) = (in_unit(float(number), unit=verdict.unit) for number in numbers)
+    return f"{sign} {threshold}" + (f" ± {tolerance.lstrip('+')}" if float(numbers[1]) else "")
+
+
+def line(verdict, was=""):
+    """What came of a claim: verdict, effect and bar, such as "refuted: 0.1 [0.0, 0.2] nats, n = 5; predicted > 0.5".
+
+    `was` is an earlier verdict.
+    """
+    word = words()[verdict.verdict] + (f" ({tr('was {verdict}', verdict=words()[was])})" if was else "")
+    held = tr("predicted {bar}", bar=bar(verdict)) if bar(verdict) else ""
+    return "; ".join(filter(None, [": ".join(filter(None, [word, measured(verdict)])), held]))
 
 
 def _cell(text):

@@ -241,22 +241,6 @@ def _holes(text):
     return {(name, spec) for _, name, spec, _ in string.Formatter().parse(text) if name}
 
 
-SHARES = {"relative change": "+", "share of heads": "", "share": ""}  # units told in per cent, with their sign
-
-
-def effect_of(verdict, digits=4):
-    """The effect with its interval, in words; "" where nothing was measured."""
-    return "" if verdict.effect != verdict.effect else in_words(verdict, verdict.unit, digits)
-
-
-def in_words(interval, unit="", digits=4):
-    """An effect with its ends, if it has any: "+3.46 % [+2.46 %, +4.46 %]", "0.12 [0.1, 0.14]"."""
-    sign, share = SHARES.get(unit, ""), unit in SHARES
-    form = (lambda x: f"{100 * x:{sign}.3g} %") if share else (lambda x: f"{x:.{digits}g}")
-    ends = "" if interval.low != interval.low else f" [{form(interval.low)}, {form(interval.high)}]"
-    return form(interval.effect) + ends
-
-
 def ledger(folder=None):
     """All claims by id, in the order of the files' names. ValueError names the file, claim and field that are wrong."""
     folder = folder or claims_folder()
@@ -272,6 +256,11 @@ def ledger(folder=None):
                 f"{shown(path)}: claim {claim.id}: prediction: it is judged: say what is expected, as data"
             )
     return _by_id(found)
+
+
+def known():
+    """All claims by id; none where the package is installed without its ledger."""
+    return ledger() if claims_folder().is_dir() else {}
 
 
 def own_ledger(path):
@@ -334,7 +323,7 @@ def read_verdicts(folder):
         return pd.DataFrame(columns=list(Verdict.model_fields))
     exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
-    asked = {claim.id: claim.compared for claim in ledger().values() if claim.kind == "question"}
+    asked = {claim.id: claim.compared for claim in known().values() if claim.kind == "question"}
     table = table.reindex(columns=list(Verdict.model_fields)).fillna({"gates": "", "sizes": ""})  # older runs lack them
     table["gates"] = gates_of(table)
     judged = table.id.isin(asked) & table.verdict.isin(JUDGED)
@@ -345,8 +334,8 @@ def read_verdicts(folder):
 
 def gates_of(table):
     """The gates of a table of verdicts; `not yet gated` where a comparison was judged without any."""
-    known = ledger()
-    bare = table.verdict.isin(JUDGED) & table.id.map(lambda name: name in known and not known[name].gated)
+    by_id = known()
+    bare = table.verdict.isin(JUDGED) & table.id.map(lambda name: name in by_id and not by_id[name].gated)
     return table.gates.mask(bare & (table.gates == ""), UNGATED)
 
 

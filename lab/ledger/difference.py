@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from lab.engine import parameters, runs
-from lab.ledger import summary
-from lab.ledger.claims import effect_of
+from lab.ledger import cards, summary
 
 PLACE = ("seeds_from", "commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
 NONE = "–"
@@ -64,10 +63,7 @@ def text(a, b):
 
 def said(row):
     """(verdict, effect with its interval) of a row of verdicts.csv."""
-    if row is None:
-        return NONE, ""
-    effect = effect_of(row)
-    return row.verdict, effect and f"{effect} {row.unit}".strip()
+    return (NONE, "") if row is None else (row.verdict, cards.measured(row))
 
 
 def whole(pair):

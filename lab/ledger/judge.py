@@ -6,8 +6,9 @@ import pandas as pd
 
 from lab.language import tr
 from lab.ledger.arms import Absent, together
-from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, Verdict, in_words
+from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, Verdict
 from lab.ledger.gates import MORE
+from lab.ledger.numerals import in_words
 from lab.measure import statistics
 
 NOTHING = statistics.Interval(nan, nan, nan, 0)  # is known of the effect

@@ -10,7 +10,7 @@ import shutil
 import pandas as pd
 
 from lab.engine import parameters, runs
-from lab.ledger import claims
+from lab.ledger import claims, numerals
 
 KEPT = (
     "status", "exercise", "profile", "parameters", "own_parameters", "corpus", "started", "seconds", "core_seconds",
@@ -102,7 +102,7 @@ def timings():
 
 def told(row):
     """A verdict with its effect, in words."""
-    return f"{row.verdict} {claims.effect_of(row, 3)}".strip()
+    return f"{row.verdict} {numerals.effect_of(row)}".strip()
 
 
 def elsewhere(claim, profile, table=None):

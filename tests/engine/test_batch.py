@@ -21,11 +21,12 @@ import psutil
 import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
+from papermill.parameterize import parameterize_notebook
 from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
 from lab.cli import app, under_test
-from lab.engine import batch, runs, workers
+from lab.engine import batch, kernel, runs, workers
 from lab.engine.runs import CHECKOUT
 from lab.ledger import summary
 
@@ -98,6 +99,22 @@ def test_a_second_run_does_nothing(undisturbed, job):
     result = here()
     assert result.exit_code == 0 and "done already" in result.output
     assert files_of(job.folder) == before
+
+
+def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_path):
+    def executed(book, _, values, *, kernel_name, language, on_cell_start, **others):
+        named = {"kernel_name": kernel_name, "language": language}
+        given = parameterize_notebook(book, values, **named) if values else book
+        for number, cell in enumerate(given.cells):
+            on_cell_start(cell=cell, cell_index=number)
+
+    heard, cells = [], [nbformat.v4.new_code_cell(text, metadata={"tags": []}) for text in ("a = 1", "a")]
+    monkeypatch.setattr("papermill.execute_notebook", executed)
+    about = {"papermill": {}, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    for values in ({"a": 2}, {}):
+        book = nbformat.v4.new_notebook(cells=cells, metadata=about)
+        kernel.execute(book, values, tmp_path, tmp_path / "log", lambda cell, cells: heard.append((cell, cells)))
+    assert heard == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
 def test_truncated_files_are_named(undisturbed, job):
@@ -263,6 +280,20 @@ def test_ctrl_c_in_a_terminal_ends_without_a_traceback(jobs, undisturbed, forgot
     psutil.wait_procs([kernel, *started], timeout=20)
     assert not any(each.is_running() for each in [kernel, *started])
     assert files_of(job.folder) == before, "earlier results stay"
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(undisturbed, forgotten, job, project):
+    before = files_of(job.folder)
+    allow(project / "gate", 1)
+    process = start("--again")
+    kernel = kernel_of(process)
+    wait_for(lambda: len(stored(forgotten)) == 1)
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on from here" in out, out
+    assert "Traceback" not in out and "Error" not in out and "Warning" not in out, out
+    psutil.wait_procs([kernel], timeout=20)
+    assert not kernel.is_running() and files_of(job.folder) == before, "earlier results stay"
 
 
 def in_a_terminal(command):

@@ -1,13 +1,10 @@
 """A card shows the sentence in both languages, what was predicted, gates, effect, verdict and where it holds."""
 
-from math import nan
-
 import pytest
 
 from lab import language
 from lab.ledger import cards
-from lab.ledger.claims import VERDICTS, Claim, Prediction, Verdict, in_words
-from lab.measure.statistics import Interval
+from lab.ledger.claims import VERDICTS, Claim, Prediction, Verdict
 
 CLAIM = Claim(
     id="x", exercise="1.4", kind="comparison", priority="A", sources=["chapter §1.2", "note 4"], metric="m",
@@ -31,7 +28,7 @@ def test_a_card_tells_all_there_is():
         "source": "chapter §1.2; note 4",
         "predicted": "a - b > 0.1",
         "gates": "✓ learned: a; b<br>✗ null: c",
-        "effect": "0.25 [0.2, 0.3] points, n = 5",
+        "effect": "0.25 [0.20, 0.30] points, n = 5",
         "verdict": "**supported**<br>seen",
         "holds for": "d_model 64, own: seeds 9",
         "figure": "f",
@@ -39,12 +36,32 @@ def test_a_card_tells_all_there_is():
     }
 
 
-def test_shares_are_told_in_per_cent():
-    assert in_words(Interval(0.0346, 0.0246, 0.0446, 5), "relative change") == "+3.46 % [+2.46 %, +4.46 %]"
+@pytest.mark.parametrize("unit, threshold, bar", [
+    ("points", "a > b > 0.1", "> 0.1"),
+    ("relative change", "a over b, minus 1 < -0.02", "< -2 %"),
+    ("relative change", "a over b = 1 ± 0.001", "= +100 % ± 0.1 %"),
+    ("", "a - b = 0 ± 1e-09", "= 0 ± 1e-9"),
+    ("heads", "number of heads = 8 ± 0", "= 8"),
+    ("share", "what is measured of a question", ""),
+])  # fmt: skip
+def test_a_bar_is_told_as_the_effect_is(unit, threshold, bar):
+    verdict = Verdict(id="x", exercise="1.4", verdict="supported", unit=unit, threshold=threshold)
+    assert cards.bar(verdict) == bar
+    compared = threshold.rpartition(bar[0])[0] if bar else threshold
+    assert cards.predicted(verdict) == compared + bar
+
+
+def test_a_line_tells_verdict_effect_and_bar_and_of_a_question_the_answer():
+    found = FOUND | {"id": "x", "exercise": "1.4"}
+    said = cards.line(Verdict(verdict="supported", threshold=CLAIM.compared, **found))
+    assert said == "supported: 0.25 [0.20, 0.30] points, n = 5; predicted > 0.1"
+    assert cards.line(CLAIM.unjudged) == "pending; predicted > 0.1"
     assert (
-        in_words(Interval(0.15, nan, nan, 1), "share") == "15 %"
-        and in_words(Interval(4.0, 3.0, 5.0, 2), "bits") == "4 [3, 5]"
+        cards.line(Verdict(verdict="answered", threshold="a - b", **found))
+        == "answered: 0.25 [0.20, 0.30] points, n = 5"
     )
+    was = cards.line(Verdict(verdict="proved", effect=0, id="x", exercise="1.4"), was="disproved")
+    assert was == "proved (was disproved): 0"
 
 
 def test_a_card_gives_the_reason_of_its_bar_and_its_chinese_words():

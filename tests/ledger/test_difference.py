@@ -26,7 +26,7 @@ def pair(tmp_path, monkeypatch):
         ("runs/04_x-mine", 9, "ssr", (1, 2.5, 3)),
     ):
         words = {"s": "supported", "r": "refuted"}
-        rows = [Verdict(id=c, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, unit="nats")
+        rows = [Verdict(id=c, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, n=5, unit="nats")
                 for c, v, e in zip(claims, verdicts, effects, strict=True)]  # fmt: skip
         (tmp_path / "results" / name).mkdir(parents=True)
         pd.DataFrame([row.model_dump() for row in rows]).to_csv(tmp_path / "results" / name / "verdicts.csv")
@@ -44,7 +44,7 @@ def test_two_runs_side_by_side_what_differs_first(pair):
         (seeds,) = (line for line in lines if line.split()[:1] == ["seeds"])
         assert seeds.split() == ["seeds", "5", "9"]
         (row,) = (line for line in lines if line.split()[:1] == [turned])
-        assert "refuted  2 [1.5, 2.5] nats" in row and "supported  2.5 [2, 3] nats" in row
+        assert "refuted  2.0 [1.5, 2.5] nats, n = 5" in row and "supported  2.5 [2.0, 3.0] nats, n = 5" in row
         at = {title: lines.index(title) for title in lines if title and title[0] != " "}
         order = ["parameters that differ", "verdicts that differ", "the same verdict and effect", "the same parameters"]
         assert [title for title in sorted(at, key=at.get) if title in order] == order
