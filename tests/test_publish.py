@@ -38,8 +38,8 @@ def git(project, *arguments):
 
 def test_trying_things_leaves_the_clone_clean(lab, project):
     for arguments in (
-        ["run"],
-        ["run", "1.1", "-p", "seeds=2"],
+        ["run", "--jobs", "1"],
+        ["run", "1.1", "-p", "seeds=2", "--jobs", "1"],
         ["run", "1.1", "--profile", "smoke"],
         ["diff", f"runs/quick/{DICE}", f"runs/quick/{DICE}-seeds-2"],
         ["list"],
@@ -53,7 +53,7 @@ def test_trying_things_leaves_the_clone_clean(lab, project):
 
 
 def test_a_run_of_a_clean_commit_is_published_one_lesson_at_a_time(lab, project):
-    lab("run", "1.1")
+    lab("run", "1.1", "--jobs", "1")
     assert f"results/quick/{DICE}" in lab("publish", "1.1")
     mine, published = runs.place_of_run("quick", DICE), runs.published("quick", DICE)
     run = runs.read_run(published)

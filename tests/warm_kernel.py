@@ -66,7 +66,7 @@ def become(arguments, folder, environment, files, asked):
     sys.argv = ["kernel", *arguments]
     threading.Thread(target=lambda: asked.recv(1) or os._exit(1), daemon=True).start()
     launch_new_instance(argv=arguments)
-    sys.exit()
+    os._exit(0)  # nothing is left to be torn down
 
 
 def ask(path, arguments):

@@ -7,7 +7,7 @@ import random
 import time
 import traceback
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from lab import trace
@@ -106,8 +106,9 @@ def whereabouts(device, threads):
     return build | {"arithmetic": arithmetic.digest(place, threads), "code": package_hash()}
 
 
+@cache
 def package_hash():
-    """The hash of all code of lab."""
+    """The hash of all code of lab, as it was when this process first asked."""
     files = sorted(Path(trace.__file__).parent.rglob("*.py"))
     return source.digest(json.dumps([trace.file_hash(path) for path in files]))
 

@@ -282,6 +282,7 @@ def test_ctrl_c_in_a_terminal_ends_without_a_traceback(jobs, undisturbed, forgot
     assert files_of(job.folder) == before, "earlier results stay"
 
 
+@slow
 def test_sigterm_ends_a_run_as_ctrl_c_does(undisturbed, forgotten, job, project):
     before = files_of(job.folder)
     allow(project / "gate", 1)
