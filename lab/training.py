@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import math
 import operator
+from numbers import Real
 
 import pandas as pd
 import torch
@@ -25,7 +26,7 @@ class TrainConfig(BaseModel):
     final: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
-    decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all
+    decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all matrices
     clip: float = Field(1.0, gt=0)  # inf switches it off
 
     def rate(self, step):
@@ -53,8 +54,10 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
     attrs of the history: steps_to_mark(history) tells when it was reached, as closely as rows are recorded.
     until_mark ends the training at the first recorded row that reaches the mark, stop(row) -> bool at the first for
     which it is True; both before the step is taken.
-    A loss or gradient that is not finite is a result: the history ends there with diverged True. Parameters that the
-    loss of a step does not hold stay as they are in that step.
+    A loss or gradient that is not finite is a result: the history ends there with diverged True, and so it is where
+    the last step leaves weights, or numbers of `evaluate`, that are not finite any more. Parameters that the loss of a
+    step does not hold stay as they are in that step. Matrices decay, unless their module names them in `undecayed`:
+    tables that multiply no activations.
     ValueError for a mark that is none or is of no column, and for a `decay_on` that is in no matrix's name.
     """
     if until_mark and mark is None:
@@ -62,10 +65,11 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
-    decayed, plain = [], []
+    decayed, plain, tables = [], [], undecayed(model)
     for name, p in model.named_parameters():
         if p.requires_grad:
-            (decayed if p.ndim >= 2 and config.decay_on in name else plain).append(p)
+            decays = p.ndim >= 2 and p not in tables and config.decay_on in name
+            (decayed if decays else plain).append(p)
     if config.decay_on and not decayed:
         raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
     parameters, groups = decayed + plain, [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
@@ -104,10 +108,24 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
     else:
         if config.steps:
             record(config.steps, value.item())
+            first, last = history[0], history[-1]
+            lost = any(unbounded(x) and not unbounded(first.get(name, x)) for name, x in last.items())
+            if lost or any(unbounded(p.detach().norm()) for p in parameters):
+                last |= {"loss": math.nan, "diverged": True}
     model.eval()
     history = pd.DataFrame(history)
     history.attrs["mark"] = mark
     return history
+
+
+def undecayed(model):
+    """The parameters that modules name in `undecayed`, by names within them: tables that multiply no activations."""
+    return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
+
+
+def unbounded(x):
+    """Whether x is a number, of Python or in a tensor, and not finite."""
+    return isinstance(x, Real | torch.Tensor) and not math.isfinite(x)
 
 
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

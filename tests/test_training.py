@@ -1,5 +1,7 @@
 """The training loop: what it repeats, what it records, and what it does when a loss is not a number."""
 
+import copy
+import inspect
 import math
 
 import pytest
@@ -9,8 +11,19 @@ from torch import nn
 
 from lab import trace
 from lab.models import ModelConfig, Transformer
+from lab.models.mixers import Mixer
+from lab.models.transformer import SEAMS
 from lab.tasks.sequences import Lookup, accuracy
-from lab.training import TrainConfig, cross_entropy, data_fingerprint, fit, output_fingerprint, steps_to_mark, train
+from lab.training import (
+    TrainConfig,
+    cross_entropy,
+    data_fingerprint,
+    fit,
+    output_fingerprint,
+    steps_to_mark,
+    train,
+    undecayed,
+)
 
 TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
 
@@ -333,3 +346,56 @@ def test_a_configuration_that_cannot_train_is_refused(wrong):
     (name,) = wrong
     with pytest.raises(ValidationError, match=name):
         short(**wrong)
+
+
+@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
+def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
+    """Not what is added to scores, gates them by offset, or weighs neighbouring positions."""
+    for kind, variant in seam.kinds.items():
+        options = {"reach": 6} if kind == "offset-gate" else {}
+        if any(p.default is p.empty and p.name not in options and p.kind is p.KEYWORD_ONLY
+               for p in inspect.signature(variant.__init__).parameters.values()):  # fmt: skip
+            continue
+        usual = {"position": "none"} if seam is Mixer else {"d_out": 8}
+        model = build(**({field: {"kind": kind, **options}} | usual))
+        spared = undecayed(model)
+        for module in model.modules():
+            for name, p in module.named_parameters(recurse=False):
+                matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding | nn.GRU) and "bias" not in name
+                assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
+        found = {name.split(".", 2)[-1] for name, p in model.named_parameters() if p in spared and p.ndim >= 2}
+        wanted = {"t5": {"weight"}, "offset-gate": {"mixer.score.logit"}, "convolved": {"mixer.heads.taps"},
+                  "convolution": {"mixer.taps"}}  # fmt: skip
+        assert found == wanted.get(kind, set()), kind
+
+
+@pytest.mark.parametrize("fields, spared", [
+    ({"position": "t5"}, "position.table.weight"), ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
+    ({"heads": "convolved"}, "heads.taps"), ({"mixer": "convolution", "position": "none"}, "mixer.taps"),
+], ids=str)  # fmt: skip
+def test_tables_that_multiply_no_activations_do_not_decay_not_even_in_a_copy(fields, spared):
+    model = copy.deepcopy(build(**fields))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, TASK.batch, short(weight_decay=0.5, warmup=0, learning_rate=0.1, steps=1),
+          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    kept = {name for name, p in model.named_parameters() if p.ndim >= 2 and torch.equal(p, before[name])}
+    assert kept and all(name.endswith(spared) for name in kept)
+
+
+@pytest.mark.parametrize("learning_rate", [1e5, 1e25, 1e38])
+def test_a_last_step_that_destroys_the_weights_is_a_divergence(learning_rate):
+    def evaluate(model):
+        return {"validation": cross_entropy(model(tokens), targets).item(), "undefined": math.nan, "name": "x"}
+
+    tokens, targets = TASK.batch(torch.Generator().manual_seed(0), 4)
+    settings = short(steps=3, learning_rate=learning_rate, warmup=0)
+    for watched in ({}, {"evaluate": evaluate}):
+        run, history = fit(
+            build(norm="none", ffn="relu2"), TASK, settings.model_copy(update={"steps": 1}), seed=0, **watched
+        )
+        lost = watched and not math.isfinite(history.validation.iloc[-1])
+        assert run["diverged"] or (learning_rate == 1e5 and not lost)
+        if run["diverged"]:
+            assert run["diverged_at"] == 1 and math.isnan(run["training_loss"]) and not history.diverged.iloc[0]
+    fine, history = fit(build(), TASK, short(), seed=0, evaluate=evaluate)
+    assert not fine["diverged"], "what was never a number says nothing"

@@ -55,14 +55,25 @@ def attention_probe(measures, *, real=None, model=None, keep_maps=False, block_b
 
 
 @contextmanager
-def kept_logits():
-    """Within, a list fills with the unmasked logits (b, h, q, k) of every attention call: float64, on the CPU."""
+def kept_logits(*, products=False):
+    """Within, a list fills with the logits (b, h, q, k) of every attention call: float64, on the CPU.
+
+    Their softmax is the map that `attention_probe` keeps: biases are in them, and -inf where a pair is masked. With
+    `products` they are the scaled products of queries and keys alone, whose rank is at most the width of a head.
+    """
     logits = []
 
     def keep(call):
         query, key = (x.detach().cpu().double() for x in (call.query, call.key))  # not every device has float64
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        logits.append(query @ key.mT * (call.scale or query.shape[-1] ** -0.5))
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if call.scale is None else call.scale)
+        mask = None if products else call.dense_mask()
+        if mask is not None:
+            mask = mask.detach().cpu()
+            scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
+        if call.is_causal and not products:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+        logits.append(scores)
 
     with Calls(keep):
         yield logits
@@ -86,9 +97,7 @@ class _Probe:
     @torch.no_grad()
     def observe(self, call, module):
         self.calls += 1
-        query, key, mask = call.query, call.key, call.attn_mask
-        if hasattr(mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
-            mask = mask._materialize(query.device)
+        query, key, mask = call.query, call.key, call.dense_mask()
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < query.shape[-2]:
                 raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")

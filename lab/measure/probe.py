@@ -149,6 +149,12 @@ class Call:
     scale: float | None = None
     enable_gqa: bool = False
 
+    def dense_mask(self):
+        """The mask as a tensor of booleans or of what is added, or None; beside it stands `is_causal`."""
+        if hasattr(self.attn_mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
+            return self.attn_mask._materialize(self.query.device)
+        return self.attn_mask
+
     def __call__(self, **changes):
         return F.scaled_dot_product_attention(**{k: v for k, v in (vars(self) | changes).items() if k != "index"})
 

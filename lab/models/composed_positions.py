@@ -9,13 +9,12 @@ from torch import nn
 from lab.models.positions import Position
 
 
-class Hybrid(Position, kind="hybrid"):
-    """Several encodings at once: codes and biases add up, queries and keys are turned by one after the other."""
+class Together(Position):
+    """The encodings `parts` at once."""
 
-    def __init__(self, config, *, parts=("sinusoidal", "alibi")):
-        super().__init__(config)
-        self.parts = nn.ModuleList(Position.build(part, config) for part in parts)
-        self.per_head = any(part.per_head for part in self.parts)
+    def __init__(self, parts):
+        nn.Module.__init__(self)
+        self.parts = nn.ModuleList(parts)
 
     def at_input(self, x, start=0):
         for part in self.parts:
@@ -31,8 +30,19 @@ class Hybrid(Position, kind="hybrid"):
         biases = [bias for part in self.parts if (bias := part.bias(q_len, k_len)) is not None]
         return sum(biases) if biases else None
 
+    def of_layer(self, i, layer):
+        parts = [part.of_layer(i, layer) for part in self.parts]
+        return self if parts == list(self.parts) else Together(parts)
+
     def acts(self):
         return set().union(*(part.acts() for part in self.parts))
+
+
+class Hybrid(Together, kind="hybrid"):
+    """Several encodings at once: codes and biases add up, queries and keys are turned by one after the other."""
+
+    def __init__(self, config, *, parts=("sinusoidal", "alibi")):
+        super().__init__(Position.build(part, config) for part in parts)
 
 
 class ByLayer(Position, kind="by-layer"):
@@ -47,16 +57,42 @@ class ByLayer(Position, kind="by-layer"):
         for i, layer in enumerate(self.layers):
             if i and "at_input" in layer.acts():
                 raise ValueError(f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}")
-        self.per_head = any(layer.per_head for layer in self.layers)
 
     def at_input(self, x, start=0):
         return self.layers[0].at_input(x, start)
 
-    def of_layer(self, i):
-        return self.layers[i % len(self.layers)]
+    def of_layer(self, i, layer):
+        return self.layers[i % len(self.layers)].of_layer(i, layer)
+
+    def acts(self):
+        return {"at_input"} & self.layers[0].acts()  # what else is done, the encodings of its layers do
 
 
-class Randomized(Position, kind="randomized"):
+class Spread(Position):
+    """`encoding` of tokens that stand on the places that `whole` has drawn."""
+
+    def __init__(self, whole, encoding):
+        nn.Module.__init__(self)
+        self.whole, self.encoding = whole, encoding
+
+    def at_query_key(self, q, k, start=0):
+        places, reach = self.whole.places(start + q.shape[2])[start:], self.whole.reach
+
+        def spread(x):  # (b, h, q, d) to (b, h, reach, d)
+            return x.new_zeros(*x.shape[:2], reach, x.shape[3]).index_copy(2, places, x)
+
+        q, k = self.encoding.at_query_key(spread(q), spread(k))
+        return q[:, :, places], k[:, :, places]
+
+    def bias(self, q_len, k_len):
+        bias, places = self.encoding.bias(self.whole.reach, self.whole.reach), self.whole.places(k_len)
+        return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]
+
+    def acts(self):
+        return self.encoding.acts()
+
+
+class Randomized(Spread, kind="randomized"):
     """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order. Ruoss 2023.
 
     tokens   c   a   f   b        places of the first batch   1   4   5   9     of `reach` = 10
@@ -68,15 +104,18 @@ class Randomized(Position, kind="randomized"):
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
-        super().__init__(config)
+        Position.__init__(self, config)
         self.context, self.reach, self.gaps = config.context, reach or 2 * config.context, gaps
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
-        self.per_head = self.encoding.per_head
         self.generator = torch.Generator().manual_seed(torch.initial_seed())
         self.register_buffer("fixed", self._draw(self.context), persistent=False)
         self.drawn = None
+
+    @property
+    def whole(self):
+        return self
 
     def _draw(self, n):
         if not self.gaps:
@@ -96,18 +135,9 @@ class Randomized(Position, kind="randomized"):
         codes = self.encoding.at_input(x.new_zeros(1, self.reach, x.shape[2]))
         return x + codes[:, self.places(end)[start:]]
 
-    def at_query_key(self, q, k, start=0):
-        places = self.places(start + q.shape[2])[start:]
-
-        def spread(x):  # (b, h, q, d) to (b, h, reach, d)
-            return x.new_zeros(*x.shape[:2], self.reach, x.shape[3]).index_copy(2, places, x)
-
-        q, k = self.encoding.at_query_key(spread(q), spread(k))
-        return q[:, :, places], k[:, :, places]
-
-    def bias(self, q_len, k_len):
-        bias, places = self.encoding.bias(self.reach, self.reach), self.places(k_len)
-        return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]
+    def of_layer(self, i, layer):
+        encoding = self.encoding.of_layer(i, layer.model_copy(update={"context": self.reach}))
+        return self if encoding is self.encoding else Spread(self, encoding)
 
     def acts(self):
         return {"at_input"} | self.encoding.acts()  # where places are drawn

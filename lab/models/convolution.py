@@ -17,6 +17,8 @@ class Convolution(Mixer, kind="convolution"):
     N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below 1.
     """
 
+    undecayed = ("taps",)
+
     def __init__(self, config, position, *, width=4):
         super().__init__(config, position)
         if width < 1:

@@ -16,6 +16,8 @@ class Convolved(Heads, kind="convolved"):
     whatever the scheme of initialisation. ValueError for a width below 1.
     """
 
+    undecayed = ("taps",)
+
     def __init__(self, config, *, width=3):
         super().__init__(config)
         if width < 1:

@@ -62,6 +62,8 @@ def bigbird_blocks(count, *, links=1, seed=0):
 class Local(Score, kind="local"):
     """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
 
+    by_distance = True
+
     def __init__(self, config, *, size):
         super().__init__(config)
         self.size = size
@@ -103,21 +105,31 @@ def hashes(x, rotations):
 def sorted_lsh(q, k, v, rotations, chunk):
     """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before. Kitaev 2020 §2.
 
-    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums. `chunk` divides n.
+    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums, a pair that met in m of them
+    counting 1/m in each. `chunk` divides n.
     """
-    b, h, n, d = q.shape
-    mixed, logs = [], []
-    for hashed_q, hashed_k in zip(hashes(q, rotations), hashes(k, rotations), strict=True):
-        at = torch.arange(n, device=q.device)
-        order_q, order_k = (x * n + at for x in (hashed_q, hashed_k))
-        order_q, order_k = order_q.argsort(-1), order_k.argsort(-1)  # (b, h, n)
-        parts = [(q, hashed_q, order_q), (k, hashed_k, order_k), (v, hashed_k, order_k)]
-        sq, sk, sv = (x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk)) for x, _, o in parts)
-        labels = [torch.stack([x.gather(-1, o), o], -1).unflatten(2, (-1, chunk)) for _, x, o in parts[:2]]
-        sk, sv, key = (torch.cat([x.roll(1, 2), x], 3) for x in (sk, sv, labels[1]))
-        bucket, place = (labels[0][..., :, None, i] for i in (0, 1))
-        same = (bucket == key[..., None, :, 0]) & (key[..., None, :, 1] <= place)
-        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)).masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
+    n, d = q.shape[2:]
+    at, mixed, logs = torch.arange(n, device=q.device), [], []
+    buckets = [hashes(x, rotations) for x in (q, k)]  # (r, b, h, n)
+    orders = [(x * n + at).argsort(-1) for x in buckets]
+    labels = [torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)]  # bucket, chunk
+    for own, (order_q, order_k) in enumerate(zip(*orders, strict=True)):
+        sq, sk, sv = (
+            x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk))
+            for x, o in ((q, order_q), (k, order_k), (v, order_k))
+        )
+        query, key = (  # buckets and chunks in every round, (2, r, b, h, c, chunk)
+            x.take_along_dim(o[None, None], -1).unflatten(-1, (-1, chunk))
+            for x, o in zip(labels, (order_q, order_k), strict=True)
+        )
+        place, place_k = (o.unflatten(-1, (-1, chunk)) for o in (order_q, order_k))
+        sk, sv = (torch.cat([x.roll(1, 2), x], 3) for x in (sk, sv))
+        key, place_k = (torch.cat([x.roll(1, -2), x], -1) for x in (key, place_k))
+        met = query[0, ..., None] == key[0, ..., None, :]  # (r, b, h, c, chunk, 2 chunk)
+        met &= (query[1, ..., None] - key[1, ..., None, :]) % (n // chunk) <= 1
+        same = met[own] & (place_k[..., None, :] <= place[..., None])
+        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - met.sum(0).clamp(min=1).to(q.dtype).log()
+        scores = scores.masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
         log = scores.logsumexp(-1, keepdim=True)
         found = torch.exp(scores - log).where(same, 0) @ sv
         back = order_q.argsort(-1)[..., None]

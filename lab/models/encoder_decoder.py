@@ -5,22 +5,37 @@ from torch import nn
 
 from lab.models.heads import Heads
 from lab.models.masks import Mask
+from lab.models.norms import Norm, leaving_out
 from lab.models.residuals import Residual
 from lab.models.scores import Score
 from lab.models.sharing import named_once
-from lab.models.transformer import Block, Transformer
+from lab.models.transformer import Block, Transformer, evaluated
 
 
 class CrossAttention(nn.Module):
-    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between them."""
+    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between them.
+
+    Every x sees the whole memory: ValueError for a score that goes by how far a key stands from its query.
+    """
 
     def __init__(self, config):
         super().__init__()
         self.heads = Heads.build(config.heads, config)
         self.score = Score.build(config.score, config)
+        if self.score.by_distance:
+            raise ValueError(f"cross-attention has no distances between queries and keys: score {config.score!r}")
+        width = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
 
     def forward(self, x, memory, mask=None):
-        return self.heads.join(self.score(*self.heads.across(x, memory), mask=mask))
+        q, k, v = self.heads.across(x, memory)
+        real = None
+        if self.key_norm.sees_padding:
+            real = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (mask is None or mask)
+            real = real.flatten(1)  # (b, s)
+        with leaving_out(real, self.key_norm):
+            k = self.key_norm(k)
+        return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
 
 
 class DecoderBlock(Block):
@@ -87,8 +102,9 @@ class EncoderDecoder(nn.Module):
     @torch.no_grad()
     def generate(self, source, start, n, *, source_real=None):
         """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
-        memory, caches = self.memory(source, source_real), self.decoder.caches(len(source), n)
-        tokens = [torch.full_like(source[:, :1], start)]
-        for _ in range(n):
-            tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))
+        caches, tokens = self.decoder.caches(len(source), n), [torch.full_like(source[:, :1], start)]
+        with evaluated(self):
+            memory = self.memory(source, source_real)
+            for _ in range(n):
+                tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))
         return torch.cat(tokens[1:], dim=1)

@@ -16,6 +16,7 @@ class FeedForward(nn.Module, Seam):
     """
 
     activation, default_ratio = None, 4.0
+    of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
 
     def __init__(self, config, *, ratio=None, width=None, bias=None):
         super().__init__()
@@ -33,6 +34,9 @@ class FeedForward(nn.Module, Seam):
     def writers(self):
         """The maps whose output is added to the stream."""
         return [self.down]
+
+    def __getstate__(self):
+        return self.__dict__ | dict.fromkeys(self.of_call)
 
 
 class Relu(FeedForward, kind="relu"):
@@ -149,6 +153,8 @@ class Mixture(FeedForward, kind="mixture"):
     a single one keeps its probability, by which the router learns (Fedus 2021, Switch). No token is ever dropped.
     `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of what passed.
     """
+
+    of_call = ("balance",)
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)

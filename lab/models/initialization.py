@@ -1,5 +1,7 @@
 """Initial weights, one scheme over the whole model (chapter §1.5.5). Biases start at 0, norms at their own default."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -7,6 +9,7 @@ from lab.models.heads import Heads
 from lab.models.positions import T5
 from lab.models.residuals import Admin, Pre, Residual
 from lab.models.seams import Seam
+from lab.models.sparse_feedforward import BlockMap
 
 
 class Initialization(Seam):
@@ -46,24 +49,27 @@ class DepthScaled(Initialization, kind="depth-scaled"):
 class Xavier(Initialization, kind="xavier"):
     """Variance 2 / (fan_in + fan_out) in the query, key and value matrices alike; embeddings N(0, 1/d_model)."""
 
-    def matrix(self, weight):
-        nn.init.xavier_normal_(weight)
+    def matrix(self, weight, fan_out=None):
+        fans = weight[0].numel() + (fan_out or len(weight))
+        nn.init.normal_(weight, std=math.sqrt(2 / fans))
 
     def embedding(self, weight):
         nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
 
     def __call__(self, model):
         super().__call__(model)
-        for heads in model.modules():
-            if isinstance(heads, Heads):  # several matrices in one: fan_out is each one's own
-                for part in heads.matrices():
-                    self.matrix(part.data)
+        for part in model.modules():
+            if isinstance(part, Heads):  # several matrices in one: fan_out is each one's own
+                for matrix in part.matrices():
+                    self.matrix(matrix.data)
+            elif isinstance(part, BlockMap):
+                self.matrix(part.map.weight, part.fan_out)
 
 
 class He(Xavier, kind="he"):
     """Variance 2 / fan_in, for ReLU; embeddings N(0, 1/d_model). He 2015."""
 
-    def matrix(self, weight):
+    def matrix(self, weight, fan_out=None):
         nn.init.kaiming_normal_(weight)
 
 

@@ -24,7 +24,8 @@ def parallel(fq, fk, v, causal=False):
 def chunked(fq, fk, v, chunk=64, state=None):
     """The causal form in n steps: all pairs within a chunk, and the sum over the chunks before.
 
-    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any.
+    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any. `rescaled` is the same for
+    features that are too large for numbers.
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -36,6 +37,31 @@ def chunked(fq, fk, v, chunk=64, state=None):
     within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
     mixed = (within + fq @ before).flatten(2, 3)[:, :, :n]
     return divided(mixed[..., :-1], mixed[..., -1:])
+
+
+def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
+    """(state, outputs) as `chunked` where the key at j stands for e^top_j times its features: top (b, h, n, 1), which
+    nowhere falls, is the largest logarithm up to there.
+
+    `state` stands for e^before times itself, before (b, h, 1, 1); the new one for e^(the last of top).
+    """
+    n = fq.shape[2]
+    padding = -n % chunk
+    fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))  # (b, h, c, chunk, .)
+    top = F.pad(top, (0, 0, 0, padding), mode="replicate").unflatten(2, (-1, chunk))
+    end = top[:, :, :, -1:]  # (b, h, c, 1, 1)
+    own = (fk * (top - end).exp()).mT @ with_ones(v)  # (b, h, c, f, d + 1)
+    within = (fq @ fk.mT * (top.mT - top).clamp(max=0).exp()).tril() @ with_ones(v)
+    out = []
+    for i in range(fq.shape[2]):
+        mixed = within[:, :, i]
+        if state is not None:
+            mixed = mixed + fq[:, :, i] * (before - top[:, :, i]).exp() @ state
+        out.append(mixed)
+        state = own[:, :, i] if state is None else state * (before - end[:, :, i]).exp() + own[:, :, i]
+        before = end[:, :, i]
+    mixed = torch.cat(out, 2)[:, :, :n]
+    return state, divided(mixed[..., :-1], mixed[..., -1:])
 
 
 def unmasked(fq, fk, v):
@@ -84,18 +110,20 @@ class Linear(ByHeads, kind="linear"):
         super().__init__(config, position)
         self.chunk, self.causal, self.width = chunk, config.causal, config.d_head  # width: features
 
-    def features(self, q, k, cache=None):
+    def features(self, q, k):
         """(φ(q), φ(k)), each (b, h, n, f)."""
         return F.elu(q) + 1, F.elu(k) + 1
 
     def forward(self, x, cache=None, real=None):
         q, k, v = self.split(x, cache)
-        fq, fk = self.features(q, repeated(k, q.shape[1]), cache)
-        v = repeated(v, q.shape[1])
-        if real is not None:
-            fk = fk * real[:, None, :, None]
-        mixed = self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
-        return self.heads.join(mixed)
+        k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+        return self.heads.join(self.attended(q, k, v, cache, None if real is None else real[:, None, :, None]))
+
+    def attended(self, q, k, v, cache=None, real=None):
+        """The mix (b, h, n, d_value) of q, k (b, h, n, d) and v; `real` (b, 1, n, 1)."""
+        fq, fk = self.features(q, k)
+        fk = fk if real is None else fk * real
+        return self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
 
     def mixed(self, fq, fk, v):
         return chunked(fq, fk, v, self.chunk) if self.causal else unmasked(fq, fk, v)
@@ -118,20 +146,35 @@ class Linear(ByHeads, kind="linear"):
 
 
 class Performer(Linear, kind="performer"):
-    """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+)."""
+    """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+).
+
+    Common factors cancel in the quotient and are taken out: of each query, and of the keys that it sees, none of which
+    is padding or later. So no token changes another's numbers that does not see it.
+    """
 
     def __init__(self, config, position, *, features=None, chunk=64):
         super().__init__(config, position, chunk=chunk)
         self.width = features or 4 * config.d_head
         self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def features(self, q, k, cache=None):
-        fq, fk, top = positive_features(q, k, self.projection, None if cache is None else cache.tensors.get("top"))
+    def attended(self, q, k, v, cache=None, real=None):
+        q, k = log_positive_features(q, self.projection), log_positive_features(k, self.projection)
+        fq = (q - q.detach().amax(-1, keepdim=True)).exp()
+        k = k if real is None else k.masked_fill(~real, -torch.inf)
+        state, before = (None, None) if cache is None else (cache.tensors.get(name) for name in ("sum", "top"))
+        largest = k.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)  # (b, h, n, 1)
+        largest = largest if before is None else torch.maximum(largest, before)
+        top = largest.cummax(2).values if self.causal else largest.amax(2, keepdim=True).expand_as(largest)
+        fk = (k - top).exp()
+        if self.causal:
+            state, mixed = rescaled(fq, fk, v, top, min(self.chunk, k.shape[2]), state, before)
+        else:
+            state = added(None if state is None else state * (before - top[:, :, -1:]).exp(), fk, v)
+            mixed = summed(fq, state)
         if cache is not None:
-            if "sum" in cache.tensors:
-                cache.tensors["sum"] = cache.tensors["sum"] * (cache.tensors["top"] - top).exp()
-            cache.tensors["top"] = top
-        return fq, fk
+            cache.tensors |= {"sum": state.detach(), "top": top[:, :, -1:].clone()}
+            cache.length += k.shape[2]
+        return mixed
 
     def state_bytes(self, length):
         return super().state_bytes(length) + self.heads.n * self.projection.element_size()  # the largest key

@@ -1,5 +1,7 @@
 """Normalisation over the features of each token, or over a batch (chapter §1.5.2, §1.5.4)."""
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from lab.models.seams import Seam
 class Norm(nn.Module, Seam):
     """The identity."""
 
-    sees_padding = False  # True: `real` (b, k), False at padding, is set before every forward pass
+    sees_padding = False  # True: inside `leaving_out` it has `real` (b, k), False at padding
     real = None
 
     def __init__(self, config):
@@ -20,6 +22,19 @@ class Norm(nn.Module, Seam):
 
 
 Norm.kinds["none"] = Norm
+
+
+@contextmanager
+def leaving_out(real, module):
+    """Within, the norms in `module` that see padding know which tokens are real: booleans (b, k), or None for all."""
+    norms = [] if real is None else [m for m in module.modules() if isinstance(m, Norm) and m.sees_padding]
+    try:
+        for norm in norms:
+            norm.real = real
+        yield
+    finally:
+        for norm in norms:
+            norm.real = None
 
 
 class LayerNorm(Norm, kind="layernorm"):

@@ -17,8 +17,6 @@ from lab.models.seams import Seam
 class Position(nn.Module, Seam):
     """Three hooks, each the identity unless a variant overrides it. One module serves all layers."""
 
-    per_head = False  # True where its tables depend on the number or the width of heads
-
     def __init__(self, config):
         super().__init__()
 
@@ -32,8 +30,12 @@ class Position(nn.Module, Seam):
         """None, or what is added to the scores: (h, q, k), the queries being the last q_len of the k_len positions."""
         return None
 
-    def of_layer(self, i):
-        """The encoding that layer i uses; all layers share one unless a variant says otherwise."""
+    def of_layer(self, i, layer):
+        """The encoding that layer i uses, whose sizes are in its configuration `layer`: by default this one, for all.
+
+        Where layers differ in their heads, this one has the sizes of a layer with most of them. What another layer
+        gets may have tables of its own, but shares what is trained and what is drawn.
+        """
         return self
 
     def acts(self):
@@ -122,8 +124,6 @@ class Rotary(Position, kind="rotary"):
     slows the slowest pair by s and leaves the fastest as it is (bloc97 2023; Peng 2023 §3.1).
     """
 
-    per_head = True
-
     def __init__(self, config, *, base=10000.0, pairs="halves", interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
@@ -134,25 +134,38 @@ class Rotary(Position, kind="rotary"):
             raise ValueError(f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}")
         if ntk != 1 and config.d_head == 2:
             raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
+        self.options = {"base": base, "pairs": pairs, "interpolation": interpolation, "ntk": ntk}
         self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
-        self.interpolation, self.neighbours = interpolation, pairs == "neighbours"
-        self._tables(2 * config.context, config.d_head)
+        self.interpolation, self.neighbours, self.d_head = interpolation, pairs == "neighbours", config.d_head
+        self._tables(2 * config.context, torch.empty(0, dtype=torch.float32))
 
-    def _tables(self, length, width):
+    def of_layer(self, i, layer):
+        return self if layer.d_head == self.d_head else Rotary(layer, **self.options)
+
+    def _tables(self, length, like):
+        """Buffers of `length` positions, on the device and in the type of the tensor `like`."""
+        width = self.d_head
         frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
         places = torch.arange(length, dtype=torch.float64) / self.interpolation
         both = torch.stack([frequency, frequency], -1 if self.neighbours else 0).flatten()
         sign = torch.stack([-torch.ones(width // 2), torch.ones(width // 2)], -1 if self.neighbours else 0).flatten()
         angle = places[:, None] * both
-        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (length, d)
-        self.register_buffer("sin", (angle.sin() * sign).float(), persistent=False)
+        cos, sin = angle.cos(), angle.sin() * sign  # (length, d)
+        if like.dtype != torch.float64:  # which not every device has
+            cos, sin = cos.float(), sin.float()
+        self.register_buffer("cos", cos.to(like), persistent=False)
+        self.register_buffer("sin", sin.to(like), persistent=False)
+
+    def _apply(self, fn, recurse=True):
+        """What moves a module or changes its type; here tables are made anew, as exact as the new type is."""
+        super()._apply(fn, recurse)
+        self._tables(len(self.cos), self.cos)
+        return self
 
     def at_query_key(self, q, k, start=0):
         end = start + q.shape[2]
         if end > len(self.cos):
-            device = self.cos.device
-            self._tables(2 * end, q.shape[3])
-            self.to(device)
+            self._tables(2 * end, self.cos)
         cos, sin = self.cos[start:end].to(q.dtype), self.sin[start:end].to(q.dtype)
 
         def turn(x):  # (b, h, q, d)
@@ -168,11 +181,12 @@ class Rotary(Position, kind="rotary"):
 class Alibi(Position, kind="alibi"):
     """A penalty linear in the distance, a slope a head. Press 2021."""
 
-    per_head = True
-
     def __init__(self, config):
         super().__init__(config)
         self.register_buffer("slope", alibi_slopes(config.n_heads), persistent=False)
+
+    def of_layer(self, i, layer):
+        return self if layer.n_heads == len(self.slope) else Alibi(layer)
 
     def bias(self, q_len, k_len):
         t = torch.arange(k_len, device=self.slope.device)
@@ -191,19 +205,40 @@ class T5(Position, kind="t5"):
     """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
 
     Half of the buckets hold one distance each, the others grow logarithmically up to `reach`; beyond, all share one.
+    A layer of fewer heads has the table's first. ValueError where `reach` is no more than the single distances.
     """
 
-    per_head = True
+    undecayed = ("table.weight",)  # it is added to scores
 
     def __init__(self, config, *, buckets=32, reach=128):
         super().__init__(config)
         self.reach, self.causal = reach, config.causal
+        least = 2 if self.causal else 4  # half of them are for keys to come
+        if buckets < least:
+            raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
+        single = buckets // least
+        if reach <= single:
+            raise ValueError(f"t5 with {buckets} buckets tells {single} distances apart; reach {reach} must be more")
         self.table = nn.Embedding(buckets, config.n_heads)
 
     def bias(self, q_len, k_len):
         t = torch.arange(k_len, device=self.table.weight.device)
         bucket = t5_bucket(t[k_len - q_len :, None] - t, self.table.num_embeddings, self.reach, self.causal)
         return self.table(bucket).permute(2, 0, 1)  # (h, q, k)
+
+    def of_layer(self, i, layer):
+        return self if layer.n_heads == self.table.embedding_dim else FirstHeads(self, layer.n_heads)
+
+
+class FirstHeads(Position):
+    """The bias of the first `heads` of `whole`."""
+
+    def __init__(self, whole, heads):
+        nn.Module.__init__(self)
+        self.whole, self.heads = whole, heads
+
+    def bias(self, q_len, k_len):
+        return self.whole.bias(q_len, k_len)[: self.heads]
 
 
 def t5_bucket(distance, buckets, reach, causal):

@@ -31,6 +31,8 @@ def factor(scale, d):
 
 
 class Score(nn.Module, Seam):
+    by_distance = False  # True where it goes by how far a key stands from its query, beside mask and bias
+
     def __init__(self, config):
         super().__init__()
 

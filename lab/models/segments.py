@@ -31,9 +31,9 @@ class Segments(Attention, kind="transformer-xl"):
     def split(self, x, cache):
         if cache is None:
             return super().split(x, None)
-        seen = cache.remember(x, self.memory)
-        kept = seen.shape[1] - x.shape[1]
-        q, k, v = self.heads.split(seen)
+        seen = cache.remember(x, self.memory + self.heads.reach)  # the first keys of memory are made of inputs before
+        kept = min(seen.shape[1] - x.shape[1], self.memory)
+        q, k, v = (part[:, :, -(kept + x.shape[1]) :] for part in self.heads.split(seen))
         q, k = self.query_norm(q), self.key_norm(k)
         q, k = self.position.at_query_key(q, k, start=cache.length - kept)
         return q[:, :, kept:], k, v
@@ -48,4 +48,4 @@ class Segments(Attention, kind="transformer-xl"):
         return State()
 
     def state_bytes(self, length):
-        return min(length, self.memory) * self.heads.d_model * self.heads.qkv.weight.element_size()
+        return min(length, self.memory + self.heads.reach) * self.heads.d_model * self.heads.qkv.weight.element_size()

@@ -47,6 +47,7 @@ class BlockMap(nn.Module):
             raise ValueError(f"{blocks} blocks must divide {d_in} and {d_out}, with 1..{blocks} links, got {links}")
         self.blocks, self.links = blocks, links
         self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)  # weight (d_out, links d_in / blocks, 1)
+        self.fan_out = links * d_out // blocks  # outputs that an input reaches
 
     def forward(self, x):
         parts = x.unflatten(-1, (self.blocks, -1))
@@ -93,7 +94,7 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
     `used`, the mean share of its units at the last call, is differentiable: `width_loss` makes tokens ask for fewer.
     """
 
-    activation = nn.GELU
+    activation, of_call = nn.GELU, ("used",)
 
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):
         super().__init__(config, ratio=ratio, width=width, bias=bias)

@@ -40,6 +40,7 @@ class OffsetGate(Score, kind="offset-gate"):
     open; `openness_loss` closes those that the task does not hold open.
     """
 
+    by_distance, undecayed = True, ("logit",)
     TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the paper: a sigmoid stretched beyond 0..1, then cut
 
     def __init__(self, config, *, reach, start=3.0):

@@ -1,5 +1,7 @@
 """The Transformer composed from one configuration: embeddings, blocks, readout, generation with a cache."""
 
+from contextlib import contextmanager
+
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
@@ -9,7 +11,7 @@ from lab.models.heads import Heads
 from lab.models.initialization import Initialization
 from lab.models.masks import Mask
 from lab.models.mixers import Mixer
-from lab.models.norms import Norm
+from lab.models.norms import Norm, leaving_out
 from lab.models.positions import Position
 from lab.models.readouts import Readout
 from lab.models.residuals import Residual
@@ -112,15 +114,18 @@ class Block(nn.Module):
         """(residual, branch) in their order."""
         return [(self.attention_residual, lambda y: self.mixer(y, **inputs)), (self.ffn_residual, self.ffn)]
 
-    def forward(self, x, **inputs):
-        for residual, branch in self.branches(**inputs):
-            x = residual(x, branch)
+    def forward(self, x, padding=None, **inputs):
+        """`padding` (b, k): which tokens are real, for norms that see it."""
+        with leaving_out(padding, self):
+            for residual, branch in self.branches(**inputs):
+                x = residual(x, branch)
         return x
 
-    def inverse(self, x, **inputs):
+    def inverse(self, x, padding=None, **inputs):
         """What `forward` made x from, where the residuals can be undone."""
-        for residual, branch in reversed(self.branches(**inputs)):
-            x = residual.inverse(x, branch)
+        with leaving_out(padding, self):
+            for residual, branch in reversed(self.branches(**inputs)):
+                x = residual.inverse(x, branch)
         return x
 
 
@@ -135,28 +140,25 @@ class Transformer(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.embedding = nn.Embedding(config.vocabulary, config.d_model)
-            self.position = shared = Position.build(config.position, layers[0])
-            alike = not shared.per_head or len({layer.n_heads for layer in layers}) == 1
-            positions = [shared if alike else Position.build(config.position, layer) for layer in layers]
+            self.position = Position.build(config.position, max(layers, key=lambda layer: layer.n_heads))
             own = config.unique_layers or config.n_layers
-            pairs = enumerate(zip(layers[:own], positions[:own], strict=True))
-            unique = [block(layer, position.of_layer(i)) for i, (layer, position) in pairs]
+            unique = [block(layer, self.position.of_layer(i, layer)) for i, layer in enumerate(layers[:own])]
             self.blocks = nn.ModuleList(unique * (config.n_layers // own))
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
             self.readout = Readout.build(config.readout, layers[0], self.embedding)
-            self._padded = [m for m in self.modules() if isinstance(m, Norm) and m.sees_padding]
             Initialization.build(config.initialization)(self)
         named_once(self)
 
     def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):
         """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
 
+        Padding may stand in front of a text where positions tell distances alone; ValueError where they are counted.
         `mask` is a Mask of this batch alone, which joins the configuration's: pairs both allow are attended.
         `inputs` go to every block, where blocks of another kind take some.
         """
         x, layers = self.prepared(tokens, real, mask, caches, inputs)
-        return self.norm(self.residual.leave(self.residual.through(self.residual.enter(x), layers)))
+        return self.ended(self.residual.through(self.residual.enter(x), layers), real)
 
     def exits(self, tokens, *, real=None, mask=None, caches=None, **inputs):
         """Logits (b, t, d_out) after the first block, the second, ... the last: who stops asking saves the rest."""
@@ -164,18 +166,23 @@ class Transformer(nn.Module):
         stream = self.residual.enter(x)
         for layer in layers:
             stream = self.residual.through(stream, [layer])
-            yield self.readout(self.norm(self.residual.leave(stream)))
+            yield self.readout(self.ended(stream, real))
+
+    def ended(self, stream, real):
+        """What the readout reads of the stream behind a block, (b, t, m)."""
+        with leaving_out(real, self.norm):
+            return self.norm(self.residual.leave(stream))
 
     def prepared(self, tokens, real, mask, caches, inputs):
         """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
-        for norm in self._padded:
-            norm.real = real
+        if real is not None and "at_input" in self.position.acts() and (real[:, 1:] & ~real[:, :-1]).any():
+            raise ValueError(f"position {self.config.position!r} counts places from the first: padding must come last")
         length, device = tokens.shape[1], tokens.device
         sight = Sight(self.mask, length, start + length, batch=len(tokens), device=device, real=real, given=mask)
         caches = caches or [None] * len(self.blocks)
         layers = [
-            (block, {"cache": cache} | block.mixer.inputs(sight) | inputs)
+            (block, {"cache": cache} | ({} if real is None else {"padding": real}) | block.mixer.inputs(sight) | inputs)
             for block, cache in zip(self.blocks, caches, strict=True)
         ]
         return self.position.at_input(self.embedding(tokens), start), layers
@@ -200,13 +207,25 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def generate(self, tokens, n, *, temperature=1.0, generator=None):
-        """tokens (b, t) continued by n more, (b, t + n); temperature 0 takes the likeliest."""
+        """tokens (b, t) continued by n more, (b, t + n), without dropout; temperature 0 takes the likeliest."""
         caches, logits = self.caches(len(tokens), tokens.shape[1] + n), None
-        for _ in range(n):
-            logits = self(tokens if logits is None else tokens[:, -1:], caches=caches)[:, -1]
-            if temperature == 0:
-                new = logits.argmax(-1, keepdim=True)
-            else:
-                new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-            tokens = torch.cat([tokens, new], dim=1)
+        with evaluated(self):
+            for _ in range(n):
+                logits = self(tokens if logits is None else tokens[:, -1:], caches=caches)[:, -1]
+                if temperature == 0:
+                    new = logits.argmax(-1, keepdim=True)
+                else:
+                    new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                tokens = torch.cat([tokens, new], dim=1)
         return tokens
+
+
+@contextmanager
+def evaluated(model):
+    """Within, the model is in evaluation; afterwards each of its modules is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, mode in modes:
+            module.training = mode

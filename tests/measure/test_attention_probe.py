@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
+from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, small_model, tensors, tokens
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
+from lab.models.scores import Score
 
 MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
 
@@ -226,3 +227,38 @@ def test_a_call_that_fails_leaves_no_module_running():
         F.scaled_dot_product_attention(x, x, x)
         fine(x, x, x, need_weights=False)
     assert probe.table().module.tolist() == ["", ""]
+
+
+SCORES = sorted(
+    set(Score.kinds) - {"sparsemax", "linformer"}
+)  # those that mix in the kernel; linformer's keys are not tokens
+NEEDED = {"local": {"size": 4}, "offset-gate": {"reach": 6, "start": 0.0}}
+
+
+@pytest.mark.parametrize("mask", ["causal", "none", {"kind": "window", "size": 5}], ids=str)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("position", ["none", "rotary", "alibi", "t5"])
+@pytest.mark.parametrize("score", SCORES)
+@torch.no_grad()
+def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
+    choice = {"kind": score, **NEEDED.get(score, {})}
+    model, x = small_model(score=choice, position=position, kv_heads=kv_heads, mask=mask), tokens()
+    real = torch.arange(12) < torch.tensor([[12], [7]])
+    for padded in ({}, {"real": real}):
+        with at.kept_logits() as logits, attention_probe([], keep_maps=True, real=padded.get("real")) as probe:
+            model(x, **padded)
+        assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
+        for kept, weights in zip(logits, probe.maps, strict=True):
+            assert kept.dtype == torch.float64
+            torch.testing.assert_close(kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6)
+
+
+@torch.no_grad()
+def test_kept_products_are_those_of_queries_and_keys_alone():
+    (query, key, value), _ = tensors(1, 4, 2, 5, 5, 4)
+    with at.kept_logits(products=True) as logits:
+        F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.0, enable_gqa=True)
+        F.scaled_dot_product_attention(query, key, value, torch.randn(5, 5), enable_gqa=True)
+    wanted = query.double() @ key.double().repeat_interleave(2, 1).mT
+    torch.testing.assert_close(logits[0], 0 * wanted)
+    torch.testing.assert_close(logits[1], wanted / 2)

@@ -144,7 +144,7 @@ def test_key_effects_pair_weight_and_loss_of_every_key():
 
 def test_logits_have_the_width_of_a_head_as_rank_and_weights_that_of_the_sequence():
     model, tokens = model_of(position="rotary"), tokens_of()
-    with torch.no_grad(), kept_logits() as logits:
+    with torch.no_grad(), kept_logits(products=True) as logits:
         model(tokens)
     assert heads.ranks(logits, "logits").value[::2].tolist() == [4, 4]
     found = heads.ranks(maps_of(model.double(), tokens), "weights").set_index(["layer", "measure"]).value

@@ -101,7 +101,7 @@ def model_and_tokens(**changes):
 
 def test_kept_logits_are_those_behind_the_weights():
     model, tokens = model_and_tokens(kv_heads=2, n_heads=4)
-    with torch.no_grad(), kept_logits() as logits, attention_probe([], keep_maps=True) as probe:
+    with torch.no_grad(), kept_logits(products=True) as logits, attention_probe([], keep_maps=True) as probe:
         model(tokens[None])
     future = torch.ones(10, 10, dtype=torch.bool).triu(1)
     for raw, weights in zip(logits, probe.maps, strict=True):

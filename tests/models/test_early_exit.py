@@ -58,3 +58,12 @@ def test_early_exit_takes_the_first_sure_block_and_runs_no_more_than_needed():
     assert len(early_exit(model, x, confidence.median().item())[1].unique()) > 1
     with pytest.raises(ValueError, match="confidence"):
         early_exit(model, x, 1.5)
+
+
+def test_an_early_answer_has_no_dropout_and_leaves_the_mode_of_every_part():
+    model, x = small_model(ffn={"kind": "gelu", "hidden": 0.5}).train(), tokens()
+    model.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    logits, _ = early_exit(model, x, 1.0)
+    assert [module.training for module in model.modules()] == modes
+    close(logits, model.eval()(x), 0)

@@ -134,9 +134,36 @@ def test_performer_comes_nearer_to_softmax_with_more_features():
     errors = []
     for count in (16, 256, 4096):
         part = mixer({"kind": "performer", "features": count}, 16)
-        errors.append((part.mixed(*part.features(q, k), v) - exact).square().mean().sqrt().item())
+        errors.append((part.attended(q, k, v) - exact).square().mean().sqrt().item())
     slope = math.log(errors[2] / errors[0]) / math.log(256)
     assert -0.65 < slope < -0.3 and errors[2] < 0.1, errors
+
+
+@pytest.mark.parametrize("what", ["later", "padded"])
+@torch.no_grad()
+def test_a_key_that_is_not_seen_cannot_silence_performers_others(what):
+    """Long keys have tiny features, which would be 0 beside those of a short one."""
+    part = mixer({"kind": "performer", "chunk": 8})
+    q, v = randn(1, 4, 20, 8) / 10, randn(1, 4, 20, 8, seed=1)
+    k = 40 * F.normalize(1 + randn(1, 4, 20, 8, seed=2) / 100, dim=-1)
+    real, short = torch.ones(1, 1, 20, 1, dtype=torch.bool), k.clone()
+    at, seen = (13, slice(13)) if what == "later" else (0, slice(1, 20))
+    short[:, :, at] /= 1000
+    real[:, :, at] = what == "later"
+    wanted, got = (part.attended(q, each, v, real=real)[:, :, seen] for each in (k, short))
+    assert wanted.abs().amax(-1).min() > 0.1
+    close(got, wanted)
+
+
+@torch.no_grad()
+def test_performer_is_the_quotient_of_its_features_in_any_chunks():
+    part = mixer({"kind": "performer", "chunk": 8})
+    q, k, v = (randn(2, 4, 30, 8, seed=i).double() for i in range(3))
+    part.double()
+    fq, fk = (log_positive_features(x, part.projection).exp() for x in (q, k))
+    for chunk in (1, 8, 64):
+        part.chunk = chunk
+        close(part.attended(q, k, v), parallel(fq, fk, v, causal=True), 1e-9)
 
 
 def test_orthogonal_rows_are_orthogonal_in_groups_and_as_long_as_gaussian_ones():
@@ -204,13 +231,22 @@ def test_lsh_puts_near_vectors_together_and_opposite_ones_never():
     assert share.min() > 0.05, "all buckets are used"
 
 
-def test_sorted_lsh_is_what_the_mask_says_where_no_bucket_is_cut():
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
+def test_sorted_lsh_is_what_the_mask_says_where_no_bucket_is_cut(rounds):
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
-    part = score({"kind": "lsh", "buckets": 8, "rounds": 1})
-    sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations)[0].flatten(0, 1)]
+    part = score({"kind": "lsh", "buckets": 8, "rounds": rounds})
+    sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations).flatten(0, 2)]
     assert max(sizes) <= 32
     q = k + 0  # equal queries and keys sort alike
     close(sorted_lsh(q, k, v, part.rotations, 32), part(q, k, v, causal=True))
+
+
+def test_sorted_lsh_weighs_a_pair_alike_however_often_it_is_met():
+    """Also where buckets are cut: rounds that are all alike are one round."""
+    q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
+    rotations = score({"kind": "lsh", "buckets": 4, "rounds": 1}).rotations
+    for chunk in (8, 16, 32, 64):
+        close(sorted_lsh(q, k, v, rotations.repeat(3, 1, 1), chunk), sorted_lsh(q, k, v, rotations, chunk))
 
 
 def test_lsh_with_one_bucket_for_all_is_softmax():

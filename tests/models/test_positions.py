@@ -14,6 +14,7 @@ from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.explicit import explicit_attention
 from lab.models.initialization import preset_position_counter
+from lab.models.masks import Padding
 from lab.models.positions import Position, alibi_slopes, sinusoids
 from lab.training import TrainConfig, train
 
@@ -166,6 +167,102 @@ def test_each_layer_has_its_own_encoding():
         build({"kind": "by-layer", "layers": ["none", "learned"]})
 
 
+SINGLE = [{"kind": k, **({"unit": 5} if k == "hierarchical" else {})} for k in sorted(Position.kinds)]
+WRAPPED = {  # what is made of one encoding and does what it does alone
+    "hybrid": lambda one: {"kind": "hybrid", "parts": [one]},
+    "by-layer": lambda one: {"kind": "by-layer", "layers": [one]},
+    "randomized": lambda one: {"kind": "randomized", "encoding": one, "reach": CONTEXT},  # n tokens on n places
+}
+
+
+@pytest.mark.parametrize("inner", WRAPPED)
+@pytest.mark.parametrize("outer", WRAPPED)
+@pytest.mark.parametrize("one", SINGLE, ids=lambda choice: choice["kind"])
+@torch.no_grad()
+def test_an_encoding_inside_others_acts_as_it_does_alone(one, outer, inner):
+    if one["kind"] == "randomized":
+        one = one | {"reach": CONTEXT}
+    x, wrapped = tokens(CONTEXT), build(WRAPPED[outer](WRAPPED[inner](one)))
+    if one["kind"] != "none":
+        differs(wrapped(x), build("none")(x))
+    close(wrapped(x), build(one)(x))
+
+
+@pytest.mark.parametrize("outer", WRAPPED)
+@pytest.mark.parametrize("second", ["rotary", "alibi", "t5", "none"])
+@torch.no_grad()
+def test_inside_others_each_layer_still_has_its_own_encoding(second, outer):
+    alone = {"kind": "by-layer", "layers": ["none", second]}
+    close(build(WRAPPED[outer](alone))(tokens(CONTEXT)), build(alone)(tokens(CONTEXT)))
+
+
+@pytest.mark.parametrize("n_heads", [[4, 2], [2, 4], [1, 4]], ids=str)
+@pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
+def test_layers_of_other_heads_share_what_is_trained_and_what_is_drawn(position, n_heads):
+    model = build(position, n_heads=n_heads).train()
+    model(tokens()).square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    own = {id(p) for p in model.position.parameters()}
+    assert all(id(p) in own for block in model.blocks for p in block.mixer.position.parameters()), "one table"
+    drawn = position["kind"] == "randomized"
+    assert torch.equal(model(tokens()), model(tokens())) != drawn
+    rotary = build({"kind": "randomized", "encoding": "rotary"}, n_heads=n_heads).train()
+    differs(rotary(tokens()), rotary(tokens()))
+
+
+def test_a_layer_of_fewer_heads_has_the_first_of_t5s_table():
+    model = build("t5", n_heads=[2, 4])
+    biases = [block.mixer.position.bias(9, 9) for block in model.blocks]
+    assert [len(bias) for bias in biases] == [2, 4] and torch.equal(biases[0], biases[1][:2])
+    assert sum(p.numel() for p in model.position.parameters()) == 32 * 4
+
+
+@pytest.mark.parametrize("mask", ["causal", "none"])
+@pytest.mark.parametrize(
+    "buckets, reach", [(2, 1), (4, 1), (32, 8), (32, 16), (32, 17), (8, 2), (8, 4), (3, 2), (1, 9)]
+)
+def test_t5_runs_at_every_distance_or_is_refused(buckets, reach, mask):
+    single = buckets // (2 if mask == "causal" else 4)  # distances with a bucket of their own
+    if 0 < single < reach:
+        build({"kind": "t5", "buckets": buckets, "reach": reach}, mask=mask, context=300)(tokens(300))
+    else:
+        with pytest.raises(ValueError, match="reach .* must be more" if single else "at least . buckets"):
+            build({"kind": "t5", "buckets": buckets, "reach": reach}, mask=mask)
+
+
+@torch.no_grad()
+def test_rotary_is_as_exact_as_the_type_of_the_model():
+    """A turn is multiplication by e^(i angle): in float64, also for a model that was narrower before."""
+    x = randn(1, 1, 40, 8).double()
+    theta = 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    turn = torch.exp(1j * torch.arange(40, dtype=torch.float64)[:, None] * theta)
+    wanted = torch.complex(x[..., :4], x[..., 4:]) * turn
+    for model in (build("rotary").double(), build("rotary").bfloat16().double(), build("rotary", context=4).double()):
+        q, _ = model.position.at_query_key(x, x)
+        close(torch.complex(q[..., :4], q[..., 4:]), wanted, 1e-14)
+    plain, again = build("rotary"), build("rotary").double().float()
+    assert torch.equal(plain(tokens()), again(tokens())), "back to the same numbers"
+
+
+@pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
+@torch.no_grad()
+def test_padding_in_front_leaves_a_text_as_it_is_or_is_refused(position):
+    model, x = build(position), tokens(12)
+    real = torch.arange(12) >= torch.tensor([[0], [5]])
+    if "at_input" in model.position.acts():
+        with pytest.raises(ValueError, match="padding must come last"):
+            model(x, real=real)
+        model(x, real=real.flip(1))
+    else:
+        close(model(x, real=real)[1, 5:], model(x[1:, 5:])[0])
+
+
+def test_a_model_with_positions_in_the_stream_may_see_past_a_hole_by_a_mask():
+    model, x, real = build("learned"), tokens(12), torch.arange(12).expand(2, 12) > 4
+    seen = model(x, mask=Padding(real))[:, 5:]
+    close(seen, model((x + 1).where(~real, x) % VOCABULARY, mask=Padding(real))[:, 5:])
+
+
 def test_parts_are_checked_when_a_model_is_built():
     with pytest.raises(ValueError, match="'rotory' is unknown"):
         build({"kind": "hybrid", "parts": ["rotory"]})
@@ -188,7 +285,7 @@ def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encodi
     padded[:, places] = tokens()
     real = torch.zeros(2, 40, dtype=torch.bool)
     real[:, places] = True
-    close(model(tokens()), long(padded, real=real)[:, places])
+    close(model(tokens()), long(padded, mask=Padding(real))[:, places])
 
 
 def test_places_are_drawn_in_training_and_fixed_in_evaluation():

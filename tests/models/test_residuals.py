@@ -71,6 +71,34 @@ def test_a_model_hands_its_padding_to_batch_norm():
         assert model(before).shape == (2, 12, 13), "without padding again"
 
 
+@pytest.mark.parametrize("residual", ["pre", "reversible"])
+def test_padding_of_one_call_is_not_that_of_the_next(residual):
+    real, given = torch.arange(12) < torch.tensor([[12], [5]]), {"mask": "none", "norm": "batchnorm"}
+    model, x = small_model(residual=residual, **given), tokens()
+    next(model.exits(x, real=real))
+    model(x, real=real)
+    with pytest.raises(IndexError):
+        model(x + 13, real=real)
+    assert all(m.real is None for m in model.modules() if isinstance(m, Norm))
+    parts = [block.attention_residual.norm for block in model.blocks] + [model.norm]
+    assert [part(randn(3, 5, 32)).shape for part in parts] == [(3, 5, 32)] * 3
+
+
+def test_a_reversible_model_leaves_padding_out_on_its_way_back_too():
+    """In evaluation, where BatchNorm is a fixed map of real tokens."""
+    real, x = torch.arange(12) < torch.tensor([[12], [5]]), tokens()
+    model = small_model(mask="none", norm="batchnorm", residual="reversible").double()
+
+    def gradient(through):
+        model.zero_grad()
+        x0, layers = model.prepared(x, real, None, None, {})
+        model.ended(through(model.residual.enter(x0), layers), real)[real].square().sum().backward()
+        return [p.grad.clone() for p in model.blocks.parameters()]
+
+    for a, b in zip(gradient(model.residual.through), gradient(Residual.through), strict=True):
+        close(a, b, 1e-8)
+
+
 def test_normed_queries_and_keys_do_not_care_for_the_size_of_their_weights():
     for qk_norm, indifferent in (("none", False), ("layernorm", True), ("rmsnorm", True)):
         small, large = (small_model(qk_norm=qk_norm, d_model=64) for _ in range(2))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
+from lab.models.heads import Heads
 
 VOCABULARY = 13
 
@@ -50,3 +51,13 @@ def test_no_gradient_passes_between_segments_but_the_memory_trains_keys_and_valu
     model(x[:, 4:]).square().sum().backward()
     assert (with_memory - model.blocks[0].mixer.heads.qkv.weight.grad)[32:].abs().max() > 1e-3
     first.square().sum().backward()  # its graph is whole
+
+
+@pytest.mark.parametrize("memory", [1, 3, 5])
+@pytest.mark.parametrize("heads", [*sorted(Heads.kinds), {"kind": "convolved", "width": 5}], ids=str)
+@torch.no_grad()
+def test_token_by_token_memory_is_a_window_for_every_kind_of_heads(heads, memory):
+    x, fields = tokens(20), {"heads": heads, "position": "rotary"}
+    short = build(mixer={"kind": "transformer-xl", "memory": memory}, **fields)
+    window = build(mask={"kind": "window", "size": memory + 1}, **fields)
+    close(torch.cat(segments(short, x, 1), 1), window(x))

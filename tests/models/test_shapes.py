@@ -211,6 +211,53 @@ def test_cross_attention_starts_as_the_scheme_says(kind):
         assert matrix.std().item() == pytest.approx(expected, rel=0.04)
 
 
+@pytest.mark.parametrize("kind", sorted(Score.kinds))
+@torch.no_grad()
+def test_cross_attention_sees_the_whole_source_or_the_score_is_refused(kind):
+    needed = {"local": {"size": 3}, "offset-gate": {"reach": 6}, "linformer": {"rank": 4}}
+    choice = {"kind": kind, **needed.get(kind, {})}
+    if Score.kinds[kind].by_distance:
+        with pytest.raises(ValueError, match="no distances between queries and keys"):
+            build(score=choice)
+        return
+    cross, width = build(score=choice).decoder.blocks[0].cross, 32
+    for targets, sources in ((5, 12), (12, 5), (1, 24)):
+        x, memory = (torch.randn(1, n, width, generator=torch.Generator().manual_seed(n)) for n in (targets, sources))
+        before = cross(x, memory)
+        for i in range(sources):
+            other = memory.clone()
+            other[:, i] *= -2
+            moved = (cross(x, other) - before).abs().amax(-1) > 1e-7
+            assert moved.all() or kind in ("lsh", "top-k", "sparsemax"), "which choose by what a key says"
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm", "batchnorm"])
+@torch.no_grad()
+def test_queries_and_keys_of_cross_attention_are_normed_as_those_of_the_text(kind):
+    model = build(qk_norm=kind)
+    cross = model.decoder.blocks[0].cross
+    x, memory = (torch.randn(2, n, 32, generator=torch.Generator().manual_seed(n)) for n in (5, 9))
+    assert type(cross.query_norm) is type(cross.key_norm) is Norm.kinds[kind]
+    if kind != "batchnorm":  # which divides by what it saw in training
+        before = cross(x, memory)
+        cross.heads.qkv.weight[:64] *= 20
+        close(cross(x, memory), before, 1e-3)
+    else:
+        model.train()
+        spoilt = SOURCE.where(REAL, (SOURCE + 1) % VOCABULARY)
+        close(model((spoilt, TARGET_IN), source_real=REAL), model((SOURCE, TARGET_IN), source_real=REAL))
+        assert model.decoder(TARGET_IN, memory=torch.randn(3, 9, 32), real=TARGET_IN > -1).isfinite().all()
+
+
+def test_generation_has_no_dropout_and_leaves_the_mode_of_every_part():
+    model = build(ffn={"kind": "gelu", "hidden": 0.5}).train()
+    model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    answers = [model.generate(SOURCE, 2, 6) for _ in range(3)]
+    assert all(torch.equal(answers[0], answer) for answer in answers)
+    assert [module.training for module in model.modules()] == modes
+
+
 def test_a_decoder_without_causality_is_refused():
     with pytest.raises(ValueError, match="must be causal, got 'none'"):
         build(mask="none")

@@ -1,10 +1,14 @@
 """Position-wise maps that use part of themselves."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lab.models import ModelConfig, Transformer
+from lab.models.feedforward import balance_loss
+from lab.models.rounding import quantised
 from lab.models.sparse_feedforward import AdaptiveWidth, BlockMap, width_loss
 
 
@@ -94,3 +98,24 @@ def test_the_width_loss_makes_tokens_ask_for_less():
         adam.step()
     assert used[-1] < 0.6 * used[0] and used[0] > 0.8
     assert all(isinstance(block.ffn, AdaptiveWidth) for block in model.blocks)
+
+
+@pytest.mark.parametrize("kind, loss", [("adaptive-width", width_loss), ("mixture", balance_loss)])
+def test_a_copy_was_never_called_and_can_be_rounded(kind, loss):
+    model, x = Transformer(ModelConfig(vocabulary=13, context=24, d_model=32, ffn=kind)), torch.randint(13, (4, 20))
+    model(x)
+    (model(x).square().mean() + loss(model)).backward()
+    quantised(model, 8)(x)
+    twin = copy.deepcopy(model)
+    with pytest.raises(ValueError, match="called"):
+        loss(twin)
+    assert torch.equal(twin(x), model(x)) and loss(twin) == loss(model)
+
+
+@pytest.mark.parametrize("blocks, links", [(4, 1), (4, 2), (8, 2), (4, 4)])
+def test_xavier_counts_what_a_unit_reads_and_what_an_input_reaches(blocks, links):
+    part = ffn({"kind": "block-sparse", "blocks": blocks, "links": links}, d_model=128, initialization="xavier")
+    for m in (part.up, part.down):
+        dense = m.dense() != 0
+        fan_in, fan_out = dense.sum(1).unique().item(), dense.sum(0).unique().item()
+        assert m.map.weight.std().item() == pytest.approx((2 / (fan_in + fan_out)) ** 0.5, rel=0.03)

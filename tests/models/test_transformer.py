@@ -4,6 +4,7 @@ Of `lab.models.attention`, `lab.models.masks` and `lab.models.sight`.
 """
 
 import ast
+import copy
 import inspect
 import itertools
 import math
@@ -293,8 +294,8 @@ def test_padding_is_not_seen(mask, position):
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_a_query_that_may_see_nothing_spoils_nothing(kv_heads, position):
     model, x = build(position=position, kv_heads=kv_heads), tokens(batch=3)
-    real = torch.arange(12) >= torch.tensor([[0], [5], [12]])  # padded in front: the first queries see no key
-    logits = model(x, real=real)
+    real = torch.arange(12) >= torch.tensor([[0], [5], [12]])  # the first queries see no key
+    logits = model(x, mask=Padding(real))
     assert logits.isfinite().all()
     logits[real].square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -343,6 +344,40 @@ def test_sampled_generation_follows_its_generator_and_temperature():
     assert torch.equal(sample(1, temperature=1e-4), greedy)
     hot = sample(1, temperature=1e4)[:, 5:].flatten().bincount(minlength=VOCABULARY)
     assert hot.max() < 2 * 512 / VOCABULARY, "at a very high temperature all tokens are alike"
+
+
+@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
+def test_a_model_can_be_copied_after_a_step_of_training(field, seam):
+    for choice in choices(seam):
+        model = build(**{field: choice}, **({"position": "none"} if seam is Mixer else {})).train()
+        model(tokens()).square().mean().backward()
+        twin = copy.deepcopy(model)
+        for name, p in model.named_parameters():
+            assert torch.equal(twin.get_parameter(name), p), (choice, name)
+        assert torch.equal(twin.eval()(tokens()), model.eval()(tokens())), choice
+
+
+class Trembling(Residual):
+    """Plain, with dropout on the branch."""
+
+    def forward(self, x, branch):
+        return x + nn.functional.dropout(branch(x), 0.5, self.training)
+
+
+def test_generation_has_no_dropout_and_leaves_the_mode_of_every_part():
+    Residual.kinds["trembling"] = Trembling
+    try:
+        model, start = build(residual="trembling").train(), tokens(5)
+    finally:
+        del Residual.kinds["trembling"]
+    model.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    answers = [model.generate(start, 8, temperature=0) for _ in range(3)]
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+    with pytest.raises(IndexError):
+        model.generate(start + VOCABULARY, 1)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model.eval().generate(start, 8, temperature=0), answers[0])
 
 
 def test_a_full_cache_and_too_long_a_text_are_named():
