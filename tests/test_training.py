@@ -364,13 +364,13 @@ def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
                 matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding | nn.GRU) and "bias" not in name
                 assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
         found = {name.split(".", 2)[-1] for name, p in model.named_parameters() if p in spared and p.ndim >= 2}
-        wanted = {"t5": {"weight"}, "offset-gate": {"mixer.score.logit"}, "convolved": {"mixer.heads.taps"},
+        wanted = {"offset-gate": {"mixer.score.logit"}, "convolved": {"mixer.heads.taps"},
                   "convolution": {"mixer.taps"}}  # fmt: skip
         assert found == wanted.get(kind, set()), kind
 
 
 @pytest.mark.parametrize("fields, spared", [
-    ({"position": "t5"}, "position.table.weight"), ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
+    ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
     ({"heads": "convolved"}, "heads.taps"), ({"mixer": "convolution", "position": "none"}, "mixer.taps"),
 ], ids=str)  # fmt: skip
 def test_tables_that_multiply_no_activations_do_not_decay_not_even_in_a_copy(fields, spared):

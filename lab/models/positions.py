@@ -208,8 +208,6 @@ class T5(Position, kind="t5"):
     A layer of fewer heads has the table's first. ValueError where `reach` is no more than the single distances.
     """
 
-    undecayed = ("table.weight",)  # it is added to scores
-
     def __init__(self, config, *, buckets=32, reach=128):
         super().__init__(config)
         self.reach, self.causal = reach, config.causal
