@@ -13,21 +13,29 @@ import pandas as pd
 from lab import figures
 from lab.language import tr
 
-LEAST = 0.005  # lighter weights are left out of tables
+LEAST = 0.005  # lighter weights are left out of tables, but for that of the last query on the last key
 DOT = "\u00b7"
 
 
 def long_map(tokens, weights, **names):
-    """The table of a map (q, k) over its tokens, numbers or words; `names` are constant columns."""
-    query, key = np.nonzero(weights > LEAST)
+    """The table of a map (q, k) over its tokens, numbers or words; `names` are constant columns.
+
+    Where there are more keys than queries, these are the last tokens.
+    """
+    kept = weights > LEAST
+    kept[-1, -1] = True  # it tells how long the map is
+    query, key = np.nonzero(kept)
     token = np.array(tokens)
     pairs = {"query": query, "key": key, "weight": weights[query, key]}
-    return pd.DataFrame(pairs | {"query_token": token[query], "key_token": token[key]}).assign(**names)
+    return pd.DataFrame(
+        pairs | {"query_token": token[max(0, weights.shape[1] - len(weights)) + query], "key_token": token[key]}
+    ).assign(**names)
 
 
 def dense_map(table):
-    """The square map (q, k) of a table; what was left out is 0."""
-    full = np.zeros((table["query"].max() + 1,) * 2)
+    """The map (q, k) of a table; what was left out is 0."""
+    queries = table["query"].max() + 1
+    full = np.zeros((queries, max(queries, table.key.max() + 1)))
     full[table["query"], table.key] = table.weight
     return full
 

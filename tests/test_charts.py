@@ -33,6 +33,21 @@ def test_a_map_in_long_form_is_the_map_but_for_what_is_light():
     assert table.weight.min() > charts.LEAST
 
 
+def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape():
+    even = np.tril(np.ones((256, 256))) / np.arange(1, 257)[:, None]
+    assert charts.dense_map(charts.long_map(list(range(256)), even)).shape == (256, 256)
+    wide = np.random.default_rng(0).dirichlet(np.ones(9), size=4)  # four new tokens on nine, five of them cached
+    table = charts.long_map(list("abcdefghi"), wide)
+    back = charts.dense_map(table)
+    assert back.shape == (4, 9) and np.abs(back - wide).max() <= charts.LEAST
+    assert set(table.query_token) == set("fghi")
+    figure, axis = plt.subplots()
+    charts.draw_map(axis, table)
+    assert axis.images[0].get_array().shape == (4, 9)
+    assert [label.get_text() for label in axis.get_yticklabels()] == list("fghi")
+    plt.close(figure)
+
+
 def test_an_arc_for_every_weight_above_the_threshold():
     table = charts.long_map([100, 101, 10, 102], np.array([[1, 0, 0, 0], [0.6, 0.4, 0, 0], [0, 1, 0, 0], [0.25] * 4]))
     _, axis = plt.subplots()

@@ -27,7 +27,8 @@ class Arms(BaseModel):
     each     {column: values}: the comparison is made at every one of them, and the claim has to hold at all
     compare  {column: [first, second]}: arms; a list as first or second is several arms, and each has to hold. With
              `as: slope` the values along which the slope per doubling is taken; empty with `as: mean`
-    as       difference (first - second), change (first / second - 1), mean, slope; each by seed
+    as       difference (first - second), change (first / second - 1), mean, slope; each by seed. Differences and means
+             of outcomes, 0 or 1, have the intervals of shares
     sizes    columns that say where the verdict holds
     """
 
@@ -97,14 +98,14 @@ class Case:
         """The effect with its interval over seeds."""
         values = [by_seed(part, self.of.measure) for part in self.parts]
         if self.of.how == "mean":
-            return statistics.mean(values[0])
+            return (statistics.share if statistics.outcomes(*values) else statistics.mean)(values[0])
         if self.of.how == "slope":
             doublings = np.log2(self.arms)
             return statistics.mean([np.polyfit(doublings, row, 1)[0] for row in pd.concat(values, axis=1).to_numpy()])
         first, second = values
         if self.of.how == "difference":
             return statistics.paired(first, second)
-        return statistics.paired(first / second.reindex(first.index), second / second)
+        return statistics.change(first, second)
 
 
 def by_seed(part, measure):

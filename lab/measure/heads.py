@@ -154,8 +154,11 @@ def key_effects(predict, tokens, maps):
 def distances(maps, queries, bins):
     """Weight by distance, mean over heads and `queries` (b, q), and that of uniform weights: layer, at, value, uniform.
 
-    bins: edges in tokens; a row for each but the last, which closes the last bin.
+    bins: edges in tokens; a row for each but the last, which closes the last bin. ValueError where they leave out
+    distances that occur.
     """
+    if bins[0] > 0 or bins[-1] < maps[0].shape[-1]:
+        raise ValueError(f"distances go from 0 to {maps[0].shape[-1] - 1}, the bins from {bins[0]} to below {bins[-1]}")
     flat = torch.ones_like(maps[0][:, :1]).tril()
     flat = distance_profile(flat / flat.sum(-1, keepdim=True), queries, bins)[0].tolist()
     rows = []

@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
+from lab.measure.neurons import held_out
+
 
 @torch.no_grad()
 def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
@@ -88,15 +90,9 @@ def order_in_similarity(matrix):
 
 
 def held_out_r2(features, values, *, ridge=1e-3):
-    """R² on held-out rows of the best linear map from features (n, m) to values (n,), fitted on the first half.
-
-    Features are standardised, so `ridge` is the penalty per row in units of their variance.
-    """
-    features, values = (torch.as_tensor(x).cpu().double() for x in (features, values))
-    half = len(features) // 2
-    mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
-    x = torch.cat([(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1)
-    eye = torch.eye(x.shape[1], dtype=torch.float64)
-    weight = torch.linalg.solve(x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ values[:half])
-    error = (x[half:] @ weight - values[half:]).square().sum()
-    return 1 - (error / (values[half:] - values[half:].mean()).square().sum()).item()
+    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that fits the first:
+    `neurons.held_out`."""
+    values = torch.as_tensor(values).cpu().double()
+    found = held_out(features, values, ridge=ridge)
+    values = values[-len(found) :]
+    return 1 - ((found - values).square().sum() / (values - values.mean()).square().sum()).item()

@@ -2,7 +2,7 @@
 
 Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them. Targets are boolean
 patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too. Queries are booleans
-(b, q). What comes back is a number a head, (h,), unless it says otherwise.
+(b or 1, q). What comes back is a number a head, (h,), unless it says otherwise.
 """
 
 import base64
@@ -72,23 +72,23 @@ def mass(maps, targets):
 
 
 def relative_distance(maps, queries):
-    """Mean |q - k| under the weights at `queries` (b, q) over that of uniform causal weights there: (h,)."""
-    at = torch.arange(maps.shape[2], device=maps.device)
+    """Mean |q - k| under the weights at `queries` over that of uniform causal weights there: (h,)."""
+    at, queries = torch.arange(maps.shape[2], device=maps.device), queries.expand(len(maps), -1)
     got = (maps * (at[:, None] - at).abs()).sum(-1)  # (b, h, q)
     uniform = (at / 2).expand(queries.shape)[queries].sum()
     return (got * queries[:, None]).sum((0, 2)) / uniform
 
 
 def relative_entropy(maps, queries):
-    """Entropy of the weights at `queries` (b, q) over that of uniform causal weights there, 0..1: (h,)."""
-    got = _entropy(maps)
+    """Entropy of the weights at `queries` over that of uniform causal weights there, 0..1: (h,)."""
+    got, queries = _entropy(maps), queries.expand(len(maps), -1)
     uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log().expand(queries.shape)[queries].sum()
     return (got * queries[:, None]).sum((0, 2)) / uniform
 
 
 def distance_profile(maps, queries, bins):
-    """Weight by distance |q - k| in bins [bins[i], bins[i + 1]), mean over `queries` (b, q): (h, bins - 1)."""
-    at = torch.arange(maps.shape[2], device=maps.device)
+    """Weight by distance |q - k| in bins [bins[i], bins[i + 1]), mean over `queries`: (h, bins - 1)."""
+    at, queries = torch.arange(maps.shape[2], device=maps.device), queries.expand(len(maps), -1)
     gap = (at[:, None] - at).abs()
     parts = [(maps * ((gap >= low) & (gap < high))).sum(-1) for low, high in zip(bins, bins[1:], strict=False)]
     return torch.stack([(p * queries[:, None]).sum((0, 2)) for p in parts], -1) / queries.sum()
@@ -110,7 +110,8 @@ def content_share(maps):
 
 
 def hits(maps, targets):
-    """Share of queries with a target (b, q), -1 for none, whose heaviest key is the target: (h,)."""
+    """Share of queries with a target (b or 1, q), -1 for none, whose heaviest key is the target: (h,)."""
+    targets = targets.expand(len(maps), -1)
     wanted = targets >= 0  # (b, q)
     right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
     return (right & wanted[:, None]).sum((0, 2)) / wanted.sum()

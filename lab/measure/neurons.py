@@ -6,6 +6,7 @@ Letters: n tokens, u units, c concepts. Activations are (n, u), or (..., u) wher
 
 import math
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -21,11 +22,19 @@ from lab.measure.probe import edit
 
 @torch.no_grad()
 def outputs(model, sites, *inputs):
-    """{site: what the module of that name returned on model(*inputs), one row a token (n, u)}."""
+    """{site: what the module of that name returned on model(*inputs), one row a token (n, u)}.
+
+    Of a module that runs more than once, what it returned first.
+    """
     kept = {}
+
+    def keep(site, x):
+        kept.setdefault(site, x)
+        return x
+
     with ExitStack() as stack:
         for site in sites:
-            stack.enter_context(edit(model, {site: lambda x, site=site: kept.setdefault(site, x)}))
+            stack.enter_context(edit(model, {site: partial(keep, site)}))
         model(*inputs)
     return {site: x.flatten(0, -2) for site, x in kept.items()}
 
@@ -189,14 +198,25 @@ def gaussian_moments(f, *, std=1.0, points=2**17) -> dict:
 def probe_accuracy(features, labels, *, ridge=1e-2):
     """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of classes 0..c-1.
 
-    Ridge regression on one-hot labels, fitted on the first half of the rows, in closed form.
+    The map is that of `held_out`, on one-hot labels.
     """
-    features, labels = features.cpu(), labels.cpu()
-    features = torch.cat([features.double(), torch.ones(len(features), 1)], 1)
+    labels = labels.cpu()
+    found = held_out(features, F.one_hot(labels, int(labels.max()) + 1), ridge=ridge)
+    return (found.argmax(1) == labels[-len(found) :]).double().mean().item()
+
+
+def held_out(features, wanted, *, ridge):
+    """What a linear map, fitted on the first half of the rows, says of the second: from features (n, m) to wanted
+    (n,) or (n, w). Ridge regression in closed form.
+
+    Features are standardised, so `ridge` is the penalty per row in units of their variance, whatever theirs.
+    """
+    features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
     half = len(features) // 2
-    x, y = features[:half], F.one_hot(labels[:half], int(labels.max()) + 1).double()
-    weight = torch.linalg.solve(x.T @ x + ridge * half * torch.eye(x.shape[1]).double(), x.T @ y)
-    return ((features[half:] @ weight).argmax(1) == labels[half:]).double().mean().item()
+    mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
+    x = torch.cat([(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    eye = torch.eye(x.shape[1], dtype=torch.float64)
+    return x[half:] @ torch.linalg.solve(x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ wanted[:half])
 
 
 @torch.no_grad()

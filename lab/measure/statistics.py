@@ -1,7 +1,8 @@
 """Intervals for small numbers of seeds, and the checks that make a comparison fair.
 
-Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds. Non-finite input is
-an error: a diverged run is counted, never averaged.
+Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds. Shares of runs that
+did something have intervals of their own, Wilson's and Newcombe's: of five runs that all learn, t would say that all
+runs do. Non-finite input is an error: a diverged run is counted, never averaged.
 """
 
 import warnings
@@ -24,7 +25,7 @@ class Interval:
     """An estimate with its 95 % interval, in the unit of what was measured.
 
     `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds with power .8
-    (two-sided t test at 5 %, the observed spread taken as true).
+    (two-sided t test at 5 %, the observed spread taken as true); shares have none.
     """
 
     effect: float
@@ -42,13 +43,21 @@ def mean(values) -> Interval:
 
 
 def paired(a, b) -> Interval:
-    """Mean of a - b over seeds, Student t of the differences.
+    """Mean of a - b over seeds, Student t of the differences; of `outcomes` it is `share_difference`.
 
     Two Series are aligned on their index, the seed; two plain sequences are taken as aligned already. ValueError if
     seeds or lengths differ, if a seed occurs twice, or if only one of the two is a Series.
     """
+    yes_or_no = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
-    return mean(a - b)
+    return share_difference(a, b) if yes_or_no else mean(a - b)
+
+
+def change(a, b) -> Interval:
+    """Mean of a / b - 1 over seeds, Student t; a and b as in `paired`."""
+    a, b = _pairs(a, b, "a", "b")
+    with np.errstate(divide="ignore", invalid="ignore"):  # mean() refuses what is not finite
+        return mean(a / b - 1)
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
@@ -76,10 +85,10 @@ def ratio(a, b) -> Interval:
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
     """How many repetitions would put the interval wholly on one side of the bar, if mean and spread stay as they are.
 
-    None where not even `most` would, or where the interval says nothing of the spread.
+    None where not even `most` would, or where the interval, of shares or of one repetition, says nothing of the spread.
     """
     apart = abs(interval.effect - bar)
-    if interval.n < 2 or not np.isfinite(interval.high - interval.low) or apart == 0:
+    if interval.n < 2 or np.isnan(interval.mde) or not np.isfinite(interval.high - interval.low) or apart == 0:
         return None
     sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
     return next((n for n in range(2, most + 1) if stats.t.ppf(0.975, n - 1) * sd / sqrt(n) < apart), None)
@@ -91,6 +100,54 @@ def proportion(successes: int, n: int) -> Interval:
         raise ValueError(f"need whole numbers 0 <= successes <= n and n >= 1, got {successes} of {n}")
     low, high = stats.binomtest(int(successes), int(n)).proportion_ci(method="wilson")
     return Interval(float(successes / n), float(low), float(high), int(n))
+
+
+def outcomes(*arms) -> bool:
+    """Whether the values say yes or no: booleans, or numbers that are 0 and 1, both, and nothing else.
+
+    Where all are 1, or all 0, numbers do not tell: each may be a measure that came out so.
+    """
+    arms = [np.asarray(values) for values in arms]
+    if any(values.dtype == bool for values in arms):
+        return True
+    return set(np.unique(np.concatenate([values.astype(float) for values in arms]))) == {0.0, 1.0}
+
+
+def share(values) -> Interval:
+    """Mean of values between 0 and 1, one a seed, Wilson's interval: outcomes 0 and 1, or the share of a seed's runs.
+
+    `n` counts seeds, since runs of one seed are not independent. A seed's share spreads at most as an outcome of the
+    same mean does, so its interval is, if anything, too wide.
+    """
+    values = _numbers(values, "values")
+    if values.min() < 0 or values.max() > 1:
+        raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
+    p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.975))
+    middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    low, high = (max(0.0, (middle - half) / (1 + z**2 / n)), min(1.0, (middle + half) / (1 + z**2 / n)))
+    return Interval(p, min(low, p), max(high, p), n)
+
+
+def share_difference(a, b, c=None, d=None) -> Interval:
+    """Share of a minus that of b, of given four arms (a - b) - (c - d): Newcombe's interval (1998, method 10).
+
+    Arms are values as in `share`, paired as in `paired`. Each arm's own Wilson interval says how far its share may be
+    off; the squares of what speaks for a smaller (larger) difference are added (of four arms: Newcombe 2001). Arms
+    count as independent: what their seeds have in common makes a difference more certain than this says.
+    """
+    arms = [arm for arm in (a, b, c, d) if arm is not None]
+    if len(arms) == 3:
+        raise ValueError("a difference of differences needs four arms")
+    for name, arm in zip("bcd", arms[1:], strict=False):
+        _pairs(a, arm, "a", name)
+    signs = (1, -1, -1, 1)[: len(arms)]
+    shares = [share(arm) for arm in arms]
+    effect = sum(sign * each.effect for sign, each in zip(signs, shares, strict=True))
+    below, above = ([each.effect - each.low for each in shares], [each.high - each.effect for each in shares])
+    low = sqrt(sum((below if sign > 0 else above)[i] ** 2 for i, sign in enumerate(signs)))
+    high = sqrt(sum((above if sign > 0 else below)[i] ** 2 for i, sign in enumerate(signs)))
+    most = len(arms) / 2
+    return Interval(effect, max(-most, effect - low), min(most, effect + high), shares[0].n)
 
 
 def slope(x, y) -> Interval:

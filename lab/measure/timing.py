@@ -47,12 +47,12 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
     trace.clock("seconds_a_call")
     loops, spent = {}, []
     for name, call in calls.items():
+        taken = []
         for _ in range(3):  # the first call of its kind may still prepare something
-            start = perf_counter()
-            call()
-            loops[name] = ceil(fill / (perf_counter() - start))
-            if loops[name] == 1:
+            taken.append(_seconds(call))
+            if sum(taken[1:]) > fill:
                 break
+        loops[name] = ceil(fill / min(taken))
 
     def looped(call, times):
         def run():

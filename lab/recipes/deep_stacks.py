@@ -42,7 +42,7 @@ def learning(
     seed, placement, scheme, n_layers, learning_rate, steps, d_model,
     warmup=0, beta2=0.98, clip=1.0, clamp=0.0, every=10,
 ):  # fmt: skip
-    """A trial: whether and when a stack reaches its mark, three quarters of the way from frequencies to the table.
+    """A trial: whether and when a stack reaches its mark, a quarter of the way from frequencies to the table.
 
     `clip` is the norm that gradients are cut to; `clamp` limits activations, 0 does not.
     """

@@ -20,23 +20,25 @@ from lab.models.transformer import ModelConfig, Transformer
 def block_operations(n, d, heads, device="cpu"):
     """{operation: call} of one block on one sequence with its weights written out, forward only (chapter §1.1.3).
 
-    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its real size and layout
-    and allocates its result. Norms and residual sums are left out. All calls together hold two h x n x n tensors.
+    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its real size and layout.
+    Scores, weights and their mix are written to memory that is kept from call to call: two h x n x n tensors, whose
+    pages nobody asks the system for while a clock runs. Norms and residual sums are left out.
     """
     config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
     block = Transformer(config).blocks[0].to(device).requires_grad_(False)
     x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
-    q, k, v = block.mixer.heads.split(x)  # (1, h, n, w)
-    scores = (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (1, h, n, n)
-    weights = torch.softmax(scores, dim=-1)
-    mixed = weights @ v
-    return {
-        "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed)),
-        "scores": lambda: (q / sqrt(q.shape[-1])) @ k.transpose(-2, -1),
-        "softmax": lambda: torch.softmax(scores, dim=-1),
-        "mix": lambda: weights @ v,
+    q, k, v = (each[0] for each in block.mixer.heads.split(x))  # (h, n, w)
+    scores, weights, mixed = torch.empty(heads, n, n, device=device), torch.empty(heads, n, n, device=device), q.clone()
+    calls = {
+        "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed[None])),
+        "scores": lambda: torch.bmm(q / sqrt(q.shape[-1]), k.transpose(1, 2), out=scores),
+        "softmax": lambda: torch.softmax(scores, dim=-1, out=weights),
+        "mix": lambda: torch.bmm(weights, v, out=mixed),
         "feedforward": lambda: block.ffn(x),
     }
+    for name in ("scores", "softmax", "mix"):  # each reads what the one before it has written
+        calls[name]()
+    return calls
 
 
 def block_call(n, d, heads, backward=False, device="cpu"):
@@ -233,9 +235,12 @@ def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
     """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps between calls."""
     q, key, value = torch.randn(3, batch, h, 1, w, device=device)
     if kind == "linear":
-        fq, fk = F.elu(q[:, :, 0]) + 1, F.elu(key[:, :, 0]) + 1
-        state = step(None, fq, fk, value[:, :, 0])[0]
-        return (lambda: step(state, fq, fk, value[:, :, 0])[1]), [state]
+
+        def mixed(state):
+            return step(state, F.elu(q[:, :, 0]) + 1, F.elu(key[:, :, 0]) + 1, value[:, :, 0])
+
+        state = mixed(None)[0]
+        return (lambda: mixed(state)[1]), [state]
     length = n if kind == "softmax" else min(n, SIZES["window"])
     keys, values = torch.randn(2, batch, h, length, w, device=device).unbind(0)
     at = (n - 1) % length

@@ -110,12 +110,17 @@ def _joined(path, sha, share):
 
 @trace.cache
 def _unseen(path, sha, share, length, size, seed):
-    """Where windows of the validation text start that are new: int64 (size,).
+    """Where windows of the validation text start that are new, as `unseen` has it."""
+    return unseen(*_joined(path, sha, share), length, size, seed, path)
 
-    Code repeats licences and imports. A window is not new where the training text holds it; of windows under 64 bytes,
-    it and what follows up to 64.
+
+def unseen(known, text, length, size, seed, path):
+    """Where windows of a validation `text` start that the training text `known` does not hold: int64 (size,).
+
+    Code repeats licences and imports. A window is not new where the training text holds it; of windows under 64 tokens,
+    it and what follows up to 64. ValueError names the corpus at `path` where there are too few.
     """
-    known, text = (part.numpy() for part in _joined(path, sha, share))
+    known, text = (part.numpy().astype(np.uint64) for part in (known, text))
     span = min(max(length, 64), len(text) - 1, len(known))
     starts = torch.randint(len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)).numpy()
     new = starts[~np.isin(*_hashes(text, known, span, starts))]

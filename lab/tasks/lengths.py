@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from lab.tasks.task import Marks, Task, certain, uniform
 
 
 class AnyLength(Task):
-    """A batch is of one length, drawn from shortest..longest anew each time.
+    """A batch is of one length, drawn from shortest..longest anew each time; validation holds all lengths.
 
     of_length(generator, size, n) gives inputs and targets of length n, as long as a test asks for; text_length(n) is
     how many tokens a model is given then.
@@ -31,6 +32,19 @@ class AnyLength(Task):
 
     def batch(self, generator, size):
         return self.of_length(generator, size, self.drawn_length(generator))
+
+    def validation(self, size, seed=0):
+        """Inputs and targets of sequences of all lengths, as many of each as `size` allows, the shortest first.
+
+        Shorter ones go on with their last token, where nothing is asked; a causal model does not see it.
+        """
+        generator, most = torch.Generator().manual_seed(10**6 + seed), self.longest - self.shortest + 1
+        drawn = torch.bincount(torch.arange(size) * most // size, minlength=most).tolist()
+        parts = [self.of_length(generator, many, self.shortest + i) for i, many in enumerate(drawn) if many]
+        width = max(tokens.shape[1] for tokens, _ in parts)
+        tokens = [torch.cat([x, x[:, -1:].expand(-1, width - x.shape[1])], 1) for x, _ in parts]
+        targets = [F.pad(x, (0, width - x.shape[1]), value=-100) for _, x in parts]
+        return torch.cat(tokens), torch.cat(targets)
 
 
 def next_token(text, answer_from, end=None):
@@ -126,10 +140,6 @@ class Addition(AnyLength):
 
     def batch(self, generator, size):
         return self.of_length(generator, size, self.drawn_length(generator), held_out=False)
-
-    def validation(self, size, seed=0):
-        generator = torch.Generator().manual_seed(10**6 + seed)
-        return self.of_length(generator, size, self.drawn_length(generator))
 
     def of_length(self, generator, size, n, *, held_out=True):
         """Sums of pairs that training leaves out, or, not `held_out`, of the others."""

@@ -4,11 +4,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 
 from lab import trace
-from lab.tasks.code import _hashes
+from lab.tasks.code import unseen
 from lab.tasks.corpus import corpus_hash, parts
 from lab.tasks.task import Marks, Task
 
@@ -133,11 +132,5 @@ def _spelt(path, sha, vocabulary):
 
 @trace.cache
 def _unseen(path, sha, vocabulary, length, size, seed):
-    """Where windows of the validation text start that are new: int64 (size,), by the rule of Code."""
-    known, text = (part.numpy().astype(np.uint64) for part in _spelt(path, sha, vocabulary))
-    span = min(max(length, 64), len(text) - 1, len(known))
-    starts = torch.randint(len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)).numpy()
-    new = starts[~np.isin(*_hashes(text, known, span, starts))]
-    if len(new) < size:
-        raise ValueError(f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted")
-    return torch.from_numpy(new[:size])
+    """Where windows of the validation text start that are new, by the rule of Code."""
+    return unseen(*_spelt(path, sha, vocabulary), length, size, seed, path)

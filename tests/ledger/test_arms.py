@@ -41,6 +41,15 @@ def test_a_mean_and_a_slope():
     assert case.interval.effect == pytest.approx(-0.105), "a doubling"
 
 
+def test_outcomes_have_the_intervals_of_shares():
+    rows = [{"seed": seed, "arm": arm, "learnt": arm == "one"} for seed in range(5) for arm in ("one", "other")]
+    table = pd.DataFrame(rows)
+    (case,) = arms(measure="learnt", rows={}, compare={"arm": ["one", "other"]}).cases(table)
+    assert case.interval == statistics.share_difference([1] * 5, [0] * 5) and case.interval.low < 0.4
+    (mean,) = arms(**{"as": "mean"}, measure="learnt", rows={"arm": "one"}).cases(table)
+    assert mean.interval == statistics.share([1] * 5) and mean.interval.low < 0.6
+
+
 def test_several_arms_and_each_are_cases_of_their_own():
     cases = arms(rows={}, each={"position": ["rotary", "t5"]}, compare={"n_heads": [[1, 2], 8]}).cases(TABLE)
     assert [case.name for case in cases] == [

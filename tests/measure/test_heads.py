@@ -86,6 +86,9 @@ def test_distances_of_uniform_weights_are_the_uniform_ones():
     assert table.value[0].tolist() == pytest.approx(table.uniform[0].tolist())
     assert table.uniform[0].sum() == pytest.approx(1)
     assert table.value[1].tolist() == pytest.approx([0, 1, 0, 0, 0])
+    for short in ([0, 1, 8], [1, 16]):
+        with pytest.raises(ValueError, match="distances go from 0 to 15"):
+            heads.distances([flat], queries, short)
 
 
 def test_silencing_costs_are_those_of_a_head_cut_off():

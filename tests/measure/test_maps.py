@@ -64,6 +64,23 @@ def test_distance_and_profile_see_how_far_a_head_looks():
     assert patterns.distance_profile(back, queries, [0, 1, 2]).flatten().tolist() == pytest.approx([1 / 8, 7 / 8])
 
 
+def test_what_counts_may_be_the_same_for_every_input():
+    """Queries (1, q) and targets (1, q) or (1, q, k) are those of each of b inputs, no more and no less."""
+    maps, queries = random_maps(4, 3, 8), (torch.arange(8) % 3 > 0)[None]
+    index = torch.tensor([[-1, 0, 0, 2, 1, 4, -1, 3]])
+    targets = patterns.pointing(index)
+    measures = {
+        "distance": (patterns.relative_distance, queries), "entropy": (patterns.relative_entropy, queries),
+        "profile": (lambda m, at: patterns.distance_profile(m, at, [0, 2, 8]), queries),
+        "hits": (patterns.hits, index), "mass": (patterns.mass, targets),
+    }  # fmt: skip
+    for name, (measure, at) in measures.items():
+        each = torch.stack([measure(one[None], at) for one in maps]).mean(0)
+        for asked in (at, at.expand(4, *at.shape[1:])):
+            torch.testing.assert_close(measure(maps, asked), each, msg=name, check_dtype=False)
+    assert patterns.uniform_mass(targets) == pytest.approx(patterns.uniform_mass(targets.expand(4, -1, -1)))
+
+
 def test_content_share_is_nothing_for_a_fixed_field_and_all_without_one():
     fixed = random_maps(1, 2, 6).expand(50, -1, -1, -1)
     assert patterns.content_share(fixed).tolist() == pytest.approx([0, 0], abs=1e-12)

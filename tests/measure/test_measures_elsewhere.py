@@ -63,7 +63,7 @@ def of_maps(model, tokens, there):
     yield heads.head_scores(found, queries, {"targets": targets} | copies)
     yield from (maps.frequency_correlation(m, each) for each in rarity.values())
     yield from (
-        heads.distances(found, queries, [0, 1, 2, 4]),
+        heads.distances(found, queries, [0, 1, 2, 4, 12]),
         heads.ranks(found, "weights"),
     )
 

@@ -155,6 +155,29 @@ def test_outputs_are_those_of_the_modules():
 # Editing
 
 
+def test_outputs_leave_a_model_alone_whose_module_runs_twice():
+    block = torch.nn.Linear(4, 4)
+    model, x = torch.nn.Sequential(block, torch.nn.Tanh(), block), torch.randn(3, 4)
+    seen = []
+    model.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+    found = neurons.outputs(model, ["0"], x)["0"]
+    torch.testing.assert_close(found, block(x))
+    torch.testing.assert_close(seen[0], model(x))
+
+
+@pytest.mark.parametrize("unit", [0.01, 1, 100])
+def test_a_probe_sees_no_unit(unit):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (600,), generator=generator)
+    features = torch.randn(600, 12, generator=generator)
+    features[:, :4] += 1.2 * torch.eye(4)[labels]
+    found = neurons.probe_accuracy(features, labels)
+    assert 0.5 < found < 0.95
+    assert neurons.probe_accuracy(unit * features, labels) == found
+    assert neurons.probe_accuracy(features * torch.tensor([unit, 1.0] * 6), labels) == found
+    assert neurons.probe_accuracy(torch.cat([features, torch.ones(600, 1)], 1), labels) == pytest.approx(found)
+
+
 def test_a_rank_one_edit_sends_the_key_to_the_value_and_leaves_orthogonal_keys():
     keys, weight, value = torch.linalg.qr(randn(12, 12))[0][:6], randn(5, 12, seed=1), randn(5, seed=2)
     covariance = keys.T @ keys / 6

@@ -5,7 +5,7 @@ from math import inf, isinf, isnan
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -58,6 +58,7 @@ def test_a_noise_floor_covers_what_normal_noise_gives():
 @given(st.lists(st.tuples(*[st.floats(-1e3, 1e3)] * 2), min_size=3, max_size=12))
 def test_paired_equals_scipy(pairs):
     a, b = np.array(pairs).T
+    assume(not statistics.outcomes(a, b))
     ours = statistics.paired(a, b)
     theirs = stats.ttest_rel(a, b).confidence_interval()
     if not isnan(theirs.low):  # scipy has no interval for constant differences
@@ -116,6 +117,83 @@ def test_wilson_values(successes, n, low, high):
 def test_impossible_counts_are_refused(successes, n):
     with pytest.raises(ValueError, match="whole numbers"):
         statistics.proportion(successes, n)
+
+
+@pytest.mark.parametrize(
+    "n, yes_a, yes_b, low, high",
+    [  # Newcombe 1998, table II, method 10
+        (10, 9, 3, 0.1705, 0.8090),
+        (7, 6, 2, 0.0582, 0.8062),
+        (10, 10, 0, 0.6075, 1.0),
+        (10, 0, 0, -0.2775, 0.2775),
+    ],
+)
+def test_published_intervals_of_differences(n, yes_a, yes_b, low, high):
+    a, b = (np.arange(n) < yes for yes in (yes_a, yes_b))
+    found = statistics.share_difference(a, b)
+    assert (found.effect, found.n) == (pytest.approx((yes_a - yes_b) / n), n)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_a_share_of_outcomes_is_a_proportion(values):
+    found, wilson = statistics.share(values), statistics.proportion(sum(values), len(values))
+    assert (found.low, found.high, found.n) == pytest.approx((wilson.low, wilson.high, wilson.n), abs=1e-12)
+    assert 0 <= found.low <= found.effect <= found.high <= 1
+
+
+def test_outcomes_have_the_interval_of_shares_and_never_none():
+    """Of five runs that all learn and five that all fail t would be certain, whatever the shares behind them."""
+    all_, none = [1.0] * 5, [0.0] * 5
+    found = statistics.paired(all_, none)
+    assert (found.effect, found.low, found.high) == pytest.approx((1, 0.3855, 1), abs=1e-4)
+    assert found == statistics.share_difference(all_, none) == statistics.paired([True] * 5, [False] * 5)
+    assert statistics.paired([True] * 5, [True] * 5).high > 0.4, "equal outcomes leave room for a difference"
+    assert statistics.paired([0.0] * 5, [0.0] * 5).high == 0, "a measure that is nought is no outcome"
+    assert statistics.enough(found, 0.5) is None, "no spread of t to go by"
+    a = pd.Series([1, 0, 1.0], index=[0, 1, 2])
+    assert statistics.paired(a, a.iloc[::-1]).effect == 0
+    with pytest.raises(ValueError, match="only in one"):
+        statistics.paired(a, a.rename({2: 3}))
+    for wrong in ([1.2, 0], [-0.1, 0.5]):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            statistics.share(wrong)
+
+
+def drawn(rng, share, runs=1, n=5):
+    """Shares of `n` seeds, each of its own `runs`, which have a luck in common."""
+    luck = np.clip(share + rng.uniform(-1, 1, size=(n, 1)) * min(share, 1 - share), 0, 1)
+    return (rng.random((n, runs)) < luck).mean(1)
+
+
+@pytest.mark.parametrize("shares", [(0.9, 0.1), (0.5, 0.5), (1.0, 0.6)])
+@pytest.mark.parametrize("runs", [1, 3])
+def test_an_interval_of_shares_covers_the_truth(shares, runs):
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(600):
+        found = statistics.share_difference(*(drawn(rng, share, runs) for share in shares))
+        covered.append(found.low <= shares[0] - shares[1] <= found.high)
+    assert np.mean(covered) > 0.93
+
+
+def test_a_difference_of_differences_covers_the_truth_and_adds_all_four():
+    rng, shares, covered = np.random.default_rng(1), (0.9, 0.3, 0.8, 0.7), []
+    for _ in range(600):
+        found = statistics.share_difference(*(drawn(rng, share) for share in shares))
+        covered.append(found.low <= 0.6 - 0.1 <= found.high)
+    assert np.mean(covered) > 0.93
+    one, nought = [1] * 5, [0] * 5
+    found, off = statistics.share_difference(one, nought, one, one), 1 - statistics.share(one).low
+    assert (found.effect, found.low, found.high) == pytest.approx((1, 1 - np.sqrt(3) * off, 1 + off))
+    with pytest.raises(ValueError, match="four"):
+        statistics.share_difference(one, nought, one)
+
+
+def test_a_change_is_relative_to_the_second_arm_of_each_seed():
+    a, b = pd.Series([1.0, 3.0], index=[0, 1]), pd.Series([2.0, 2.0], index=[1, 0])
+    assert statistics.change(a, b) == statistics.mean([-0.5, 0.5])
+    with pytest.raises(statistics.NotFinite):
+        statistics.change([1.0, 0.0], [1.0, 0.0])
 
 
 def test_slope_covers_the_truth_and_needs_two_distinct_x():

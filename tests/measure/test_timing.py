@@ -1,8 +1,11 @@
 """Clocks: every call is timed as often as asked, in changing order, under its own name."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from lab.measure import timing
 from lab.measure.timing import interleaved, machine_peaks, seconds_a_call
 
 
@@ -17,6 +20,24 @@ def test_interleaved_rounds_hold_every_name_once_in_changing_order():
     assert interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
     with pytest.raises(ValueError):
         interleaved({}, repeats=3)
+
+
+def test_a_slow_first_call_shortens_no_loop(monkeypatch):
+    """The clock is pretended: the first call prepares for a second, the later ones take a tick."""
+    now, called, tick = [0.0], [], 2**-10
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
+
+    def call(name, first):
+        now[0] += tick if name in called else first
+        called.append(name)
+
+    calls = {(first,): partial(call, first, first) for first in (1.0, tick)}
+    table = seconds_a_call(calls, ["first"], repeats=4, fill=16 * tick)
+    assert called.count(1.0) == called.count(tick) == 3 + 4 * 16
+    assert table.wall_seconds_a_call.tolist() == [tick] * 8
+    called.clear()
+    seconds_a_call({("long",): partial(call, "long", 0.5)}, ["name"], repeats=4, fill=1e-4)
+    assert called.count("long") == 2 + 4, "warm after one, and no third one for what fills its time"
 
 
 def test_machine_peaks_are_plausible():

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from lab.recipes import deep_stacks
 from lab.recipes.deep_stacks import configured, learning, stack
+from lab.training import fit
 
 USUAL = {"seed": 0, "placement": "pre", "scheme": "xavier", "n_layers": 2, "d_model": 16, "steps": 60}
 
@@ -13,6 +15,21 @@ def test_a_stack_learns_at_a_sensible_rate_and_not_without_one():
     assert quick["learnt"] and quick["steps_taken"] < 60
     assert not idle["learnt"] and idle["steps_taken"] == 60
     assert quick["loss"] < idle["loss"]
+
+
+def test_the_mark_is_a_quarter_of_the_way_from_frequencies_to_the_table(monkeypatch):
+    marks = []
+
+    def kept(*given, mark, **options):
+        marks.append(mark)
+        return fit(*given, mark=mark, **options)
+
+    monkeypatch.setattr(deep_stacks, "fit", kept)
+    learning(**USUAL | {"steps": 10}, learning_rate=0.01)
+    task, _ = stack(0, "pre", "xavier", 2, 16)
+    (name, sign, mark), way = marks[0], task.unigram_entropy - task.entropy_rate
+    assert (name, sign) == ("validation", "<") and (task.unigram_entropy - mark) / way == pytest.approx(1 / 4)
+    assert "a quarter of the way" in learning.__doc__
 
 
 @pytest.mark.parametrize("change", [{"clip": 0.01}, {"clamp": 0.1}, {"beta2": 0.5}, {"warmup": 50}, {"seed": 1}])

@@ -28,6 +28,17 @@ def test_operations_add_up_to_the_block(n, d, heads):
     assert sum(parts.values()) == counted(timed_calls.block_call(n, d, heads))
 
 
+@pytest.mark.parametrize("n, d, heads", [(7, 64, 1), (32, 128, 4)])
+def test_operations_write_to_memory_that_is_kept_and_make_up_attention(n, d, heads):
+    calls = timed_calls.block_operations(n, d, heads)
+    for name in ("scores", "softmax", "mix"):
+        first, again = calls[name](), calls[name]()
+        assert first.data_ptr() == again.data_ptr(), "no memory is asked for between calls"
+    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    block, x = Transformer(config).blocks[0], torch.randn(1, n, d, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(calls["projections"]()[1], block.mixer(x), rtol=1e-5, atol=1e-6)
+
+
 def test_reused_memory_changes_nothing():
     reused = timed_calls.reused_call(24, 16, 3, torch.empty(3 * 24 * 24 + 5))
     for _ in range(2):
@@ -73,6 +84,14 @@ def test_a_decoding_core_keeps_what_the_formula_says(kind):
         call, state = timed_calls.core_decode_call(kind, n, 16, 2)
         assert sum(x.numel() for x in state) == timed_calls.state_elements(kind, n, 16, 2)
         assert call().numel() == 2 * 16 and call().isfinite().all()
+
+
+def test_linear_decoding_makes_the_features_of_every_token(monkeypatch):
+    call, _ = timed_calls.core_decode_call("linear", 32, 16, 2)
+    made, elu = [], F.elu
+    monkeypatch.setattr(F, "elu", lambda x: made.append(x) or elu(x))
+    call()
+    assert len(made) == 2, "of the query and of the key"
 
 
 def test_training_speed_is_tokens_a_second_of_every_head_count():

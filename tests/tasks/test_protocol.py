@@ -84,6 +84,23 @@ def test_batches_and_validation_depend_on_their_seed_alone(task):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("task", [task for task in TASKS if isinstance(task, AnyLength)], ids=str)
+def test_validation_holds_every_length_and_asks_what_a_batch_of_it_does(task):
+    lengths = range(task.shortest, task.longest + 1)
+    tokens, targets = task.validation(3 * len(lengths))
+    assert tokens.shape[1] == task.length
+    asked = [(targets != -100)[i : i + 3] for i in range(0, len(targets), 3)]
+    for n, part in zip(lengths, asked, strict=True):
+        _, alone = task.of_length(generator(), 3, n)
+        last = part.long().cumsum(1).argmax(1)
+        assert (last < task.text_length(n)).all()
+        if getattr(task, "padded", True):
+            assert alone.shape[1] == task.text_length(n)
+            assert part.any(0).nonzero()[0] == (alone != -100).any(0).nonzero()[0]
+    few = task.validation(2)[1]
+    assert len(few) == 2 and few.shape[1] <= task.length
+
+
 @every_task
 @pytest.mark.parametrize("draw", ["batch", "validation"])
 def test_tokens_and_answers_are_in_range(task, draw):
