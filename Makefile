@@ -39,10 +39,10 @@ lint: .venv/.ready-test  ## style of code and notebooks
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
 
 test: lint  ## lint, tests, the smoke run of every notebook
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not extreme"
 
 test-all: lint  ## the long tests too: many kills, clusters, browser, fuzz by the hundred; before a release
-	@$(PYTEST)
+	@$(PYTEST) -m "not extreme"
 
 SPEAK = $(if $(filter command,$(origin LANGUAGE)),$(LANGUAGE),en)
 

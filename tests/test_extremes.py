@@ -1,6 +1,6 @@
 """What the checks of a notebook accept runs to its end: each parameter alone at its least, at one entry, and larger.
 
-`pytest tests/test_extremes.py -k 04_head_count` tries one notebook. The least of a number is the first of 0, 1, 2, …
+`pytest -m extreme -k 04_head_count` tries one notebook. The least of a number is the first of 0, 1, 2, …
 that is accepted, or a millionth; of a list that entry alone, or beside those of smoke. Larger is twice what smoke has:
 what is largest may take hours, and what it needs of memory is asked for before anything starts.
 """
@@ -73,7 +73,7 @@ EACH = [pytest.param(notebook, name, id=f"{notebook.stem}-{name}")
         for notebook in parameters.notebooks() for name in names(notebook)]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.extreme
 @pytest.mark.parametrize("extreme", [least, one_entry, larger], ids=lambda extreme: extreme.__name__)
 @pytest.mark.parametrize("notebook, name", EACH)
 def test_what_is_accepted_runs(notebook, name, extreme, tmp_path, store):
