@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from lab.engine import parameters
+from lab.engine.record import File
+from lab.engine.recording import KEPT
 from lab.engine.source import DEFINING, outside_names
 from lab.ledger import rests
 from lab.models import ModelConfig, Transformer
@@ -109,6 +111,18 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
     nbformat.write(book, folder / name)
     return folder / name
+
+
+def recorded(path, bodies, **labels):
+    """The record file at the path: these finished trials as if a run on another machine had recorded them."""
+    file = File(path)
+    about = {"machine": "a machine", "arithmetic": bodies[0]["arithmetic"], "device": "cpu", "threads": 1, "torch": "2",
+             "python": "3.11", "commit": "c0ffee" * 7, "date": "2026-01-01"}  # fmt: skip
+    run = file.add_run(about | labels)
+    file.accepted, file.trials = [], [{part: body[part] for part in KEPT} | {"run": run} for body in bodies]
+    file.codes = {body["code"]: {"parts": body["parts"]} for body in bodies}
+    file.write()
+    return file
 
 
 def names_that_are_lacking(book):

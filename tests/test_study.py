@@ -10,12 +10,10 @@ import subprocess
 import made
 import pandas as pd
 import pytest
-from pieces import notebook_with
+from pieces import notebook_with, recorded
 
 from lab import figures
 from lab.engine import parameters, provenance, runs
-from lab.engine.record import File
-from lab.engine.recording import KEPT
 from lab.ledger import claims, summary
 from lab.ledger.claims import NOT_REPRODUCED, NOT_RUN, Claim
 from lab.measure.statistics import Interval
@@ -273,10 +271,10 @@ def on_record(project, tmp_path):
     """judged(): a study of three claims, whose trials stand in the record file judged.file."""
     (tmp_path / "book").mkdir()
     notebook = notebook_with(tmp_path / "book", parameters="profile: str = 'quick'", code=CELLS)
-    file = File(tmp_path / "record" / "n.jsonl")
+    path = tmp_path / "record" / "n.jsonl"
 
     def judged(check=20.0, **options):
-        told = {"notebook": notebook, "record": [file.path.parent], "check": check, "headless": True}
+        told = {"notebook": notebook, "record": [path.parent], "check": check, "headless": True}
         runs.Options(**told | {"store": tmp_path / "store"} | options).write(tmp_path / "results")
         mine = Study("1.1", {"results": str(tmp_path / "results"), "profile": "quick"})
         mine.ledger = {}
@@ -293,13 +291,7 @@ def on_record(project, tmp_path):
         return mine
 
     used = judged(check=0, store=tmp_path / "first").used
-    labels = {"machine": "a machine", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
-              "commit": "c0ffee" * 7, "date": "2026-01-01", "arithmetic": used[0].body["arithmetic"]}  # fmt: skip
-    run = file.add_run(labels)
-    file.trials = [{name: each.body[name] for name in KEPT} | {"run": run} for each in used]
-    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
-    file.write()
-    judged.file = file
+    judged.file = recorded(path, [each.body for each in used])
     return judged
 
 

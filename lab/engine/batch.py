@@ -180,10 +180,13 @@ class Anew:
 
     def done(self, job):
         """Whether the notebook was finished in this run."""
-        return (self.store / ".done" / job.folder.name).exists()
+        return self._mark(job).exists()
 
     def finish(self, job):
-        runs.write_text(self.store / ".done" / job.folder.name, "")
+        runs.write_text(self._mark(job), "")
+
+    def _mark(self, job):
+        return self.store / ".done" / job.folder.relative_to(job.results)
 
     def close(self):
         """Put the trials and models among the others of this machine."""

@@ -8,13 +8,12 @@ import shutil
 import pandas as pd
 import pytest
 import small_project
+from pieces import recorded
 from small_project import DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
 from lab.engine import runs, store
-from lab.engine.record import File
-from lab.engine.recording import KEPT
 
 MARKED = "not reproduced here"
 
@@ -31,15 +30,11 @@ def rows(project):
 
 def record(project, rows, **wrong):
     """Record the rows, those with the sides `wrong` names by another digit, and forget the trials themselves."""
-    file = File(project / "results" / "record" / f"{DICE}.jsonl")
-    labels = {"machine": "m", "arithmetic": rows[0]["arithmetic"], "device": "cpu", "threads": 1}
-    run = file.add_run(labels | {"torch": "2", "python": "3.11", "commit": "c" * 40, "date": "2026-01-01"})
-    file.accepted, file.trials = [], [{part: row[part] for part in KEPT} | {"run": run} for row in rows]
+    file = recorded(project / "results" / "record" / f"{DICE}.jsonl", rows)
     for each in file.trials:
         if each["parameters"]["sides"] == wrong.get("sides") and each["parameters"]["seed"] == 0:
             first, *rest = each["columns"]["mean"]
             each["columns"] = each["columns"] | {"mean": [first + 2**-30, *rest]}
-    file.codes = {row["code"]: {"parts": row["parts"]} for row in rows}
     file.write()
     shutil.rmtree(project / "results" / ".trials")
     return file

@@ -4,12 +4,10 @@ import json
 
 import pandas as pd
 import pytest
-from pieces import notebook_with
+from pieces import notebook_with, recorded
 
 from lab import trace
 from lab.engine import arithmetic, checks, runs
-from lab.engine.record import File
-from lab.engine.recording import KEPT
 from lab.engine.trials import Used
 from lab.ledger import again
 from lab.ledger.claims import NOT_REPRODUCED, OwnClaim
@@ -67,10 +65,10 @@ def run(tmp_path, monkeypatch, said):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
     (tmp_path / "book").mkdir()
     notebook = notebook_with(tmp_path / "book", parameters="profile: str = 'quick'", code=CELLS)
-    file = File(tmp_path / "record" / "n.jsonl")
+    path = tmp_path / "record" / "n.jsonl"
 
     def run(check=20.0, **options):
-        about = {"notebook": notebook, "record": [file.path.parent], "check": check, "headless": True}
+        about = {"notebook": notebook, "record": [path.parent], "check": check, "headless": True}
         runs.Options(**about | {"store": tmp_path / "store"} | options).write(tmp_path / "results")
         mine = Study("own", {"results": str(tmp_path / "results"), "profile": "quick"}, ledger=LEDGER)
         table = mine.sweep(grown, {"seed": range(5), "n_heads": [1, 8, 16]}, jobs=1)
@@ -87,12 +85,8 @@ def run(tmp_path, monkeypatch, said):
         return mine
 
     used = run(check=0, store=tmp_path / "first").used
-    labels = {"machine": "m", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11", "commit": "c0ffee" * 7}
-    labels |= {"date": "2026-01-01", "arithmetic": "another"}
-    file.trials = [{part: each.body[part] for part in KEPT} | {"run": file.add_run(labels)} for each in used]
-    file.codes = {each.body["code"]: {"parts": each.body["parts"]} for each in used}
-    file.write()
-    run.file, run.kept = file, tmp_path / "store" / ".checked" / f"{notebook.stem}.json"
+    run.file = recorded(path, [each.body for each in used], arithmetic="another")
+    run.kept = tmp_path / "store" / ".checked" / f"{notebook.stem}.json"
     said.clear()
     return run
 
