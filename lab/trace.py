@@ -19,7 +19,7 @@ from pathlib import Path
 FIRST_STEPS = 10  # of a training, kept one by one; after them those that are powers of two
 CODE = (".py", ".pyc", ".pyi", ".pth", ".so", ".pyd", ".dll")  # followed as code, not as data
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
-SEAMS = {}  # name -> seam, the registries of kinds (lab.models.seams)
+SEAMS = {}  # name -> seam, the registries of kinds (lab.models.registry)
 
 _running = ContextVar("touched", default=None)
 _listener = ContextVar("listener", default=None)

@@ -15,7 +15,7 @@ from lab import trace
 
 
 class TrainConfig(BaseModel):
-    """AdamW with linear warm-up, then cosine decay to `final` x learning_rate; gradients clipped to norm `clip`."""
+    """AdamW, linear warm-up, cosine decay to `min_lr_ratio` x learning_rate; gradients clipped to norm `clip`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -23,7 +23,7 @@ class TrainConfig(BaseModel):
     batch: int = Field(32, ge=1)  # sequences a step
     learning_rate: float = Field(2e-3, gt=0, allow_inf_nan=False)
     warmup: int = Field(100, ge=0)  # steps
-    final: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
+    min_lr_ratio: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
     decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all matrices
@@ -34,7 +34,7 @@ class TrainConfig(BaseModel):
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.learning_rate * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * done)))
+        return self.learning_rate * (self.min_lr_ratio + (1 - self.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def cross_entropy(logits, targets, reduction="mean"):

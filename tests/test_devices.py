@@ -16,8 +16,8 @@ from pretend import device, twins
 
 import lab.tasks
 from lab.models import ModelConfig, Transformer
+from lab.models.config import SEAMS
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.transformer import SEAMS
 from lab.tasks.facts import Facts, recalled
 from lab.tasks.sequences import Sort, accuracy
 from lab.tasks.series import explained, squared_error

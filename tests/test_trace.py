@@ -185,7 +185,7 @@ def test_the_definitions_of_lab_that_run_are_seen_by_name():
     with trace.executed() as found:
         Local().method()
         Norm.resolve("rmsnorm")
-    assert {"lab.measure.statistics.mean", "lab.models.seams.Seam"} <= found
+    assert {"lab.measure.statistics.mean", "lab.models.registry.Seam"} <= found
     assert all(name.startswith("lab.") for name in found), "nothing of torch, numpy or the tests"
     assert not {name for name in found if "<" in name or "__" in name}, "definitions, no lambdas or comprehensions"
     before = set(found)

@@ -11,8 +11,8 @@ from torch import nn
 
 from lab import trace
 from lab.models import ModelConfig, Transformer
+from lab.models.config import SEAMS
 from lab.models.mixers import Mixer
-from lab.models.transformer import SEAMS
 from lab.tasks.sequences import Lookup, accuracy
 from lab.training import (
     TrainConfig,
@@ -124,7 +124,7 @@ def test_a_divergence_is_one_row_at_its_step(at):
 
 
 def test_the_rate_warms_up_then_falls_as_a_cosine():
-    config = TrainConfig(steps=110, learning_rate=1.0, warmup=10, final=0.2)
+    config = TrainConfig(steps=110, learning_rate=1.0, warmup=10, min_lr_ratio=0.2)
     rates = [config.rate(step) for step in range(111)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert rates[10] == 1 and rates[60] == pytest.approx(0.6) and rates[110] == pytest.approx(0.2)
@@ -250,7 +250,7 @@ def falling(mark=None, *, steps=12, every=1, **options):
         def batch(generator, size):
             return torch.zeros(size, 1), torch.zeros(size, dtype=torch.long)
 
-    config = TrainConfig(steps=steps, learning_rate=1.0, warmup=0, final=1.0, weight_decay=0.0, betas=(0.0, 0.0))
+    config = TrainConfig(steps=steps, learning_rate=1.0, warmup=0, min_lr_ratio=1.0, weight_decay=0.0, betas=(0.0, 0.0))
     options = {"loss": lambda model, *_: model.weight.sum()} | options
     return fit(Falling(), Task, config, seed=0, every=every, mark=mark, **options,
                evaluate=lambda model: {"below": round(-model.weight.item())})  # fmt: skip
@@ -364,14 +364,14 @@ def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
                 matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding | nn.GRU) and "bias" not in name
                 assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
         found = {name.split(".", 2)[-1] for name, p in model.named_parameters() if p in spared and p.ndim >= 2}
-        wanted = {"offset-gate": {"mixer.score.logit"}, "convolved": {"mixer.heads.taps"},
+        wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.taps"},
                   "convolution": {"mixer.taps"}}  # fmt: skip
         assert found == wanted.get(kind, set()), kind
 
 
 @pytest.mark.parametrize("fields, spared", [
     ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
-    ({"heads": "convolved"}, "heads.taps"), ({"mixer": "convolution", "position": "none"}, "mixer.taps"),
+    ({"heads": "primer"}, "heads.taps"), ({"mixer": "convolution", "position": "none"}, "mixer.taps"),
 ], ids=str)  # fmt: skip
 def test_tables_that_multiply_no_activations_do_not_decay_not_even_in_a_copy(fields, spared):
     model = copy.deepcopy(build(**fields))

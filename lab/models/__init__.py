@@ -3,17 +3,12 @@
 from lab.models import (  # noqa: F401  their kinds become choosable
     attention,
     composed_positions,
-    convolution,
-    convolved_heads,
     delta,
-    efficient,
     linear,
-    recurrent,
-    segments,
-    sparse,
+    recurrence,
     sparse_feedforward,
+    sparse_masks,
     sparse_scores,
-    structured_positions,
 )
 from lab.models.transformer import ModelConfig, Transformer
 

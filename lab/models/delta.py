@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.mixers import ByHeads
-from lab.models.scores import repeated
+from lab.models.mixers import QKVMixer
+from lab.models.scores import repeat_kv
 
 
 def delta_step(state, q, k, v, beta, log_alpha):
@@ -53,7 +53,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     return state, torch.cat(out, 2)[:, :, :n]
 
 
-class DeltaRule(ByHeads, kind="delta"):
+class DeltaRule(QKVMixer, kind="delta"):
     """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; each head's output is normalised before W_O."""
 
     def __init__(self, config, position, *, chunk=64):
@@ -66,12 +66,12 @@ class DeltaRule(ByHeads, kind="delta"):
         """log α of every token and head, (b, t, h)."""
         return x.new_zeros(*x.shape[:2], self.heads.n)
 
-    def forward(self, x, cache=None, real=None):
+    def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        q, k = F.normalize(q, dim=-1), F.normalize(repeated(k, q.shape[1]), dim=-1)
-        v, beta, log = repeated(v, q.shape[1]), torch.sigmoid(self.rate(x)), self.log_decay(x)
-        if real is not None:
-            beta, log = beta * real[..., None], log * real[..., None]
+        q, k = F.normalize(q, dim=-1), F.normalize(repeat_kv(k, q.shape[1]), dim=-1)
+        v, beta, log = repeat_kv(v, q.shape[1]), torch.sigmoid(self.rate(x)), self.log_decay(x)
+        if padding_mask is not None:
+            beta, log = beta * padding_mask[..., None], log * padding_mask[..., None]
         beta, log = beta.mT, log.mT  # (b, h, t)
         before = None if cache is None else cache.tensors.get("memory")
         if before is not None and x.shape[1] == 1:

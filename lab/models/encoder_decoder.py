@@ -1,15 +1,18 @@
 """Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the encoder."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
+from lab.models.generation import evaluated
 from lab.models.heads import Heads
 from lab.models.masks import Mask
 from lab.models.norms import Norm, leaving_out
 from lab.models.residuals import Residual
 from lab.models.scores import Score
-from lab.models.sharing import named_once
-from lab.models.transformer import Block, Transformer, evaluated
+from lab.models.transformer import Block, Transformer
+from lab.models.weights import named_once
 
 
 class CrossAttention(nn.Module):
@@ -29,11 +32,11 @@ class CrossAttention(nn.Module):
 
     def forward(self, x, memory, mask=None):
         q, k, v = self.heads.across(x, memory)
-        real = None
+        padding_mask = None
         if self.key_norm.sees_padding:
-            real = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (mask is None or mask)
-            real = real.flatten(1)  # (b, s)
-        with leaving_out(real, self.key_norm):
+            padding_mask = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (mask is None or mask)
+            padding_mask = padding_mask.flatten(1)  # (b, s)
+        with leaving_out(padding_mask, self.key_norm):
             k = self.key_norm(k)
         return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
 
@@ -46,9 +49,17 @@ class DecoderBlock(Block):
         self.cross = CrossAttention(config)
         self.cross_residual = Residual.build(config.residual, config)
 
-    def branches(self, memory, memory_mask=None, **inputs):
-        first, last = super().branches(**inputs)
-        return [first, (self.cross_residual, lambda y: self.cross(y, memory, memory_mask)), last]
+    def forward(self, x, memory, memory_mask=None, norm_padding_mask=None, **inputs):
+        with leaving_out(norm_padding_mask, self):
+            x = self.attention_residual(x, partial(self.mixer, **inputs))
+            x = self.cross_residual(x, partial(self.cross, memory=memory, mask=memory_mask))
+            return self.ffn_residual(x, self.ffn)
+
+    def inverse(self, x, memory, memory_mask=None, norm_padding_mask=None, **inputs):
+        with leaving_out(norm_padding_mask, self):
+            x = self.ffn_residual.inverse(x, self.ffn)
+            x = self.cross_residual.inverse(x, partial(self.cross, memory=memory, mask=memory_mask))
+            return self.attention_residual.inverse(x, partial(self.mixer, **inputs))
 
 
 class Decoder(Transformer):
@@ -60,8 +71,8 @@ class Decoder(Transformer):
     def random_inputs(self, batch):
         return {"memory": torch.randn(batch, self.config.context, self.config.d_model)}
 
-    def writes_to_stream(self):
-        return super().writes_to_stream() + [
+    def output_projection_weights(self):
+        return super().output_projection_weights() + [
             block.cross.heads.out.weight for block in self.blocks if isinstance(block.cross.heads.out, nn.Linear)
         ]
 
@@ -73,7 +84,7 @@ class EncoderDecoder(nn.Module):
     share the embedding of tokens. The weights depend on `seed` alone.
 
         source ── embedding ── encoder blocks ── norm ── memory ──┬────────────┬── ...
-        target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── readout
+        target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── LM head
     """
 
     def __init__(self, config, *, seed=0):
@@ -83,28 +94,28 @@ class EncoderDecoder(nn.Module):
         self.config = config
         apart = torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(seed)).item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
-        self.encoder.readout = nn.Identity()
+        self.encoder.lm_head = nn.Identity()
         self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
         self.decoder.embedding = self.encoder.embedding
-        self.decoder.readout.follow(self.decoder.embedding)
+        self.decoder.lm_head.follow(self.decoder.embedding)
         named_once(self)
 
-    def forward(self, inputs, *, source_real=None):
-        """`source_real` (b, s) is False at padding of the source, which neither side then sees."""
+    def forward(self, inputs, *, source_padding_mask=None):
+        """`source_padding_mask` (b, s) is False at padding of the source, which neither side then sees."""
         source, target_in = inputs
-        return self.decoder(target_in, **self.memory(source, source_real))
+        return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
-    def memory(self, source, source_real=None):
+    def memory(self, source, source_padding_mask=None):
         """What the decoder's blocks read: {memory: the encoder's final output (b, s, m), memory_mask}."""
-        mask = None if source_real is None else source_real[:, None, None]  # (b, 1, 1, s)
-        return {"memory": self.encoder(source, real=source_real), "memory_mask": mask}
+        mask = None if source_padding_mask is None else source_padding_mask[:, None, None]  # (b, 1, 1, s)
+        return {"memory": self.encoder(source, padding_mask=source_padding_mask), "memory_mask": mask}
 
     @torch.no_grad()
-    def generate(self, source, start, n, *, source_real=None):
+    def generate(self, source, start, n, *, source_padding_mask=None):
         """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
         caches, tokens = self.decoder.caches(len(source), n), [torch.full_like(source[:, :1], start)]
         with evaluated(self):
-            memory = self.memory(source, source_real)
+            memory = self.memory(source, source_padding_mask)
             for _ in range(n):
                 tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))
         return torch.cat(tokens[1:], dim=1)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
 class FeedForward(nn.Module, Seam):
@@ -31,7 +31,7 @@ class FeedForward(nn.Module, Seam):
     def forward(self, x):
         return self.down(self.act(self.up(x)))
 
-    def writers(self):
+    def output_projections(self):
         """The maps whose output is added to the stream."""
         return [self.down]
 
@@ -139,7 +139,7 @@ class LowRank(FeedForward, kind="low-rank"):
             for m in (self.up, self.down)
         )
 
-    def writers(self):
+    def output_projections(self):
         return [self.down[-1]]
 
 
@@ -177,8 +177,8 @@ class Mixture(FeedForward, kind="mixture"):
             out = out.index_add(0, row, share[row, place, None] * expert(tokens[row]))
         return out.view_as(x)
 
-    def writers(self):
-        return [writer for expert in self.experts for writer in expert.writers()]
+    def output_projections(self):
+        return [writer for expert in self.experts for writer in expert.output_projections()]
 
 
 def load_balance(probabilities, chosen):
@@ -211,5 +211,5 @@ class Nothing(FeedForward, kind="none"):
     def forward(self, x):
         return torch.zeros_like(x)
 
-    def writers(self):
+    def output_projections(self):
         return []

@@ -7,8 +7,8 @@ from torch import nn
 
 from lab.models.heads import Heads
 from lab.models.positions import T5
-from lab.models.residuals import Admin, Pre, Residual
-from lab.models.seams import Seam
+from lab.models.registry import Seam
+from lab.models.residuals import Admin, PreNorm, Residual
 from lab.models.sparse_feedforward import BlockMap
 
 
@@ -43,7 +43,7 @@ class DepthScaled(Initialization, kind="depth-scaled"):
 
     def __call__(self, model):
         self.base(model)
-        scale(model.writes_to_stream(), branches(model) ** -0.5)
+        scale(model.output_projection_weights(), branches(model) ** -0.5)
 
 
 class Xavier(Initialization, kind="xavier"):
@@ -85,7 +85,7 @@ class MeanField(Xavier, kind="mean-field"):
             scale(heads.query_key_weights(), 0.0)
 
 
-class DeepNormStart(Xavier, kind="deepnorm"):
+class DeepNormInit(Xavier, kind="deepnorm"):
     """Xavier, values, W_O and the position-wise map times beta = (8 n_layers)^(-1/4), for residual "deepnorm".
 
     Of stacks with two branches a layer; with alpha = (2 n_layers)^(1/4): 2 n_layers · 2 beta² / alpha² = 1. Wang 2022.
@@ -108,27 +108,27 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """What writes into the stream and the readout start at 0, other weights of a branch divided by sqrt(branches).
+    """What writes into the stream and the LM head start at 0, other weights of a branch divided by sqrt(branches).
 
     For norm "none" and residual "scaled", which has Fixup's scalars. Each part can be left out. Zhang 2019.
     """
 
-    def __init__(self, *, zero_branches=True, zero_readout=True, rescale=True):
-        self.zero_branches, self.zero_readout, self.rescale = zero_branches, zero_readout, rescale
+    def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
+        self.zero_branches, self.zero_lm_head, self.rescale = zero_branches, zero_lm_head, rescale
 
     def __call__(self, model):
         super().__call__(model)
-        last = model.writes_to_stream()
+        last = model.output_projection_weights()
         if self.rescale:
             first = [w for w in branch_weights(model) if all(w is not other for other in last)]
             scale(first, branches(model) ** -0.5)
         if self.zero_branches:
             scale(last, 0.0)
-        if self.zero_readout:
-            scale([model.readout.weight], 0.0)
+        if self.zero_lm_head:
+            scale([model.lm_head.weight], 0.0)
 
 
-class AdminStart(Xavier, kind="admin"):
+class AdminInit(Xavier, kind="admin"):
     """Xavier; then the skip of the i-th branch gets omega = sqrt(sum over j < i of Var f_j), f_0 the embedded tokens.
 
     Variances are measured in one pass of random tokens with all omega 1. For residual "admin". Liu 2020 §4.2.
@@ -140,14 +140,20 @@ class AdminStart(Xavier, kind="admin"):
         if model.residual is not Admin:
             return
         tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
-        x, layers = model.prepared(tokens, None, None, None, model.random_inputs(len(tokens)))
-        total, found = x.var(), {}
-        for block, inputs in layers:
-            for residual, branch in block.branches(**inputs):
-                found.setdefault(residual, total.sqrt())
-                total = total + branch(x).var()
-                x = residual(x, branch)
-        for residual, omega in found.items():
+        total, omegas = None, {}
+
+        def measure(residual, inputs):
+            nonlocal total
+            x, branch = inputs
+            total = x.var() if total is None else total
+            omegas.setdefault(residual, total.sqrt())
+            total = total + branch(x).var()
+
+        hooks = [m.register_forward_pre_hook(measure) for m in model.modules() if isinstance(m, Admin)]
+        model(tokens, **model.random_inputs(len(tokens)))
+        for hook in hooks:
+            hook.remove()
+        for residual, omega in omegas.items():
             residual.omega.fill_(omega)
 
 
@@ -178,7 +184,7 @@ def branch_weights(model):
     """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
     maps = [h.out for h in attentions(model)]
     for block in dict.fromkeys(model.blocks):
-        maps += [*block.mixer.writers(), *block.ffn.modules()]
+        maps += [*block.mixer.output_projections(), *block.ffn.modules()]
     linear = [m.weight for m in dict.fromkeys(maps) if isinstance(m, nn.Linear | nn.Conv1d)]
     return linear + [weight for h in attentions(model) for weight in h.value_weights()]
 
@@ -211,7 +217,7 @@ def preset_position_counter(model, marker, *, head=0):
     """
     block = model.blocks[0]
     heads = block.mixer.heads
-    if not isinstance(block.attention_residual, Pre):
+    if not isinstance(block.attention_residual, PreNorm):
         raise ValueError(f"the residual must be pre, not {type(block.attention_residual).__name__.lower()}")
     seen = block.attention_residual.norm(model.embedding.weight).double()  # what the layer reads of each token
     if len(seen) > seen.shape[1]:

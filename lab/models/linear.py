@@ -10,8 +10,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from lab.models.mixers import ByHeads
-from lab.models.scores import repeated
+from lab.models.mixers import QKVMixer
+from lab.models.scores import repeat_kv
 
 
 def parallel(fq, fk, v, causal=False):
@@ -98,7 +98,7 @@ def divided(mixed, total):
     return mixed / total.where(total != 0, 1)
 
 
-class Linear(ByHeads, kind="linear"):
+class LinearAttention(QKVMixer, kind="linear"):
     """Features elu(x) + 1; decoding keeps the sum over keys, h x d x (d_value + 1). Katharopoulos 2020.
 
     Under mask "none" every query sees every key; of a text in parts, those of its part and of the parts before.
@@ -114,15 +114,17 @@ class Linear(ByHeads, kind="linear"):
         """(φ(q), φ(k)), each (b, h, n, f)."""
         return F.elu(q) + 1, F.elu(k) + 1
 
-    def forward(self, x, cache=None, real=None):
+    def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
-        return self.heads.join(self.attended(q, k, v, cache, None if real is None else real[:, None, :, None]))
+        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+        return self.heads.join(
+            self.attended(q, k, v, cache, None if padding_mask is None else padding_mask[:, None, :, None])
+        )
 
-    def attended(self, q, k, v, cache=None, real=None):
-        """The mix (b, h, n, d_value) of q, k (b, h, n, d) and v; `real` (b, 1, n, 1)."""
+    def attended(self, q, k, v, cache=None, padding_mask=None):
+        """The mix (b, h, n, d_value) of q, k (b, h, n, d) and v; `padding_mask` (b, 1, n, 1)."""
         fq, fk = self.features(q, k)
-        fk = fk if real is None else fk * real
+        fk = fk if padding_mask is None else fk * padding_mask
         return self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
 
     def mixed(self, fq, fk, v):
@@ -145,7 +147,7 @@ class Linear(ByHeads, kind="linear"):
         return self.heads.n * self.width * (self.heads.d_value + 1) * weight.element_size() + self.recent_bytes(length)
 
 
-class Performer(Linear, kind="performer"):
+class Performer(LinearAttention, kind="performer"):
     """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+).
 
     Common factors cancel in the quotient and are taken out: of each query, and of the keys that it sees, none of which
@@ -157,10 +159,10 @@ class Performer(Linear, kind="performer"):
         self.width = features or 4 * config.d_head
         self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def attended(self, q, k, v, cache=None, real=None):
+    def attended(self, q, k, v, cache=None, padding_mask=None):
         q, k = log_positive_features(q, self.projection), log_positive_features(k, self.projection)
         fq = (q - q.detach().amax(-1, keepdim=True)).exp()
-        k = k if real is None else k.masked_fill(~real, -torch.inf)
+        k = k if padding_mask is None else k.masked_fill(~padding_mask, -torch.inf)
         state, before = (None, None) if cache is None else (cache.tensors.get(name) for name in ("sum", "top"))
         largest = k.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)  # (b, h, n, 1)
         largest = largest if before is None else torch.maximum(largest, before)

@@ -7,7 +7,7 @@
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
 class Mask(Seam):
@@ -79,13 +79,13 @@ class Window(Mask, kind="window"):
 
 
 class Padding(Mask):
-    """Keys that are real: `real` is (batch, k), True where a token is no padding."""
+    """Keys that are no padding: `padding_mask` (batch, k) is True at tokens, False at padding."""
 
-    def __init__(self, real):
-        self.real = real
+    def __init__(self, padding_mask):
+        self.padding_mask = padding_mask
 
     def allows(self, b, h, q, k):
-        return self.real[b, k].expand(torch.broadcast_shapes(b.shape, q.shape, k.shape))
+        return self.padding_mask[b, k].expand(torch.broadcast_shapes(b.shape, q.shape, k.shape))
 
 
 class Both(Mask):

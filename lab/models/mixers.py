@@ -5,33 +5,15 @@ While decoding it reads and extends a State, what it keeps of the positions befo
 sum of fixed size. What it cannot honour of positions and masks is an error at construction.
 """
 
-import torch
 from torch import nn
 
+from lab.models.caches import State
 from lab.models.heads import Heads
 from lab.models.masks import Mask
 from lab.models.norms import Norm
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and keys to turn"}
-
-
-class State:
-    """What decoding keeps of one layer: tensors by name, and the number of positions that went into them."""
-
-    def __init__(self, **tensors):
-        self.tensors, self.length = tensors, 0
-
-    @property
-    def nbytes(self):
-        """Bytes of memory that the tensors hold on to."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
-
-    def remember(self, x, reach):
-        """x (b, t, m) after the `reach` inputs before it, as far as there are any; those are constants."""
-        seen = x if "recent" not in self.tensors else torch.cat([self.tensors["recent"], x], 1)
-        self.tensors["recent"] = seen[:, max(0, seen.shape[1] - reach) :].detach().clone()
-        return seen
 
 
 class Mixer(nn.Module, Seam):
@@ -47,14 +29,14 @@ class Mixer(nn.Module, Seam):
             allowed = " or ".join(sorted(self.masks))
             raise ValueError(f"{name} chooses no pairs: the mask must be {allowed}, not {kind.__name__.lower()}")
 
-    def inputs(self, sight):
+    def inputs(self, context):
         """What `forward` is told of the positions that may see each other in this pass, by name."""
-        if sight.given is not None:
+        if context.batch_mask is not None:
             raise ValueError(f"{type(self).__name__} chooses no pairs: it takes no mask of a batch")
-        return {} if sight.real is None else {"real": sight.new_real()}
+        return {} if context.padding_mask is None else {"padding_mask": context.query_padding_mask()}
 
-    def forward(self, x, cache=None, real=None):
-        """`real` (b, t) is False at padding, which leaves no trace."""
+    def forward(self, x, cache=None, padding_mask=None):
+        """`padding_mask` (b, t) is False at padding, which leaves no trace."""
         raise NotImplementedError
 
     def empty(self, batch, context, **tensor):
@@ -65,12 +47,12 @@ class Mixer(nn.Module, Seam):
         """Bytes that decoding keeps for each sequence after `length` positions."""
         raise NotImplementedError
 
-    def writers(self):
+    def output_projections(self):
         """The maps whose output is added to the stream."""
         return [self.out]
 
 
-class ByHeads(Mixer):
+class QKVMixer(Mixer):
     """Mixers of queries, keys and values that heads make."""
 
     hooks = {"at_input", "at_query_key"}
@@ -78,10 +60,6 @@ class ByHeads(Mixer):
     def __init__(self, config, position):
         super().__init__(config, position)
         self.heads = Heads.build(config.heads, config)
-        self.complete(config, position)
-
-    def complete(self, config, position):
-        """The parts that stand between heads and mix."""
         width = config.model_copy(update={"d_model": config.d_head})
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
         self.position = position
@@ -97,5 +75,5 @@ class ByHeads(Mixer):
         weight = self.heads.qkv.weight
         return min(length, self.heads.reach) * self.heads.d_model * weight.element_size()
 
-    def writers(self):
+    def output_projections(self):
         return [self.heads.out]

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
 class Norm(nn.Module, Seam):
     """The identity."""
 
-    sees_padding = False  # True: inside `leaving_out` it has `real` (b, k), False at padding
-    real = None
+    sees_padding = False  # True: inside `leaving_out` it has `padding_mask` (b, k), False at padding
+    padding_mask = None
 
     def __init__(self, config):
         super().__init__()
@@ -25,16 +25,16 @@ Norm.kinds["none"] = Norm
 
 
 @contextmanager
-def leaving_out(real, module):
-    """Within, the norms in `module` that see padding know which tokens are real: booleans (b, k), or None for all."""
-    norms = [] if real is None else [m for m in module.modules() if isinstance(m, Norm) and m.sees_padding]
+def leaving_out(padding_mask, module):
+    """Within, the norms in `module` that see padding have `padding_mask` (b, k), False at padding; None: no padding."""
+    norms = [] if padding_mask is None else [m for m in module.modules() if isinstance(m, Norm) and m.sees_padding]
     try:
         for norm in norms:
-            norm.real = real
+            norm.padding_mask = padding_mask
         yield
     finally:
         for norm in norms:
-            norm.real = None
+            norm.padding_mask = None
 
 
 class LayerNorm(Norm, kind="layernorm"):
@@ -72,10 +72,10 @@ class BatchNorm(Norm, kind="batchnorm"):
         self.sees_padding = padding_aware
 
     def forward(self, x):  # (b, t, m), or queries and keys (b, h, t, d)
-        if self.real is None:
+        if self.padding_mask is None:
             return self.norm(x.flatten(0, -2)).view_as(x)
-        real = self.real[:, -x.shape[-2] :]
-        real = real.reshape(len(x), *[1] * (x.ndim - 3), -1).expand(x.shape[:-1])
+        padding_mask = self.padding_mask[:, -x.shape[-2] :]
+        padding_mask = padding_mask.reshape(len(x), *[1] * (x.ndim - 3), -1).expand(x.shape[:-1])
         out = torch.zeros_like(x)
-        out[real] = self.norm(x[real])
+        out[padding_mask] = self.norm(x[padding_mask])
         return out

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
 class Position(nn.Module, Seam):
@@ -117,26 +117,24 @@ class Learned(Position, kind="learned"):
 class Rotary(Position, kind="rotary"):
     """Pairs of query and key components turned by position x frequency: the score depends on the distance only.
 
-    Su 2021. With pairs "halves" the i-th of the first half of a head's components turns with the i-th of the second, as
-    in Llama; with "neighbours" components 2i and 2i + 1, as in Su's own and in GPT-J. Angles are computed up to twice
+    Su 2021. The i-th of the first half of a head's components turns with the i-th of the second, as in Llama; where
+    `interleaved`, component 2i turns with 2i + 1, as in Su's own and in GPT-J. Angles are computed up to twice
     the context and grow on demand. Two ways to fit a text s times as long as those trained on:
     `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which
     slows the slowest pair by s and leaves the fastest as it is (bloc97 2023; Peng 2023 §3.1).
     """
 
-    def __init__(self, config, *, base=10000.0, pairs="halves", interpolation=1.0, ntk=1.0):
+    def __init__(self, config, *, base=10000.0, interleaved=False, interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
             raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
-        if pairs not in ("halves", "neighbours"):
-            raise ValueError(f"pairs are halves or neighbours, got {pairs!r}")
         if min(base, interpolation, ntk) <= 0:
             raise ValueError(f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}")
         if ntk != 1 and config.d_head == 2:
             raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
-        self.options = {"base": base, "pairs": pairs, "interpolation": interpolation, "ntk": ntk}
+        self.options = {"base": base, "interleaved": interleaved, "interpolation": interpolation, "ntk": ntk}
         self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
-        self.interpolation, self.neighbours, self.d_head = interpolation, pairs == "neighbours", config.d_head
+        self.interpolation, self.interleaved, self.d_head = interpolation, interleaved, config.d_head
         self._tables(2 * config.context, torch.empty(0, dtype=torch.float32))
 
     def of_layer(self, i, layer):
@@ -147,8 +145,8 @@ class Rotary(Position, kind="rotary"):
         width = self.d_head
         frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
         places = torch.arange(length, dtype=torch.float64) / self.interpolation
-        both = torch.stack([frequency, frequency], -1 if self.neighbours else 0).flatten()
-        sign = torch.stack([-torch.ones(width // 2), torch.ones(width // 2)], -1 if self.neighbours else 0).flatten()
+        both = torch.stack([frequency, frequency], -1 if self.interleaved else 0).flatten()
+        sign = torch.stack([-torch.ones(width // 2), torch.ones(width // 2)], -1 if self.interleaved else 0).flatten()
         angle = places[:, None] * both
         cos, sin = angle.cos(), angle.sin() * sign  # (length, d)
         if like.dtype != torch.float64:  # which not every device has
@@ -175,7 +173,7 @@ class Rotary(Position, kind="rotary"):
 
     def _partners(self, x):
         """The other component of each pair, in its place."""
-        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.neighbours else x.roll(x.shape[-1] // 2, -1)
+        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else x.roll(x.shape[-1] // 2, -1)
 
 
 class Alibi(Position, kind="alibi"):
@@ -204,24 +202,27 @@ def alibi_slopes(n_heads):
 class T5(Position, kind="t5"):
     """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to `reach`; beyond, all share one.
-    A layer of fewer heads has the table's first. ValueError where `reach` is no more than the single distances.
+    Half of the buckets hold one distance each, the others grow logarithmically up to
+    `max_distance`; beyond, all share one. A layer of fewer heads has the table's first. ValueError where
+    `max_distance` is no more than the single distances.
     """
 
-    def __init__(self, config, *, buckets=32, reach=128):
+    def __init__(self, config, *, buckets=32, max_distance=128):
         super().__init__(config)
-        self.reach, self.causal = reach, config.causal
+        self.max_distance, self.causal = max_distance, config.causal
         least = 2 if self.causal else 4  # half of them are for keys to come
         if buckets < least:
             raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
         single = buckets // least
-        if reach <= single:
-            raise ValueError(f"t5 with {buckets} buckets tells {single} distances apart; reach {reach} must be more")
+        if max_distance <= single:
+            raise ValueError(
+                f"t5 with {buckets} buckets tells {single} distances apart; max_distance {max_distance} must be more"
+            )
         self.table = nn.Embedding(buckets, config.n_heads)
 
     def bias(self, q_len, k_len):
         t = torch.arange(k_len, device=self.table.weight.device)
-        bucket = t5_bucket(t[k_len - q_len :, None] - t, self.table.num_embeddings, self.reach, self.causal)
+        bucket = t5_bucket(t[k_len - q_len :, None] - t, self.table.num_embeddings, self.max_distance, self.causal)
         return self.table(bucket).permute(2, 0, 1)  # (h, q, k)
 
     def of_layer(self, i, layer):
@@ -239,7 +240,7 @@ class FirstHeads(Position):
         return self.whole.bias(q_len, k_len)[: self.heads]
 
 
-def t5_bucket(distance, buckets, reach, causal):
+def t5_bucket(distance, buckets, max_distance, causal):
     """Bucket of each distance (query minus key). Without causality half of the buckets are kept for keys to come."""
     offset = 0
     if not causal:
@@ -248,5 +249,46 @@ def t5_bucket(distance, buckets, reach, causal):
         distance = distance.abs()
     distance = distance.clamp(min=0)
     exact = buckets // 2
-    log = exact + (distance.clamp(min=1) / exact).log() / math.log(reach / exact) * (buckets - exact)
+    log = exact + (distance.clamp(min=1) / exact).log() / math.log(max_distance / exact) * (buckets - exact)
     return offset + torch.where(distance < exact, distance, log.long().clamp(max=buckets - 1))
+
+
+class Sinusoidal3D(Position, kind="sinusoidal-3d"):
+    """Text in planes of `rows` x `columns` tokens, as frames of a video: a third of the width tells each of plane, row
+    and column. The first third takes what the width has over. Parmar 2018 §3.3, with one more axis."""
+
+    def __init__(self, config, *, rows=4, columns=4, base=10000.0):
+        super().__init__(config)
+        if min(rows, columns) < 1:
+            raise ValueError(f"rows and columns must be at least 1, got {rows} and {columns}")
+        self.rows, self.columns, self.base = rows, columns, base
+
+    def at_input(self, x, start=0):
+        t, third = torch.arange(start, start + x.shape[1]), x.shape[2] // 3
+        axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
+        widths = (x.shape[2] - 2 * third, third, third)
+        codes = [sinusoids(axis.double(), width, self.base) for axis, width in zip(axes, widths, strict=True)]
+        return x + torch.cat(codes, 1).to(x)
+
+
+class Hierarchical(Position, kind="hierarchical"):
+    """Learned positions of `unit` places (default: the context) that reach unit²: place i unit + j is
+
+    alpha u_i + (1 - alpha) u_j      with u = (p - alpha p_0) / (1 - alpha), so that the first unit has its own p
+
+    for the trained vectors p: a unit's own vector and that of the place in it. Su 2020 (spaces.ac.cn 7947).
+    """
+
+    def __init__(self, config, *, unit=None, alpha=0.4):
+        super().__init__(config)
+        if not 0 < alpha < 0.5:  # at 1/2 the unit and the place in it could be exchanged
+            raise ValueError(f"alpha must lie between 0 and 1/2, got {alpha}")
+        self.embedding, self.alpha = nn.Embedding(unit or config.context, config.d_model), alpha
+
+    def at_input(self, x, start=0):
+        end, unit = start + x.shape[1], self.embedding.num_embeddings
+        if end > unit**2:
+            raise ValueError(f"hierarchical positions end at {unit}² = {unit**2}, {end} are needed")
+        place, p = torch.arange(start, end, device=x.device), self.embedding.weight
+        u = (p - self.alpha * p[0]) / (1 - self.alpha)
+        return x + self.alpha * u[place // unit] + (1 - self.alpha) * u[place % unit]

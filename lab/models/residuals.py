@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from lab.models.norms import Norm
-from lab.models.reversible import reversible
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
 class Residual(nn.Module, Seam):
@@ -18,7 +17,7 @@ class Residual(nn.Module, Seam):
         └─────────────┘
 
     The stream x is (b, t, m). A kind may carry another stream through the stack: `enter` makes it from the embedded
-    tokens, `leave` makes (b, t, m) of it, and `through` runs it through layers, pairs (block, inputs of that block).
+    tokens, `leave` makes (b, t, m) of it, and `run` takes it through layers, pairs (block, inputs of that block).
     """
 
     final_norm = False  # True where the stream itself is never normalised on the way
@@ -38,7 +37,7 @@ class Residual(nn.Module, Seam):
         return stream
 
     @staticmethod
-    def through(stream, layers):
+    def run(stream, layers):
         for block, inputs in layers:
             stream = block(stream, **inputs)
         return stream
@@ -47,7 +46,7 @@ class Residual(nn.Module, Seam):
 Residual.kinds["plain"] = Residual
 
 
-class Pre(Residual, kind="pre"):
+class PreNorm(Residual, kind="pre"):
     """The norm inside the branch, and one at the end of the stack. Xiong 2020.
 
     x ──┬── norm ── branch ── + ──
@@ -64,7 +63,7 @@ class Pre(Residual, kind="pre"):
         return x + branch(self.norm(x))
 
 
-class NoSkip(Pre, kind="none"):
+class NoSkip(PreNorm, kind="none"):
     """No way around the branch.
 
     x ── norm ── branch ──
@@ -74,7 +73,7 @@ class NoSkip(Pre, kind="none"):
         return branch(self.norm(x))
 
 
-class Post(Residual, kind="post"):
+class PostNorm(Residual, kind="post"):
     """The norm on the stream; dropout on the branch, or, where `outside`, on everything. Vaswani 2017 §5.4.
 
     x ──┬── branch ── dropout ── + ── norm ──
@@ -92,7 +91,7 @@ class Post(Residual, kind="post"):
         return self.norm(x + self.dropout(branch(x)))
 
 
-class Sandwich(Pre, kind="sandwich"):
+class Sandwich(PreNorm, kind="sandwich"):
     """A norm before and one behind the branch, both inside it. Ding 2021 (CogView).
 
     x ──┬── norm ── branch ── norm ── + ──
@@ -107,8 +106,8 @@ class Sandwich(Pre, kind="sandwich"):
         return x + self.norm_out(branch(self.norm(x)))
 
 
-class DeepNorm(Post, kind="deepnorm"):
-    """Post with a heavier skip: alpha = (2 n_layers)^(1/4) for a stack of two branches a layer. Wang 2022.
+class DeepNorm(PostNorm, kind="deepnorm"):
+    """PostNorm with a heavier skip: alpha = (2 n_layers)^(1/4) for a stack of two branches a layer. Wang 2022.
 
     x ──┬── branch ─── + ── norm ──      with initialization "deepnorm"
         └── × alpha ───┘
@@ -122,8 +121,8 @@ class DeepNorm(Post, kind="deepnorm"):
         return self.norm(self.alpha * x + branch(x))
 
 
-class Admin(Post, kind="admin"):
-    """Post with a trained weight for each feature of the skip, which initialization "admin" sets. Liu 2020.
+class Admin(PostNorm, kind="admin"):
+    """PostNorm with a trained weight for each feature of the skip, which initialization "admin" sets. Liu 2020.
 
     x ──┬── branch ─── + ── norm ──      omega^2 = the variance that came before: each branch is a small part
         └── × omega ───┘                 of what it is added to, the later the smaller
@@ -137,7 +136,7 @@ class Admin(Post, kind="admin"):
         return self.norm(self.omega * x + branch(x))
 
 
-class Weighted(Pre, kind="weighted"):
+class Weighted(PreNorm, kind="weighted"):
     """a x + (1 - a) branch: a fixed, or learned for each branch from there on. He 2016b; Srivastava 2015.
 
     x ──┬── norm ── branch ── × (1 - a) ── + ──
@@ -162,7 +161,7 @@ class Weighted(Pre, kind="weighted"):
         return self.a * x + (1 - self.a) * branch(self.norm(x))
 
 
-class Scaled(Pre, kind="scaled"):
+class Scaled(PreNorm, kind="scaled"):
     """x + scale · branch(x + shift), two learned scalars. Fixup (Zhang 2019) with norm "none"; scale 0: ReZero.
 
     x ──┬── + shift ── norm ── branch ── × scale ── + ──
@@ -178,7 +177,7 @@ class Scaled(Pre, kind="scaled"):
         return x + self.scale * branch(self.norm(x + self.shift))
 
 
-class Dense(Pre, kind="dense"):
+class Dense(PreNorm, kind="dense"):
     """Every branch reads its own learned sum of ALL earlier results; with all weights 1, their start, this is pre.
 
     x0 ──┬── norm(Σ w x) ── branch ── x1 ──┬── ...      the stream is (x0, x1, ...), the output their sum
@@ -203,8 +202,8 @@ class Dense(Pre, kind="dense"):
         return sum(stream)
 
 
-class StochasticDepth(Pre, kind="stochastic-depth"):
-    """Pre whose branch runs with probability `keep` in training, and is weighted by it afterwards. Huang 2016.
+class StochasticDepth(PreNorm, kind="stochastic-depth"):
+    """PreNorm whose branch runs with probability `keep` in training, and is weighted by it afterwards. Huang 2016.
 
     One coin for the batch, from random numbers of its own, so that equal seeds train alike.
     """
@@ -221,7 +220,56 @@ class StochasticDepth(Pre, kind="stochastic-depth"):
         return x + branch(self.norm(x)) if self.coin.random() < self.keep else x
 
 
-class Reversible(Pre, kind="reversible"):
+def run_reversibly(stream, layers):
+    """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd keeps the result alone.
+
+    Backward, every block is undone and run again: about two more forward passes for a memory that does not grow with
+    depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs.
+    """
+    cached = any(inputs.get("cache") is not None for _, inputs in layers)
+    if cached or not torch.is_grad_enabled():
+        for block, inputs in layers:
+            stream = block(stream, **inputs)
+        return stream
+    apart = {}  # tensors that came from elsewhere, cut from there: their gradients are handed on once
+
+    def cut(x):
+        return apart.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
+
+    layers = [
+        (block, {k: cut(x) if isinstance(x, torch.Tensor) and x.requires_grad else x for k, x in inputs.items()})
+        for block, inputs in layers
+    ]
+    weights = dict.fromkeys(p for block, _ in layers for p in block.parameters() if p.requires_grad)
+    outer = [x for x, _ in apart.values()] + list(weights)
+    inner = [x for _, x in apart.values()] + list(weights)
+    return _Undone.apply(stream, layers, inner, *outer)
+
+
+class _Undone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, stream, layers, inner, *outer):
+        for block, inputs in layers:
+            stream = block(stream, **inputs)
+        ctx.layers, ctx.inner = layers, inner
+        ctx.save_for_backward(stream)
+        return stream
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (stream,), total = ctx.saved_tensors, [None] * len(ctx.inner)
+        for block, inputs in reversed(ctx.layers):
+            with torch.no_grad():
+                stream = block.inverse(stream, **inputs)
+            with torch.enable_grad():
+                before = stream.detach().requires_grad_()
+                after = block(before, **inputs)
+                gradient, *found = torch.autograd.grad(after, [before, *ctx.inner], gradient, allow_unused=True)
+            total = [a if b is None else b if a is None else a + b for a, b in zip(total, found, strict=True)]
+        return gradient, None, None, *total
+
+
+class Reversible(PreNorm, kind="reversible"):
     """Two streams that take turns; inputs follow from outputs, so none is kept for the backward pass. Gomez 2017.
 
     x1 ───────────────────── + ── y2        the next branch reads y2 and adds to y1
@@ -246,4 +294,4 @@ class Reversible(Pre, kind="reversible"):
     def leave(stream):
         return sum(stream.chunk(2, -1)) / 2
 
-    through = staticmethod(reversible)
+    run = staticmethod(run_reversibly)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import has_torch_function
 
-from lab.models.seams import Seam
+from lab.models.kernels import attend, repeat_kv, visible
+from lab.models.registry import Seam
 
 SCALES = {  # factor on the scores, from the head width
     "rsqrt": lambda d: 1 / math.sqrt(d),
@@ -48,7 +49,7 @@ class Softmax(Score, kind="softmax"):
         one_query = q.shape[2] == 1 and k.shape[1] != q.shape[1] and not causal
         if one_query and not has_torch_function((q,)):  # a probe is shown every query head by itself
             return self.decode(q, k, v, mask, bias)
-        return mix(q, k, v, mask, bias, causal, self.factor)
+        return attend(q, k, v, mask, bias, causal, self.factor)
 
     def decode(self, q, k, v, mask=None, bias=None):
         """The same for one query (b, h, 1, d) and fewer key-value heads: the r = h / g query heads of a group stand in
@@ -59,7 +60,7 @@ class Softmax(Score, kind="softmax"):
         if bias is not None:
             bias = bias.unflatten(0, (g, -1)).squeeze(2)  # (g, r, k)
         folded = q.unflatten(1, (g, -1)).squeeze(3)  # (b, g, r, d)
-        return mix(folded, k, v, mask, bias, scale=self.factor).flatten(1, 2).unsqueeze(2)
+        return attend(folded, k, v, mask, bias, scale=self.factor).flatten(1, 2).unsqueeze(2)
 
 
 class Cosine(Score, kind="cosine"):
@@ -77,7 +78,7 @@ class Cosine(Score, kind="cosine"):
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         q = F.normalize(q, dim=-1) / self.log_temperature.exp()[:, None, None]
-        return mix(q, F.normalize(k, dim=-1), v, mask, bias, causal, 1.0)
+        return attend(q, F.normalize(k, dim=-1), v, mask, bias, causal, 1.0)
 
 
 class BilinearScore(Score, kind="bilinear"):
@@ -88,7 +89,7 @@ class BilinearScore(Score, kind="bilinear"):
         self.form = nn.Linear(config.d_head, config.d_head, bias=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        return mix(q, self.form(k), v, mask, bias, causal)
+        return attend(q, self.form(k), v, mask, bias, causal)
 
 
 class Additive(Score, kind="additive"):
@@ -102,12 +103,12 @@ class Additive(Score, kind="additive"):
         self.sum = nn.Linear(width, 1, bias=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        queries, keys = self.query(q), repeated(self.key(k), q.shape[1])  # (b, h, q, width), (b, h, k, width)
+        queries, keys = self.query(q), repeat_kv(self.key(k), q.shape[1])  # (b, h, q, width), (b, h, k, width)
         scores = self.sum(torch.tanh(queries[:, :, :, None] + keys[:, :, None])).squeeze(-1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         mask = visible(scores, mask, causal)
         empty = [x.new_zeros(*x.shape[:3], 1) for x in (q, k)]  # their product is 0: the bias is the whole score
-        return mix(*empty, v, mask, scores)
+        return attend(*empty, v, mask, scores)
 
 
 class Sparsemax(Score, kind="sparsemax"):
@@ -118,20 +119,10 @@ class Sparsemax(Score, kind="sparsemax"):
         self.factor = factor(scale, config.d_head)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
         scores = (q * self.factor) @ k.transpose(-2, -1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         return sparsemax(scores, visible(scores, mask, causal)) @ v
-
-
-def mix(q, k, v, mask=None, bias=None, causal=False, scale=None):
-    """softmax(q kᵀ scale + bias) v; scale is 1 / sqrt(d) by default."""
-    if bias is not None:
-        bias = bias.to(q.dtype)
-        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
-    grouped = k.shape[1] != q.shape[1]
-    options = {"attn_mask": mask, "is_causal": causal, "enable_gqa": grouped}
-    return F.scaled_dot_product_attention(q, k, v, scale=scale, **options)
 
 
 def sparsemax(scores, mask=None):
@@ -148,16 +139,3 @@ def sparsemax(scores, mask=None):
             support = support & mask
     total = scores.where(support, 0).sum(-1, keepdim=True)
     return (scores - (total - 1) / size).where(support, 0).clamp(min=0)
-
-
-def repeated(x, heads):
-    """Key-value heads (b, g, k, d) once for every query head that reads them: (b, h, k, d)."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
-
-
-def visible(scores, mask, causal):
-    """Mask and causality in one, or None where everything is seen."""
-    if not causal:
-        return mask
-    past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    return past if mask is None else mask & past

@@ -81,7 +81,7 @@ class BlockSparse(FeedForward, kind="block-sparse"):
         self.up = BlockMap(*sizes, blocks, links, bias)
         self.down = BlockMap(*sizes[::-1], blocks, links, bias)
 
-    def writers(self):
+    def output_projections(self):
         return [self.down.map]
 
 

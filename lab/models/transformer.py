@@ -1,107 +1,29 @@
-"""The Transformer composed from one configuration: embeddings, blocks, readout, generation with a cache."""
+"""The Transformer composed from one configuration: embeddings, blocks, logits (chapter §1.1)."""
 
-from contextlib import contextmanager
+from functools import partial
 
 import torch
-from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
+from lab.models.attention import AttentionContext
+from lab.models.config import ModelConfig
 from lab.models.feedforward import FeedForward
-from lab.models.heads import Heads
+from lab.models.generation import evaluated
 from lab.models.initialization import Initialization
+from lab.models.lm_head import LMHead
 from lab.models.masks import Mask
 from lab.models.mixers import Mixer
 from lab.models.norms import Norm, leaving_out
 from lab.models.positions import Position
-from lab.models.readouts import Readout
 from lab.models.residuals import Residual
-from lab.models.scores import Score
-from lab.models.sharing import named_once
-from lab.models.sight import Sight
-
-Choice = str | dict  # a kind, or {"kind": ..., its options}
-SEAMS = {
-    "mixer": Mixer, "position": Position, "mask": Mask, "score": Score, "heads": Heads, "ffn": FeedForward,
-    "norm": Norm, "qk_norm": Norm, "residual": Residual, "readout": Readout, "initialization": Initialization,
-}  # fmt: skip
-
-
-class ModelConfig(BaseModel):
-    """Everything that defines a model but its seed. `n_heads`, `mixer` and `score` may be lists, an entry a layer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    vocabulary: int
-    context: int  # positions a learned encoding and a cache hold
-    d_model: int = 64
-    n_layers: int = 2
-    unique_layers: int | None = None  # blocks with weights of their own, used in turn; default n_layers, ALBERT 1
-    n_heads: int | list[int] = 4
-    kv_heads: int | None = None  # key-value heads; default n_heads
-    d_head: int | None = None  # default d_model / n_heads
-    d_out: int | None = None  # width of the readout; default vocabulary
-    bias: bool = False
-    mixer: Choice | list[Choice] = "attention"
-    position: Choice = "rotary"
-    mask: Choice = "causal"
-    score: Choice | list[Choice] = "softmax"
-    heads: Choice = "full"
-    ffn: Choice = "gelu"
-    norm: Choice = "layernorm"
-    qk_norm: Choice = "none"  # over the width of a head, before positions turn it
-    residual: Choice = "pre"
-    readout: Choice = "own"
-    initialization: Choice = "fan-in"
-
-    @model_validator(mode="after")
-    def _fits(self):
-        for field, seam in SEAMS.items():
-            choice = getattr(self, field)
-            for each in choice if isinstance(choice, list) else [choice]:
-                seam.resolve(each)
-        for field in ("vocabulary", "context", "d_model", "n_layers", "unique_layers", "n_heads", "kv_heads",
-                      "d_head", "d_out"):  # fmt: skip
-            sizes = getattr(self, field)
-            if any(size is not None and size < 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
-                raise ValueError(f"{field} must be at least 1, got {sizes}")
-        for field in ("n_heads", "mixer", "score"):
-            value = getattr(self, field)
-            if isinstance(value, list) and len(value) != self.n_layers:
-                raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
-            if self.unique_layers is not None and isinstance(value, list):
-                raise ValueError(f"shared layers have one {field}, not a list of them")
-        if self.unique_layers is not None and self.n_layers % self.unique_layers:
-            raise ValueError(f"unique_layers {self.unique_layers} does not divide n_layers {self.n_layers}")
-        for heads in self.n_heads if isinstance(self.n_heads, list) else [self.n_heads]:
-            if self.d_head is None and self.d_model % heads:
-                raise ValueError(f"n_heads {heads} does not divide d_model {self.d_model}; give d_head, or change one")
-            if self.kv_heads is not None and heads % self.kv_heads:
-                raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
-        return self
-
-    @property
-    def causal(self):
-        return Mask.build(self.mask).causal
-
-    def layer(self, i):
-        """The configuration of layer i with every size a number: n_heads, kv_heads, d_head, d_out filled in."""
-        n_heads, mixer, score = (
-            value[i] if isinstance(value, list) else value for value in (self.n_heads, self.mixer, self.score)
-        )
-        return self.model_copy(
-            update={
-                "n_heads": n_heads,
-                "mixer": mixer,
-                "score": score,
-                "kv_heads": self.kv_heads or n_heads,
-                "d_head": self.d_head or self.d_model // n_heads,
-                "d_out": self.d_out or self.vocabulary,
-            }
-        )
+from lab.models.weights import named_once
 
 
 class Block(nn.Module):
-    """What mixes positions, then the position-wise map, each inside its residual."""
+    """What mixes positions, then the position-wise map, each inside its residual.
+
+    With the default residual, PreNorm, this is   x = x + mixer(norm(x))   and then   x = x + ffn(norm(x)).
+    """
 
     def __init__(self, config, position):
         super().__init__()
@@ -110,29 +32,23 @@ class Block(nn.Module):
         self.attention_residual = Residual.build(config.residual, config)
         self.ffn_residual = Residual.build(config.residual, config)
 
-    def branches(self, **inputs):
-        """(residual, branch) in their order."""
-        return [(self.attention_residual, lambda y: self.mixer(y, **inputs)), (self.ffn_residual, self.ffn)]
+    def forward(self, x, norm_padding_mask=None, **inputs):
+        """`norm_padding_mask` (b, k), True at tokens, is for norms that see it, `inputs` for the mixer."""
+        with leaving_out(norm_padding_mask, self):
+            x = self.attention_residual(x, partial(self.mixer, **inputs))
+            return self.ffn_residual(x, self.ffn)
 
-    def forward(self, x, padding=None, **inputs):
-        """`padding` (b, k): which tokens are real, for norms that see it."""
-        with leaving_out(padding, self):
-            for residual, branch in self.branches(**inputs):
-                x = residual(x, branch)
-        return x
-
-    def inverse(self, x, padding=None, **inputs):
+    def inverse(self, x, norm_padding_mask=None, **inputs):
         """What `forward` made x from, where the residuals can be undone."""
-        with leaving_out(padding, self):
-            for residual, branch in reversed(self.branches(**inputs)):
-                x = residual.inverse(x, branch)
-        return x
+        with leaving_out(norm_padding_mask, self):
+            x = self.ffn_residual.inverse(x, self.ffn)
+            return self.attention_residual.inverse(x, partial(self.mixer, **inputs))
 
 
 class Transformer(nn.Module):
     """tokens (b, t) -> logits (b, t, d_out), from a ModelConfig. The weights depend on `seed` alone."""
 
-    def __init__(self, config, *, seed=0, block=Block):
+    def __init__(self, config: ModelConfig, *, seed=0, block=Block):
         super().__init__()
         self.config = config
         self.mask = Mask.build(config.mask)
@@ -146,53 +62,62 @@ class Transformer(nn.Module):
             self.blocks = nn.ModuleList(unique * (config.n_layers // own))
             self.residual = Residual.resolve(config.residual)[0]
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
-            self.readout = Readout.build(config.readout, layers[0], self.embedding)
+            self.lm_head = LMHead.build(config.lm_head, layers[0], self.embedding)
             Initialization.build(config.initialization)(self)
         named_once(self)
 
-    def hidden(self, tokens, *, real=None, mask=None, caches=None, **inputs):
-        """The stream before the readout, (b, t, m). `real` (b, k) is False at padding; `caches` one per layer.
+    def forward(self, tokens, **inputs):
+        return self.lm_head(self.hidden(tokens, **inputs))
+
+    def hidden(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
+        """What the LM head reads, (b, t, m). `padding_mask` (b, k) is False at padding; `caches` one per layer.
 
         Padding may stand in front of a text where positions tell distances alone; ValueError where they are counted.
         `mask` is a Mask of this batch alone, which joins the configuration's: pairs both allow are attended.
         `inputs` go to every block, where blocks of another kind take some.
         """
-        x, layers = self.prepared(tokens, real, mask, caches, inputs)
-        return self.ended(self.residual.through(self.residual.enter(x), layers), real)
+        x, layers = self.embedded(tokens, padding_mask, mask, caches, inputs)
+        stream = self.residual.enter(x)
+        stream = self.residual.run(stream, layers)
+        return self.normed(stream, padding_mask)
 
-    def exits(self, tokens, *, real=None, mask=None, caches=None, **inputs):
+    def exits(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
         """Logits (b, t, d_out) after the first block, the second, ... the last: who stops asking saves the rest."""
-        x, layers = self.prepared(tokens, real, mask, caches, inputs)
+        x, layers = self.embedded(tokens, padding_mask, mask, caches, inputs)
         stream = self.residual.enter(x)
         for layer in layers:
-            stream = self.residual.through(stream, [layer])
-            yield self.readout(self.ended(stream, real))
+            stream = self.residual.run(stream, [layer])
+            yield self.lm_head(self.normed(stream, padding_mask))
 
-    def ended(self, stream, real):
-        """What the readout reads of the stream behind a block, (b, t, m)."""
-        with leaving_out(real, self.norm):
-            return self.norm(self.residual.leave(stream))
-
-    def prepared(self, tokens, real, mask, caches, inputs):
+    def embedded(self, tokens, padding_mask, mask, caches, inputs):
         """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
-        if real is not None and "at_input" in self.position.acts() and (real[:, 1:] & ~real[:, :-1]).any():
+        counts = padding_mask is not None and "at_input" in self.position.acts()
+        if counts and (padding_mask[:, 1:] & ~padding_mask[:, :-1]).any():
             raise ValueError(f"position {self.config.position!r} counts places from the first: padding must come last")
-        length, device = tokens.shape[1], tokens.device
-        sight = Sight(self.mask, length, start + length, batch=len(tokens), device=device, real=real, given=mask)
-        caches = caches or [None] * len(self.blocks)
+        length = tokens.shape[1]
+        context = AttentionContext(
+            self.mask, length, start + length,
+            batch=len(tokens), device=tokens.device, padding_mask=padding_mask, batch_mask=mask,
+        )  # fmt: skip
+        if padding_mask is not None:
+            inputs = {"norm_padding_mask": padding_mask} | inputs
         layers = [
-            (block, {"cache": cache} | ({} if real is None else {"padding": real}) | block.mixer.inputs(sight) | inputs)
-            for block, cache in zip(self.blocks, caches, strict=True)
+            (block, block.mixer.inputs(context) | {"cache": cache} | inputs)
+            for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True)
         ]
         return self.position.at_input(self.embedding(tokens), start), layers
 
-    def forward(self, tokens, **hidden):
-        return self.readout(self.hidden(tokens, **hidden))
+    def normed(self, stream, padding_mask):
+        """What the LM head reads of the stream behind a block, (b, t, m)."""
+        with leaving_out(padding_mask, self.norm):
+            return self.norm(self.residual.leave(stream))
 
-    def writes_to_stream(self):
+    def output_projection_weights(self):
         """Weights of the maps whose output is added to the stream: W_O and W_2 of every block (of all its experts)."""
-        maps = dict.fromkeys(m for block in self.blocks for m in (*block.mixer.writers(), *block.ffn.writers()))
+        maps = dict.fromkeys(
+            m for block in self.blocks for m in (*block.mixer.output_projections(), *block.ffn.output_projections())
+        )
         return [m.weight for m in maps if isinstance(m, nn.Linear | nn.Conv1d)]
 
     def random_inputs(self, batch):
@@ -218,14 +143,3 @@ class Transformer(nn.Module):
                     new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
                 tokens = torch.cat([tokens, new], dim=1)
         return tokens
-
-
-@contextmanager
-def evaluated(model):
-    """Within, the model is in evaluation; afterwards each of its modules is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield model.eval()
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -47,7 +47,7 @@ def beyond(
     config = ModelConfig(vocabulary=about.vocabulary, context=context, position=position, **model)
     whole = Transformer(config, seed=seed).to(device())
     before = _order(whole, about)
-    schedule = TrainConfig(steps=steps, batch=batch, learning_rate=learning_rate, final=1.0)
+    schedule = TrainConfig(steps=steps, batch=batch, learning_rate=learning_rate, min_lr_ratio=1.0)
     options = {"mark": ("accuracy", ">=", mark), "until_mark": until_mark, "every": every}
     options["evaluate"] = lambda learner: _tested(learner, about, [about.longest], texts)[0]
     run, history = fit(whole, about, schedule, seed=seed, **options)

@@ -6,7 +6,7 @@ from torch import nn
 from lab.engine.device import device
 from lab.measure.lengths import accuracy_by_length
 from lab.models import ModelConfig, Transformer
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 from lab.recipes.standard import Problem
 from lab.training import TrainConfig, digest, fit, moved, output_fingerprint
 

@@ -22,7 +22,7 @@ def configured(placement, scheme):
         "learned scales": {"initialization": "xavier", "residual": {"kind": "scaled", "scale": 0.0}},
         "fixup": scaled | {"initialization": "fixup"},
         "fixup, branches not 0": scaled | {"initialization": {"kind": "fixup", "zero_branches": False}},
-        "fixup, readout not 0": scaled | {"initialization": {"kind": "fixup", "zero_readout": False}},
+        "fixup, readout not 0": scaled | {"initialization": {"kind": "fixup", "zero_lm_head": False}},
         "fixup, not rescaled": scaled | {"initialization": {"kind": "fixup", "rescale": False}},
         "fixup, no scalars": without | {"initialization": "fixup"},
     }
@@ -53,7 +53,13 @@ def learning(
         for block in model.blocks:
             block.ffn.act.register_forward_hook(lambda _module, _inputs, out: out.clamp(max=clamp))
     settings = TrainConfig(
-        steps=steps, batch=16, learning_rate=learning_rate, warmup=warmup, final=1.0, betas=(0.9, beta2), clip=clip
+        steps=steps,
+        batch=16,
+        learning_rate=learning_rate,
+        warmup=warmup,
+        min_lr_ratio=1.0,
+        betas=(0.9, beta2),
+        clip=clip,
     )
     run, history = fit(
         model, task, settings, seed=seed, every=every, mark=("validation", "<", mark), until_mark=True,

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 from lab.tasks.code import Code
 from lab.tasks.lengths import Addition, Copy
 from lab.tasks.recall import Recall

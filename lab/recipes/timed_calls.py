@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.measure.timing import interleaved
-from lab.models.efficient import bigbird_blocks, block_sparse, sorted_lsh, windowed
+from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
 from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 from lab.models.transformer import ModelConfig, Transformer
 
@@ -56,7 +56,7 @@ def block_call(n, d, heads, backward=False, device="cpu"):
 
 def reused_call(n, d_head, heads, buffer):
     """A call of explicit attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
-    the arithmetic of `explicit_attention` without asking the system for fresh memory."""
+    the arithmetic of `naive_attention` without asking the system for fresh memory."""
     generator = torch.Generator(buffer.device).manual_seed(0)
     q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=buffer.device) for _ in range(3))
     scores, mixed = buffer[: heads * n * n].view(heads, n, n), torch.empty_like(q)

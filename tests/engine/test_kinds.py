@@ -1,6 +1,6 @@
 """What a trial looks up by name is part of what its numbers follow from, wherever it stands, and travels with it.
 
-Of `lab.models.seams`.
+Of `lab.models.registry`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from lab.measure import statistics
 from lab.models import ModelConfig
 from lab.models.norms import Norm
 from lab.models.positions import Position
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 MINE = """
     import torch

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements, crossings
 from lab.models import ModelConfig, Transformer
-from lab.models.attention import Cache
+from lab.models.caches import KVCache
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.explicit import explicit_attention, tiled_attention
 from lab.models.heads import Heads
+from lab.models.kernels import naive_attention, tiled_attention
 from lab.models.scores import Score
 
 
@@ -113,7 +113,7 @@ def test_exact_attention_needs_no_square_matrix():
     heads, n, width = 4, 512, 8
     q, k, v = normal(3, 1, heads, n, width)
     with Largest() as stored:
-        whole = explicit_attention(q, k, v)
+        whole = naive_attention(q, k, v)
     with Largest() as tiled:
         parts = tiled_attention(q, k, v, block=32)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
@@ -167,7 +167,7 @@ def test_cross_attention_needs_a_padding_mask():
     real = source != 0
 
     def outputs():
-        return net((source, target)), net((source, target), source_real=real)
+        return net((source, target)), net((source, target), source_padding_mask=real)
 
     open_before, masked_before = outputs()
     net.encoder.embedding.weight[0] *= -1  # the padding token means something else
@@ -221,7 +221,7 @@ def test_fewer_groups_have_fewer_parameters():
 
 def test_the_cache_shrinks_with_the_groups():
     def elements(groups):  # one sequence; the batch of 32 only multiplies
-        cache = Cache(1, groups, 1024, of_chapter(groups).d)
+        cache = KVCache(1, groups, 1024, of_chapter(groups).d)
         return 32 * (cache.keys.numel() + cache.values.numel())
 
     assert [elements(g) for g in (8, 4, 1)] == [33_554_432, 16_777_216, 4_194_304]
@@ -233,7 +233,7 @@ def test_groups_save_projections_and_no_work_over_pairs():
     gigaflop = {g: 2 * 32 * sum(macs[g][name] for name in ("q", "k", "v", "out")) / 1e9 for g in macs}
     assert [round(gigaflop[g], 1) for g in (8, 4, 1)] == [68.7, 51.5, 38.7]
     assert len({m["scores"] + m["mix"] for m in macs.values()}) == 1
-    cache = Cache(1, 8, 1024, 64)
+    cache = KVCache(1, 8, 1024, 64)
     assert 32 * (cache.keys.nbytes + cache.values.nbytes) == 128 * 2**20, "33.6M elements, 128 MiB in float32"
 
 

@@ -173,7 +173,7 @@ def test_the_gradient_of_a_residual_is_a_matrix_not_a_factor():
 
 
 def test_depth_scaling_sets_weights_once():
-    plain, scaled = (model(initialization=kind).writes_to_stream() for kind in ("normal", "depth-scaled"))
+    plain, scaled = (model(initialization=kind).output_projection_weights() for kind in ("normal", "depth-scaled"))
     for before, after in zip(plain, scaled, strict=True):
         torch.testing.assert_close(after, before / 24**0.5)  # two branches a layer
     x, target, factor = normal(8), normal(8, seed=1), 24**-0.5

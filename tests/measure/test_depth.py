@@ -46,7 +46,7 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     assert loss_of(model).item() == base
     streams = outputs_of(model.blocks, lambda: model(tokens()))
     close(streams[0], model.blocks[0](model.embedding(tokens()), causal=True))
-    close(model.readout(model.norm(streams[-1])), model(tokens()))
+    close(model.lm_head(model.norm(streams[-1])), model(tokens()))
 
 
 def test_likeness_is_one_for_equal_and_none_for_orthogonal_streams():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
 from lab.measure.memory import peak_memory
-from lab.models.explicit import run_attention
+from lab.models.kernels import run_attention
 
 
 def probed_entropy(n, heads, d_head=16):

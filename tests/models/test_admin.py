@@ -1,5 +1,7 @@
 """Admin: skips weighted by the variance that came before, so that a deep post-norm stack starts tame."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -25,10 +27,13 @@ def test_omega_squared_is_the_variance_of_all_branches_before():
     tokens = torch.randint(
         13, (64, 16), generator=torch.Generator().manual_seed(0)
     )  # others than those it started from
-    x, layers = model.prepared(tokens, None, None, None, {})
+    x, layers = model.embedded(tokens, None, None, None, {})
     total, wanted = x.var(), []
     for block, inputs in layers:
-        for residual, branch in block.branches(**inputs):
+        for residual, branch in (
+            (block.attention_residual, partial(block.mixer, **inputs)),
+            (block.ffn_residual, block.ffn),
+        ):
             wanted.append(total.item())
             total = total + branch(x).var()
             x = residual(x, branch)

@@ -97,8 +97,8 @@ def test_nothing_leaves_a_model_of_attention_alone():
     stream = attention.embedding(x)
     for block in attention.blocks:
         stream = block.attention_residual(stream, lambda y, block=block: block.mixer(y, causal=True))
-    close(attention(x), attention.readout(attention.norm(stream)))
-    assert len(attention.writes_to_stream()) == 2
+    close(attention(x), attention.lm_head(attention.norm(stream)))
+    assert len(attention.output_projection_weights()) == 2
 
 
 # Mixtures of experts
@@ -188,6 +188,6 @@ def test_bad_mixtures_are_refused():
 def test_every_expert_writes_to_the_stream():
     mixed = model({"kind": "mixture", "experts": 3}, initialization="depth-scaled", n_layers=4)
     plain = model({"kind": "mixture", "experts": 3}, initialization="normal", n_layers=4)
-    assert len(mixed.writes_to_stream()) == 4 * (1 + 3)
+    assert len(mixed.output_projection_weights()) == 4 * (1 + 3)
     close(mixed.blocks[1].ffn.experts[2].down.weight, plain.blocks[1].ffn.experts[2].down.weight / math.sqrt(8))
-    assert len(model("low-rank").writes_to_stream()) == 4
+    assert len(model("low-rank").output_projection_weights()) == 4

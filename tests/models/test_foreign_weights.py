@@ -1,6 +1,6 @@
 """Weights of GPT-2 and Llama, random and small, loaded strictly: the same logits and the same greedy text.
 
-Of `lab.models.readouts` and `lab.models.sharing`.
+Of `lab.models.lm_head` and `lab.models.weights`.
 """
 
 import pytest
@@ -23,7 +23,7 @@ def gpt2(tied=True):
     ours = ModelConfig(
         vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, bias=True,
         position="learned", ffn={"kind": "gelu-tanh", "width": 72}, norm={"kind": "layernorm", "eps": 1e-4},
-        readout="tied" if tied else "own",
+        lm_head="tied" if tied else "own",
     )  # fmt: skip
     given, weights = theirs.state_dict(), {}
     weights["embedding.weight"], weights["position.embedding.weight"] = (
@@ -45,7 +45,7 @@ def gpt2(tied=True):
     for part in ("weight", "bias"):
         weights[f"norm.norm.{part}"] = given[f"transformer.ln_f.{part}"]
     if not tied:
-        weights["readout.weight"] = given["lm_head.weight"]
+        weights["lm_head.weight"] = given["lm_head.weight"]
     return theirs, ours, weights
 
 
@@ -65,7 +65,7 @@ def llama(kv_heads, biases=False, tied=False):
         vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
         position={"kind": "rotary", "base": 5000.0}, norm={"kind": "rmsnorm", "eps": 1e-6},
         heads={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
-        readout="tied" if tied else "own",
+        lm_head="tied" if tied else "own",
     )  # fmt: skip
     given = theirs.state_dict()
     weights = {"embedding.weight": given["model.embed_tokens.weight"], "norm.norm.weight": given["model.norm.weight"]}
@@ -81,7 +81,7 @@ def llama(kv_heads, biases=False, tied=False):
             for place, name in places.items():
                 weights[f"{ours_at}.{name}.{part}"] = given[f"{theirs_at}.{place}.{part}"]
     if not tied:
-        weights["readout.weight"] = given["lm_head.weight"]
+        weights["lm_head.weight"] = given["lm_head.weight"]
     return theirs, ours, weights
 
 
@@ -116,7 +116,7 @@ def config(**fields):
 
 @pytest.mark.parametrize(
     "fields", [{"position": "learned"}, {"position": "t5", "n_heads": [1, 2, 2, 1]}, {"position": "hybrid"},
-               {"unique_layers": 2}, {"readout": "tied"}, {"position": {"kind": "by-layer", "layers": ["t5", "none"]}}],
+               {"unique_layers": 2}, {"lm_head": "tied"}, {"position": {"kind": "by-layer", "layers": ["t5", "none"]}}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [Transformer, EncoderDecoder])
@@ -135,9 +135,9 @@ def test_every_tensor_stands_once_in_the_state_dict_and_loads_strictly(kind, fie
         other.load_state_dict(state | {"nonsuch": torch.zeros(1)})
 
 
-def test_a_tied_readout_is_the_embedding_and_follows_it():
-    model = Transformer(config(readout="tied"))
-    assert model.readout.weight is model.embedding.weight
+def test_a_tied_lm_head_is_the_embedding_and_follows_it():
+    model = Transformer(config(lm_head="tied"))
+    assert model.lm_head.weight is model.embedding.weight
     x = torch.zeros(1, 3, dtype=torch.long)
     before = model(x)
     with torch.no_grad():
@@ -145,4 +145,4 @@ def test_a_tied_readout_is_the_embedding_and_follows_it():
     changed = (model(x) - before).abs().amax((0, 1)) > 1e-3
     assert changed.nonzero().flatten().tolist() == [5]
     with pytest.raises(ValueError, match="d_out 3 must be 11"):
-        Transformer(config(readout="tied", d_out=3))
+        Transformer(config(lm_head="tied", d_out=3))

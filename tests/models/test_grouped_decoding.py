@@ -7,9 +7,9 @@ from pieces import row_sum
 from lab.measure import cost
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.attention import Cache
-from lab.models.explicit import explicit_attention
+from lab.models.caches import KVCache
 from lab.models.heads import Heads
+from lab.models.kernels import naive_attention
 from lab.models.scores import Softmax
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
 
@@ -29,7 +29,7 @@ def softmax(**options):
 def test_one_query_of_grouped_heads_equals_repeated_keys_written_out(g, scale):
     q, k, v = randn(3, 8, 1, 4), randn(3, g, 16, 4, seed=1), randn(3, g, 16, 4, seed=2)
     repeated = [x.repeat_interleave(8 // g, dim=1) for x in (k, v)]
-    expected = explicit_attention(q, *repeated, scale={"rsqrt": 0.5, "inverse": 0.25}[scale])
+    expected = naive_attention(q, *repeated, scale={"rsqrt": 0.5, "inverse": 0.25}[scale])
     torch.testing.assert_close(softmax(scale=scale)(q, k, v), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_parameters_and_cache_are_the_formulas_to_the_unit(g):
 
 
 def test_a_cache_hands_out_its_own_memory():
-    cache = Cache(2, 3, 8, 4)
+    cache = KVCache(2, 3, 8, 4)
     for length in (5, 6, 7):
         k, v = cache.extend(*randn(2, 2, 3, length - cache.length, 4))
         assert k.data_ptr() == cache.keys.data_ptr() and v.data_ptr() == cache.values.data_ptr()
@@ -132,7 +132,7 @@ def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_o
         full.qkv.weight.copy_(torch.cat([q, k]))
         up, down = standard.out.weight.unflatten(1, (8, 4)), v.unflatten(0, (8, 4))  # (m, h, d), (h, d, m)
         full.out.weight.copy_(torch.einsum("ohd,hdm->ohm", up, down).flatten(1))
-        mixed = [each.join(explicit_attention(*each.split(x))) for each in (standard, full)]
+        mixed = [each.join(naive_attention(*each.split(x))) for each in (standard, full)]
         torch.testing.assert_close(*mixed, atol=1e-5, rtol=1e-5)
         assert torch.linalg.matrix_rank(full.value_matrix()[:32]) == 4
     assert sum(p.numel() for p in full.parameters()) == 2 * 32 * 32 + 8 * 32 * 32

@@ -68,10 +68,10 @@ def test_fixup_starts_as_the_identity_bit_by_bit():
     fields = {"residual": "scaled", "norm": "none", "bias": True, "n_layers": 6}
     model = small_model(initialization="fixup", **fields)
     assert torch.equal(model.hidden(tokens()), model.embedding(tokens())) and not model(tokens()).any()
-    for left_out, silent in (("zero_branches", False), ("zero_readout", True), ("rescale", True)):
+    for left_out, silent in (("zero_branches", False), ("zero_lm_head", True), ("rescale", True)):
         other = small_model(initialization={"kind": "fixup", left_out: False}, **fields)
         assert torch.equal(other.hidden(tokens()), other.embedding(tokens())) == silent
-        assert bool(other(tokens()).any()) == (left_out == "zero_readout")
+        assert bool(other(tokens()).any()) == (left_out == "zero_lm_head")
     plain, rescaled = (
         small_model(initialization={"kind": "fixup", "rescale": flag}, **fields) for flag in (False, True)
     )
@@ -115,7 +115,7 @@ def test_depth_scaling_divides_what_writes_into_the_stream_only():
         scaled, plain = (
             small_model(initialization=start, n_layers=8) for start in ({"kind": "depth-scaled", "base": base}, base)
         )
-        writes = {id(w) for w in scaled.writes_to_stream()}
+        writes = {id(w) for w in scaled.output_projection_weights()}
         assert len(writes) == 16 and branches(scaled) == 16
         for a, b in zip(scaled.parameters(), plain.parameters(), strict=True):
             close(a, b / 4 if id(a) in writes else b, 1e-7)

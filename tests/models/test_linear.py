@@ -1,6 +1,6 @@
 """Attention by features, windows, hashing and projections: that each computes what it is named for.
 
-Of `lab.models.efficient`.
+Of `lab.models.sparse_scores`.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from lab.models import ModelConfig, Transformer
-from lab.models.efficient import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
+from lab.models.kernels import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
 from lab.models.linear import (  # fmt: skip
     chunked,
     log_positive_features,
@@ -150,7 +150,7 @@ def test_a_key_that_is_not_seen_cannot_silence_performers_others(what):
     at, seen = (13, slice(13)) if what == "later" else (0, slice(1, 20))
     short[:, :, at] /= 1000
     real[:, :, at] = what == "later"
-    wanted, got = (part.attended(q, each, v, real=real)[:, :, seen] for each in (k, short))
+    wanted, got = (part.attended(q, each, v, padding_mask=real)[:, :, seen] for each in (k, short))
     assert wanted.abs().amax(-1).min() > 0.1
     close(got, wanted)
 

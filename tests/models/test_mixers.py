@@ -1,6 +1,6 @@
 """What every mixer must do, stated for all kinds that are registered, and what each kind is named for.
 
-Of `lab.models.convolution` and `lab.models.recurrent`.
+Of `lab.models.recurrence` and `lab.models.recurrence`.
 """
 
 import math
@@ -61,7 +61,7 @@ def test_the_future_leaves_the_past_alone_and_the_past_matters(mixer):
 
 
 @every_mixer
-@pytest.mark.parametrize("heads", ["full", "convolved"])
+@pytest.mark.parametrize("heads", ["full", "primer"])
 @torch.no_grad()
 def test_decoding_equals_the_full_forward(mixer, heads):
     model, x = build(mixer=mixer, heads=heads, kv_heads=2), tokens()
@@ -92,7 +92,7 @@ def test_queries_and_keys_have_the_positions_that_attention_gives_them(mixer, po
 
 
 @every_kind
-@pytest.mark.parametrize("heads", ["full", "convolved"])
+@pytest.mark.parametrize("heads", ["full", "primer"])
 @torch.no_grad()
 def test_decoding_keeps_the_bytes_that_a_mixer_says(kind, heads):
     model = build(mixer=kind, heads=heads)
@@ -154,14 +154,14 @@ def test_padding_leaves_no_trace(kind):
     real = torch.arange(20) >= torch.tensor([[0], [6]])
     if kind == "gru":
         with pytest.raises(ValueError, match="takes no padding"):
-            model(x, real=real)
+            model(x, padding_mask=real)
         return
     other = x.where(real, (x + 1) % VOCABULARY)
-    close(model(x, real=real)[1, 6:], model(other, real=real)[1, 6:])
-    close(model(x, real=real)[1, 6:], model(x[1:, 6:])[0])
+    close(model(x, padding_mask=real)[1, 6:], model(other, padding_mask=real)[1, 6:])
+    close(model(x, padding_mask=real)[1, 6:], model(x[1:, 6:])[0])
     caches = model.caches(2)
-    stepped = [model(x[:, a:b], real=real[:, :b], caches=caches) for a, b in ((0, 11), (11, 12), (12, 20))]
-    close(torch.cat(stepped, 1)[real], model(x, real=real)[real])
+    stepped = [model(x[:, a:b], padding_mask=real[:, :b], caches=caches) for a, b in ((0, 11), (11, 12), (12, 20))]
+    close(torch.cat(stepped, 1)[real], model(x, padding_mask=real)[real])
 
 
 @every_kind
@@ -174,7 +174,7 @@ def test_every_weight_is_trained(kind):
 
 def test_each_layer_may_have_a_mixer_of_its_own():
     model = build(mixer=["attention", {"kind": "linear", "chunk": 8}])
-    assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "Linear"]
+    assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "LinearAttention"]
     assert model.blocks[1].mixer.chunk == 8
     with pytest.raises(ValueError, match="mixer lists 1 layers, n_layers is 2"):
         config(mixer=["linear"])
@@ -185,7 +185,7 @@ def test_each_layer_may_have_a_mixer_of_its_own():
 @pytest.mark.parametrize(
     "fields, sentence",
     [
-        ({"mixer": "linear", "position": "alibi"}, "Linear has no scores to add a bias to: position 'alibi'"),
+        ({"mixer": "linear", "position": "alibi"}, "LinearAttention has no scores to add a bias to: position 'alibi'"),
         ({"mixer": "gated-delta", "position": "t5"}, "GatedDeltaRule has no scores to add a bias to: position 't5'"),
         ({"mixer": "gru", "position": "rotary"}, "Gru has no queries and keys to turn: position 'rotary'"),
         ({"mixer": ["attention", "performer"], "position": "hybrid"}, "Performer has no scores"),

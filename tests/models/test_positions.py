@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.explicit import explicit_attention
 from lab.models.initialization import preset_position_counter
+from lab.models.kernels import naive_attention
 from lab.models.masks import Padding
 from lab.models.positions import Position, alibi_slopes, sinusoids
 from lab.training import TrainConfig, train
@@ -224,10 +224,10 @@ def test_a_layer_of_fewer_heads_has_the_first_of_t5s_table():
 def test_t5_runs_at_every_distance_or_is_refused(buckets, reach, mask):
     single = buckets // (2 if mask == "causal" else 4)  # distances with a bucket of their own
     if 0 < single < reach:
-        build({"kind": "t5", "buckets": buckets, "reach": reach}, mask=mask, context=300)(tokens(300))
+        build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, context=300)(tokens(300))
     else:
-        with pytest.raises(ValueError, match="reach .* must be more" if single else "at least . buckets"):
-            build({"kind": "t5", "buckets": buckets, "reach": reach}, mask=mask)
+        with pytest.raises(ValueError, match="max_distance .* must be more" if single else "at least . buckets"):
+            build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask)
 
 
 @torch.no_grad()
@@ -251,10 +251,10 @@ def test_padding_in_front_leaves_a_text_as_it_is_or_is_refused(position):
     real = torch.arange(12) >= torch.tensor([[0], [5]])
     if "at_input" in model.position.acts():
         with pytest.raises(ValueError, match="padding must come last"):
-            model(x, real=real)
-        model(x, real=real.flip(1))
+            model(x, padding_mask=real)
+        model(x, padding_mask=real.flip(1))
     else:
-        close(model(x, real=real)[1, 5:], model(x[1:, 5:])[0])
+        close(model(x, padding_mask=real)[1, 5:], model(x[1:, 5:])[0])
 
 
 def test_a_model_with_positions_in_the_stream_may_see_past_a_hole_by_a_mask():
@@ -357,7 +357,7 @@ def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes
     block = model.blocks[0]
     q, k, v = block.mixer.heads.split(block.attention_residual.norm(model.embedding(x)))
     k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
-    mixed = explicit_attention(q, k, v, causal=True)
+    mixed = naive_attention(q, k, v, causal=True)
     t = torch.arange(1, n + 1)
     assert (mixed[:, head, :, 0] - 1 / t).abs().max() < 1e-6
     assert torch.equal((1 / mixed[:, head, :, 0]).round().long(), t.expand(2, n))

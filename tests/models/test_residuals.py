@@ -1,6 +1,6 @@
 """Norms and residuals, the reversible ones too: the property that defines each.
 
-Of `lab.models.norms`, `lab.models.residuals` and `lab.models.reversible`.
+Of `lab.models.norms` and `lab.models.residuals`.
 """
 
 import math
@@ -42,7 +42,7 @@ def test_rms_norm_is_layer_norm_of_centred_input():
 def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
     x, real = 3 * randn(4, 12, 32) + 1, torch.arange(12) < torch.tensor([[12], [7], [3], [1]])
     aware, blind = (Norm.build({"kind": "batchnorm", "padding_aware": flag}, small_config()) for flag in (True, False))
-    aware.real = real
+    aware.padding_mask = real
     changed = torch.where(real[..., None], x, 100.0)
     close(aware(x), aware(changed), 0)
     differs(blind(x)[real], blind(changed)[real], 0.1)
@@ -56,7 +56,7 @@ def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
     aware.eval()
     mean, variance = x[real].mean(0), x[real].var(0)
     close(aware(x)[real], (x[real] - mean) / (variance + 1e-5).sqrt(), 1e-3)
-    aware.real = real[:1]
+    aware.padding_mask = real[:1]
     close(aware(x[:1]), aware(x[:1].clone()), 0)
 
 
@@ -66,7 +66,7 @@ def test_a_model_hands_its_padding_to_batch_norm():
     after = torch.where(real, before, (before + 1) % 13)
     for aware in (True, False):
         model = small_model(mask="none", norm={"kind": "batchnorm", "padding_aware": aware}).train()
-        change = (model(before, real=real)[real] - model(after, real=real)[real]).abs().max()
+        change = (model(before, padding_mask=real)[real] - model(after, padding_mask=real)[real]).abs().max()
         assert (change < 1e-5) == aware
         assert model(before).shape == (2, 12, 13), "without padding again"
 
@@ -75,11 +75,11 @@ def test_a_model_hands_its_padding_to_batch_norm():
 def test_padding_of_one_call_is_not_that_of_the_next(residual):
     real, given = torch.arange(12) < torch.tensor([[12], [5]]), {"mask": "none", "norm": "batchnorm"}
     model, x = small_model(residual=residual, **given), tokens()
-    next(model.exits(x, real=real))
-    model(x, real=real)
+    next(model.exits(x, padding_mask=real))
+    model(x, padding_mask=real)
     with pytest.raises(IndexError):
-        model(x + 13, real=real)
-    assert all(m.real is None for m in model.modules() if isinstance(m, Norm))
+        model(x + 13, padding_mask=real)
+    assert all(m.padding_mask is None for m in model.modules() if isinstance(m, Norm))
     parts = [block.attention_residual.norm for block in model.blocks] + [model.norm]
     assert [part(randn(3, 5, 32)).shape for part in parts] == [(3, 5, 32)] * 3
 
@@ -91,11 +91,11 @@ def test_a_reversible_model_leaves_padding_out_on_its_way_back_too():
 
     def gradient(through):
         model.zero_grad()
-        x0, layers = model.prepared(x, real, None, None, {})
-        model.ended(through(model.residual.enter(x0), layers), real)[real].square().sum().backward()
+        x0, layers = model.embedded(x, real, None, None, {})
+        model.normed(through(model.residual.enter(x0), layers), real)[real].square().sum().backward()
         return [p.grad.clone() for p in model.blocks.parameters()]
 
-    for a, b in zip(gradient(model.residual.through), gradient(Residual.through), strict=True):
+    for a, b in zip(gradient(model.residual.run), gradient(Residual.run), strict=True):
         close(a, b, 1e-8)
 
 
@@ -158,7 +158,7 @@ def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
     for kind, expected in (("pre", 1.0), ({"kind": "weighted", "a": 0.8}, 0.8**12)):
         model = small_model(residual=kind, n_layers=6, norm="none")
         with torch.no_grad():
-            for weight in model.writes_to_stream():
+            for weight in model.output_projection_weights():
                 weight.zero_()
         x = model.embedding(tokens())
         close(model.hidden(tokens()), expected * x)
@@ -197,7 +197,7 @@ def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluati
 
 
 def plain_through(stream, layers):
-    return Residual.through(stream, layers)
+    return Residual.run(stream, layers)
 
 
 @pytest.mark.parametrize("fields", [{}, {"position": "t5"}, {"position": "learned", "bias": True, "unique_layers": 1}],
@@ -222,7 +222,7 @@ def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
 
 def test_reversible_layers_are_undone_to_rounding():
     model = small_model(residual="reversible", n_layers=12, d_model=64)
-    x, layers = model.prepared(tokens(), None, None, None, {})
+    x, layers = model.embedded(tokens(), None, None, None, {})
     before = stream = model.residual.enter(x)
     with torch.no_grad():
         for block, inputs in layers:

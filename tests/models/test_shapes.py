@@ -45,7 +45,7 @@ def config(**fields):
 
 def build(seed=0, **fields):
     model = EncoderDecoder(config(**fields), seed=seed).eval()
-    if fields.get("initialization") == "fixup":  # it starts with a readout of 0
+    if fields.get("initialization") == "fixup":  # it starts with an LM head of 0
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
             parameter.data += torch.randn(parameter.shape, generator=generator) / 10
@@ -115,13 +115,13 @@ def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
 @torch.no_grad()
 def test_padding_of_the_source_is_seen_by_neither_side(field, kind):
     model = build(**{field: kind})
-    logits = model((SOURCE, TARGET_IN), source_real=REAL)
+    logits = model((SOURCE, TARGET_IN), source_padding_mask=REAL)
     other = torch.where(REAL, SOURCE, (SOURCE + 1) % VOCABULARY)
-    close(model((other, TARGET_IN), source_real=REAL), logits)
+    close(model((other, TARGET_IN), source_padding_mask=REAL), logits)
     differs(model((other, TARGET_IN))[1:], model((SOURCE, TARGET_IN))[1:], 1e-6)
     for i, n in enumerate(REAL.sum(1)):  # as if it were not there
         close(model((SOURCE[i : i + 1, :n], TARGET_IN[i : i + 1]))[0], logits[i])
-    nothing = model((SOURCE, TARGET_IN), source_real=torch.zeros_like(REAL))
+    nothing = model((SOURCE, TARGET_IN), source_padding_mask=torch.zeros_like(REAL))
     assert nothing.isfinite().all()
 
 
@@ -129,7 +129,9 @@ def test_padding_of_the_source_is_seen_by_neither_side(field, kind):
 def test_every_layer_of_the_decoder_reads_the_final_output_of_the_encoder():
     model, read = build(), []
     for block in model.decoder.blocks:
-        block.cross.register_forward_hook(lambda module, inputs, output: read.append(inputs[1]))
+        block.cross.register_forward_hook(
+            lambda module, inputs, given, output: read.append(given["memory"]), with_kwargs=True
+        )
     before = model((SOURCE, TARGET_IN))
     final = model.encoder.hidden(SOURCE)
     assert len(read) == 3 and all(torch.equal(memory, final) for memory in read)
@@ -174,9 +176,9 @@ def test_cross_attention_has_no_positions():
 def test_generation_with_a_cache_takes_the_likeliest_of_the_full_forward(field, kind):
     model, answer = build(**{field: kind}), torch.full((3, 1), 2)
     for _ in range(6):
-        likeliest = model((SOURCE, answer), source_real=REAL)[:, -1:].argmax(-1)
+        likeliest = model((SOURCE, answer), source_padding_mask=REAL)[:, -1:].argmax(-1)
         answer = torch.cat([answer, likeliest], 1)
-    assert torch.equal(model.generate(SOURCE, 2, 6, source_real=REAL), answer[:, 1:])
+    assert torch.equal(model.generate(SOURCE, 2, 6, source_padding_mask=REAL), answer[:, 1:])
 
 
 def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
@@ -189,7 +191,7 @@ def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
     differs(first[1], first[2])
 
 
-def test_parameters_are_those_of_two_sides_one_embedding_and_one_readout():
+def test_parameters_are_those_of_two_sides_one_embedding_and_one_lm_head():
     def count(module):
         return sum(p.numel() for p in module.parameters())
 
@@ -203,7 +205,7 @@ def test_cross_attention_starts_as_the_scheme_says(kind):
     wide = {"d_model": 128, "n_layers": 4, "initialization": kind}
     model = build(**wide)
     for side, branches in ((model.encoder, 8), (model.decoder, 12)):
-        for weight in side.writes_to_stream():
+        for weight in side.output_projection_weights():
             expected = 0.02 / branches**0.5 if kind == "depth-scaled" else (2 / sum(weight.shape)) ** 0.5
             assert weight.std().item() == pytest.approx(expected, rel=0.04)
     expected = 0.02 if kind == "depth-scaled" else 128**-0.5
@@ -245,8 +247,9 @@ def test_queries_and_keys_of_cross_attention_are_normed_as_those_of_the_text(kin
     else:
         model.train()
         spoilt = SOURCE.where(REAL, (SOURCE + 1) % VOCABULARY)
-        close(model((spoilt, TARGET_IN), source_real=REAL), model((SOURCE, TARGET_IN), source_real=REAL))
-        assert model.decoder(TARGET_IN, memory=torch.randn(3, 9, 32), real=TARGET_IN > -1).isfinite().all()
+        clean, other = (model((source, TARGET_IN), source_padding_mask=REAL) for source in (SOURCE, spoilt))
+        close(other, clean)
+        assert model.decoder(TARGET_IN, memory=torch.randn(3, 9, 32), padding_mask=TARGET_IN > -1).isfinite().all()
 
 
 def test_generation_has_no_dropout_and_leaves_the_mode_of_every_part():

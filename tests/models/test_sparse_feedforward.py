@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import balance_loss
-from lab.models.rounding import quantised
 from lab.models.sparse_feedforward import AdaptiveWidth, BlockMap, width_loss
+from lab.models.weights import fake_quantized
 
 
 def ffn(choice, **fields):
@@ -62,7 +62,7 @@ def test_block_sparse_has_its_share_of_the_weights_and_of_the_scheme():
     ratio = sparse.up.map.weight.std() / (0.8 * 16**-0.5)
     assert 0.9 < ratio < 1.1, "fan-in counts the inputs that are read"
     scaled = Transformer(ModelConfig(vocabulary=13, context=8, ffn="block-sparse", initialization="depth-scaled"))
-    assert any(w is scaled.blocks[0].ffn.down.map.weight for w in scaled.writes_to_stream())
+    assert any(w is scaled.blocks[0].ffn.down.map.weight for w in scaled.output_projection_weights())
 
 
 @torch.no_grad()
@@ -105,7 +105,7 @@ def test_a_copy_was_never_called_and_can_be_rounded(kind, loss):
     model, x = Transformer(ModelConfig(vocabulary=13, context=24, d_model=32, ffn=kind)), torch.randint(13, (4, 20))
     model(x)
     (model(x).square().mean() + loss(model)).backward()
-    quantised(model, 8)(x)
+    fake_quantized(model, 8)(x)
     twin = copy.deepcopy(model)
     with pytest.raises(ValueError, match="called"):
         loss(twin)

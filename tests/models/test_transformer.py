@@ -1,6 +1,6 @@
 """What every part of a model must do, stated once for all kinds that are registered, whoever registered them.
 
-Of `lab.models.attention`, `lab.models.masks` and `lab.models.sight`.
+Of `lab.models.attention`, `lab.models.caches`, `lab.models.config` and `lab.models.masks`.
 """
 
 import ast
@@ -20,7 +20,8 @@ from torch import nn
 import lab
 from lab.measure import cost
 from lab.models import ModelConfig, Transformer
-from lab.models.attention import Attention
+from lab.models.attention import Attention, AttentionContext
+from lab.models.config import SEAMS
 from lab.models.feedforward import FeedForward, Gated
 from lab.models.heads import Heads
 from lab.models.initialization import Initialization
@@ -28,10 +29,8 @@ from lab.models.masks import Causal, Everything, Mask, Padding, Window
 from lab.models.mixers import Mixer
 from lab.models.norms import Norm
 from lab.models.positions import Position, alibi_slopes, t5_bucket
+from lab.models.registry import Seam
 from lab.models.residuals import Residual
-from lab.models.seams import Seam
-from lab.models.sight import Sight
-from lab.models.transformer import SEAMS
 
 VOCABULARY, CONTEXT = 13, 24
 NEEDED = {  # options without a default
@@ -108,7 +107,7 @@ def test_attention_equals_its_formula():
         distance = torch.arange(12)[:, None] - torch.arange(12)
         scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
         mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
-    visible = Sight(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
+    visible = AttentionContext(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
     got = attention(x, bias=model.position.bias(12, 12), **visible)
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
@@ -283,9 +282,9 @@ def test_padding_is_not_seen(mask, position):
     real = torch.arange(12) < torch.tensor([[12], [7], [1]])
     after = torch.where(real, before, (before + 1) % VOCABULARY)
     with torch.no_grad():
-        close(model(before, real=real)[real], model(after, real=real)[real])
+        close(model(before, padding_mask=real)[real], model(after, padding_mask=real)[real])
         for i, n in enumerate((12, 7, 1)):  # what is left out changes nothing: as if it were not there
-            close(model(before, real=real)[i, :n], model(before[i : i + 1, :n])[0])
+            close(model(before, padding_mask=real)[i, :n], model(before[i : i + 1, :n])[0])
         if mask == "none":
             differs(model(before)[1, :7], model(after)[1, :7])
 
@@ -415,13 +414,11 @@ def test_rotary_scores_depend_on_the_distance_and_equal_the_complex_form(base):
     differs(turned[:, :, 1:], many[:, :, 1:])
 
 
-def test_rotary_pairs_of_neighbours_are_those_of_halves_in_another_order():
-    halves, neighbours = (build(position={"kind": "rotary", "pairs": p}, d_head=16) for p in ("halves", "neighbours"))
+def test_interleaved_rotary_is_the_plain_one_in_another_order():
+    halves, interleaved = (build(position={"kind": "rotary", "interleaved": each}, d_head=16) for each in (False, True))
     x, order = randn(2, 4, 9, 16), torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ...
     turned = halves.position.at_query_key(x, x, start=3)[0]
-    close(neighbours.position.at_query_key(x[..., order], x[..., order], start=3)[0], turned[..., order])
-    with pytest.raises(ValueError, match="pairs are halves or neighbours"):
-        build(position={"kind": "rotary", "pairs": "thirds"})
+    close(interleaved.position.at_query_key(x[..., order], x[..., order], start=3)[0], turned[..., order])
 
 
 def test_rotary_goes_on_beyond_its_tables():
@@ -595,7 +592,7 @@ def test_every_layer_may_have_its_own_number_of_heads(position):
     past_is_safe(position=position, n_heads=[1, 4])
 
 
-def test_the_readout_may_have_a_width_of_its_own():
+def test_the_lm_head_may_have_a_width_of_its_own():
     assert build(d_out=7)(tokens()).shape == (2, 12, 7)
     assert build()(tokens()).shape == (2, 12, VOCABULARY)
 
@@ -741,7 +738,7 @@ def test_the_seed_alone_decides_the_weights():
 
 def matrices(model):
     """{name: (matrix, fan_in, fan_out)} with query, key and value matrices apart."""
-    found = {"readout": model.readout.weight}
+    found = {"lm_head": model.lm_head.weight}
     for i, block in enumerate(model.blocks):
         heads = block.mixer.heads
         if isinstance(heads.qkv, nn.Linear):
@@ -790,7 +787,7 @@ def test_biases_start_at_zero_and_norms_at_one(initialization):
 @pytest.mark.parametrize("n_layers", [1, 2, 8])
 def test_depth_scaled_divides_what_writes_to_the_stream_and_nothing_else(n_layers):
     plain, scaled = (build(initialization=k, n_layers=n_layers, n_heads=4) for k in ("normal", "depth-scaled"))
-    writers = {id(weight) for weight in scaled.writes_to_stream()}
+    writers = {id(weight) for weight in scaled.output_projection_weights()}
     assert len(writers) == 2 * n_layers
     for (name, a), (_, b) in zip(plain.named_parameters(), scaled.named_parameters(), strict=True):
         assert (id(b) in writers) == name.endswith(("heads.out.weight", "ffn.down.weight"))

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import attention_macs, feedforward_macs
 from lab.models import ModelConfig, Transformer
-from lab.models.explicit import attention_call
+from lab.models.kernels import attention_call
 from lab.recipes import timed_calls
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from lab.models.sparse import Linked, Periodic, SameSpeaker, Tree
+from lab.models.sparse_masks import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions
 from lab.tasks.dialogue import Dialogue
 from lab.tasks.document import Document

@@ -6,7 +6,6 @@ Letters: b batch, h head, q query, k key, t token.
 """
 
 import torch
-from torch import nn
 
 from lab.models.masks import Causal, Mask
 
@@ -213,15 +212,3 @@ class Filled(Mask):
     def block_mask(self, q_len, k_len, **sizes):
         batch, heads = sizes.get("batch", 1), sizes.get("heads", 1)
         return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(q_len, k_len, **sizes)
-
-
-class Guided(nn.Module):
-    """A model whose mask is made anew for each batch: (tokens, *given) -> logits, masked by rule(*given)."""
-
-    def __init__(self, model, rule):
-        super().__init__()
-        self.model, self.rule = model, rule
-
-    def forward(self, inputs):
-        tokens, *given = inputs
-        return self.model(tokens, mask=self.rule(*given))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.models.explicit import KINDS, attention_call, explicit_attention, tiled_attention
+from lab.models.kernels import KINDS, attention_call, naive_attention, tiled_attention
 
 
 def tensors(*lengths, width=8):
@@ -23,7 +23,7 @@ def test_three_ways_agree_forward_and_backward(n, keys, block, width, causal):
     q, k, v = tensors(n, n if causal else keys, n if causal else keys, width=width)
     outputs = [
         F.scaled_dot_product_attention(q, k, v, is_causal=causal),
-        explicit_attention(q, k, v, causal=causal),
+        naive_attention(q, k, v, causal=causal),
         tiled_attention(q, k, v, block=block, causal=causal),
     ]
     weight = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(1))
@@ -44,7 +44,7 @@ def test_logits_of_ten_thousand_stay_finite(causal, dtype):
         q *= 1e4 / ((q @ k.transpose(-2, -1)).abs().max() / q.shape[-1] ** 0.5)
     q, k, v = (tensor.detach().to(dtype).requires_grad_() for tensor in (q, k, v))
     reference = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=causal)
-    for output in (explicit_attention(q, k, v, causal=causal), tiled_attention(q, k, v, block=5, causal=causal)):
+    for output in (naive_attention(q, k, v, causal=causal), tiled_attention(q, k, v, block=5, causal=causal)):
         # A float32 logit of 1e4 is known to 1e-3 only, and so are the weights.
         torch.testing.assert_close(output.double(), reference, atol=1e-5 if dtype == torch.float64 else 1e-2, rtol=0)
         assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (q, k, v)))
@@ -52,7 +52,7 @@ def test_logits_of_ten_thousand_stay_finite(causal, dtype):
 
 def test_scale_is_an_argument_and_weights_of_one_value_return_it():
     q, k, v = tensors(6, 6, 6)
-    ours = explicit_attention(q, k, v, scale=0.3)
+    ours = naive_attention(q, k, v, scale=0.3)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, scale=0.3), atol=1e-6, rtol=1e-5)
     assert torch.allclose(tiled_attention(q, k, torch.ones_like(v), block=4), torch.ones_like(v))
 
@@ -65,7 +65,7 @@ def test_the_future_leaves_the_past_alone():
 
 
 def causal_kinds():
-    yield lambda q, k, v: explicit_attention(q, k, v, causal=True)
+    yield lambda q, k, v: naive_attention(q, k, v, causal=True)
     yield lambda q, k, v: tiled_attention(q, k, v, block=4, causal=True)
 
 
@@ -89,7 +89,7 @@ def test_a_call_repeats_itself(kind):
 def test_bad_arguments():
     q, k, v = tensors(4, 6, 6)
     with pytest.raises(ValueError, match="4 and 6"):
-        explicit_attention(q, k, v, causal=True)
+        naive_attention(q, k, v, causal=True)
     with pytest.raises(ValueError, match="4 and 6"):
         tiled_attention(q, k, v, block=2, causal=True)
     with pytest.raises(ValueError, match="block"):

@@ -1,10 +1,44 @@
-"""A convolutional mixer: a position is told of the few just before it, each feature by itself (chapter §1.6.2)."""
+"""Mixers without attention: a recurrence, and a convolution over the few positions just before (chapter §1.6.2)."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.mixers import Mixer, State
+from lab.models.caches import State
+from lab.models.mixers import Mixer
+
+
+class Gru(Mixer, kind="gru"):
+    """A GRU of the width of the stream; decoding keeps its last output. Cho 2014 §2.3.
+
+    x ── GRU ──      no W_O: its outputs, within -1..1, are added to the stream
+
+    Its weights start as torch's do, uniform within ±1/sqrt(m), whatever the scheme of initialisation. It reads every
+    position in turn: ValueError where there is padding.
+    """
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.cell = nn.GRU(config.d_model, config.d_model, bias=config.bias, batch_first=True)
+
+    def inputs(self, context):
+        if context.padding_mask is not None:
+            raise ValueError("Gru reads every position in turn: it takes no padding")
+        return super().inputs(context)
+
+    def forward(self, x, cache=None):
+        if cache is None:
+            return self.cell(x)[0]
+        out, last = self.cell(x, cache.tensors.get("output"))
+        cache.tensors["output"] = last.detach()
+        cache.length += x.shape[1]
+        return out
+
+    def state_bytes(self, length):
+        return self.cell.hidden_size * self.cell.weight_hh_l0.element_size()
+
+    def output_projections(self):
+        return []
 
 
 class Convolution(Mixer, kind="convolution"):
@@ -29,10 +63,10 @@ class Convolution(Mixer, kind="convolution"):
         self.taps = nn.Parameter(torch.randn(d, 1, width) * width**-0.5)  # the last is w_0
         self.out = nn.Linear(d, d, bias=config.bias)
 
-    def forward(self, x, cache=None, real=None):
+    def forward(self, x, cache=None, padding_mask=None):
         p, gate = self.up(x).chunk(2, -1)
-        if real is not None:
-            p = p * real[..., None]
+        if padding_mask is not None:
+            p = p * padding_mask[..., None]
         if cache is None:
             seen = F.pad(p, (0, 0, self.reach, 0))
         else:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pieces import close, differs, small_model, tokens
 
-from lab.models.early_exit import early_exit
+from lab.models.generation import early_exit
 from lab.models.initialization import branch_weights, branches
 
 
@@ -22,7 +22,7 @@ def test_shared_layers_are_one_block_used_in_turn():
     close(torch.cat(steps, 1), shared(tokens()))
     for start in ("depth-scaled", "deepnorm", "t-fixup", "fixup"):
         model = small_model(n_layers=4, unique_layers=1, initialization=start)
-        assert branches(model) == 8 and len(branch_weights(model)) == 4 and len(model.writes_to_stream()) == 2
+        assert branches(model) == 8 and len(branch_weights(model)) == 4 and len(model.output_projection_weights()) == 2
     for wrong, message in (({"unique_layers": 3}, "divide"), ({"unique_layers": 1, "n_heads": [4] * 4}, "list")):
         with pytest.raises(ValueError, match=message):
             small_model(n_layers=4, **wrong)

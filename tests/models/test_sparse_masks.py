@@ -9,14 +9,13 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from lab.models import ModelConfig, Transformer
 from lab.models.masks import Causal, Everything, Mask, Window, reachable
-from lab.models.sparse import (  # fmt: skip
+from lab.models.sparse_masks import (  # fmt: skip
     Band,
     BigBird,
     ByHead,
     Dilated,
     Filled,
     Global,
-    Guided,
     Linked,
     Longformer,
     Marked,
@@ -187,10 +186,9 @@ def test_a_mask_given_with_the_batch_equals_the_same_in_the_configuration(choice
     open_, tokens = Transformer(ModelConfig(mask="causal", **sizes)).eval(), torch.randint(9, (2, 8))
     mask = Mask.build(choice)
     torch.testing.assert_close(open_(tokens, mask=mask), fixed(tokens))
-    guided = Guided(open_, lambda table: Seen(table))
-    torch.testing.assert_close(guided((tokens, mask.dense(8, 8))), fixed(tokens))
+    torch.testing.assert_close(open_(tokens, mask=Seen(mask.dense(8, 8))), fixed(tokens))
     real = torch.arange(8) < torch.tensor([[8], [5]])
-    torch.testing.assert_close(open_(tokens, mask=mask, real=real), fixed(tokens, real=real))
+    torch.testing.assert_close(open_(tokens, mask=mask, padding_mask=real), fixed(tokens, padding_mask=real))
 
 
 def test_each_sequence_of_a_batch_has_the_mask_of_its_own():

@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from lab.models.seams import Seam
+from lab.models.registry import Seam
 
 
-class Readout(nn.Linear, Seam):
+class LMHead(nn.Linear, Seam):
     """(b, t, m) -> logits (b, t, d_out)."""
 
     def __init__(self, config, embedding):
@@ -16,10 +16,10 @@ class Readout(nn.Linear, Seam):
         """Told which embedding the model has."""
 
 
-Readout.kinds["own"] = Readout
+LMHead.kinds["own"] = LMHead
 
 
-class Tied(Readout, kind="tied"):
+class Tied(LMHead, kind="tied"):
     """The embedding's own weight: a token's logit is the product of the stream with its vector. Press & Wolf 2017.
 
     The scheme of initialisation gives it the spread of a matrix, not of an embedding. ValueError where the outputs are
@@ -28,7 +28,7 @@ class Tied(Readout, kind="tied"):
 
     def __init__(self, config, embedding):
         if config.d_out != config.vocabulary:
-            raise ValueError(f"a tied readout gives a logit a token: d_out {config.d_out} must be {config.vocabulary}")
+            raise ValueError(f"a tied LM head gives a logit a token: d_out {config.d_out} must be {config.vocabulary}")
         super().__init__(config, embedding)
 
     def follow(self, embedding):

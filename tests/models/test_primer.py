@@ -9,7 +9,7 @@ from lab.models import ModelConfig, Transformer
 
 def build(**fields):
     sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
-    model = Transformer(ModelConfig(**(sizes | {"heads": "convolved"} | fields))).eval()
+    model = Transformer(ModelConfig(**(sizes | {"heads": "primer"} | fields))).eval()
     for block in model.blocks:
         taps = block.mixer.heads.taps
         taps.data += torch.randn(taps.shape, generator=torch.Generator().manual_seed(0)) / 2
@@ -23,7 +23,7 @@ def tokens(length, seed=0):
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 @torch.no_grad()
 def test_each_channel_is_convolved_alone_and_looks_back_only(width):
-    heads = build(heads={"kind": "convolved", "width": width}, bias=True).blocks[0].mixer.heads
+    heads = build(heads={"kind": "primer", "width": width}, bias=True).blocks[0].mixer.heads
     x = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))  # shorter than the widest reach
     plain = F.linear(x, heads.qkv.weight, heads.qkv.bias).transpose(1, 2)
     kernel = heads.taps.flip(1)[:, None]  # torch correlates: its last weight meets the newest input
@@ -33,7 +33,7 @@ def test_each_channel_is_convolved_alone_and_looks_back_only(width):
 
 def test_the_taps_start_as_primers_whatever_the_scheme():
     for scheme in ("fan-in", "normal"):
-        config = ModelConfig(vocabulary=13, context=8, heads="convolved", initialization=scheme)
+        config = ModelConfig(vocabulary=13, context=8, heads="primer", initialization=scheme)
         taps = Transformer(config).blocks[0].mixer.heads.taps
         assert taps.shape == (3 * 64, 3) and (taps[:, 0] == 0.5).all() and (taps[:, 1:] == 0.5 / 3).all()
 
@@ -42,7 +42,7 @@ def test_the_taps_start_as_primers_whatever_the_scheme():
 @pytest.mark.parametrize("chunks", [[1] * 20, [7, 1, 9, 3], [20]], ids=str)
 @torch.no_grad()
 def test_decoding_with_a_cache_equals_the_full_forward(chunks, width):
-    model, x = build(heads={"kind": "convolved", "width": width}), tokens(20)
+    model, x = build(heads={"kind": "primer", "width": width}), tokens(20)
     caches = model.caches(2)
     out = [model(chunk, caches=caches) for chunk in x.split(chunks, 1)]
     torch.testing.assert_close(torch.cat(out, 1), model(x), atol=1e-5, rtol=1e-5)
@@ -59,4 +59,4 @@ def test_generation_takes_the_likeliest_of_the_full_forward():
 
 def test_no_width_at_all_is_refused():
     with pytest.raises(ValueError, match="width of at least 1, got 0"):
-        build(heads={"kind": "convolved", "width": 0})
+        build(heads={"kind": "primer", "width": 0})

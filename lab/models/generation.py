@@ -1,8 +1,19 @@
-"""Early exit (chapter §1.5; Teerapittayanon 2016; Schuster 2022): easy tokens take their answer from an early block."""
+"""A trained model at work: in evaluation mode, token by token with a cache, and left early (chapter §1.5)."""
+
+from contextlib import contextmanager
 
 import torch
 
-from lab.models.transformer import evaluated
+
+@contextmanager
+def evaluated(model):
+    """Within, the model is in evaluation; afterwards each of its modules is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @torch.no_grad()

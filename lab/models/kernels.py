@@ -1,0 +1,218 @@
+"""Functions of queries, keys and values: fused, naive and tiled attention, and those that look at fewer keys.
+
+b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head width. q is (b, h, q, d), k
+and v are (b, g, k, d), the result is (b, h, q, d). Chapter §1.1.2, §1.1.3, §1.6.1, §1.6.3.
+"""
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from lab.models.masks import Window
+
+
+def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
+    """softmax(q kᵀ scale + bias) v; scale is 1 / math.sqrt(d) by default."""
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
+    grouped = k.shape[1] != q.shape[1]
+    options = {"attn_mask": mask, "is_causal": causal, "enable_gqa": grouped}
+    return F.scaled_dot_product_attention(q, k, v, scale=scale, **options)
+
+
+def repeat_kv(x, heads):
+    """Key-value heads (b, g, k, d) once for every query head that reads them: (b, h, k, d)."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def visible(scores, mask, causal):
+    """Mask and causality in one, or None where everything is seen."""
+    if not causal:
+        return mask
+    past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    return past if mask is None else mask & past
+
+
+def naive_attention(q, k, v, *, causal=False, scale=None):
+    """softmax(q kᵀ · scale) v, (b, h, q, w), through the whole weight tensor (b, h, q, k); scale is 1/√w by default.
+
+    ValueError if causal with unequal lengths, where "the past" is ambiguous.
+    """
+    _require_square(q, k, causal)
+    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.transpose(-2, -1)  # (b, h, q, k)
+    if causal:
+        scores = scores.masked_fill(_future(scores, 0, 0), -math.inf)
+    return torch.softmax(scores, dim=-1) @ v  # (b, h, q, w)
+
+
+def tiled_attention(q, k, v, *, block, causal=False):
+    """The same output in tiles of block x block scores: a running maximum and sum per query replace the softmax.
+
+    Memory beside inputs and output: block² scores a head forward. Under autograd each block of queries is computed
+    again in the backward pass, so at most block · n weights a head are alive. ValueError as in `naive_attention`,
+    or if block < 1.
+    """
+    _require_square(q, k, causal)
+    if block < 1:
+        raise ValueError(f"block must be 1 or more, got {block}")
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
+    rows = []
+    for start in range(0, q.shape[-2], block):
+        inputs = (q[..., start : start + block, :], k, v, start, block, causal)
+        if differentiated:
+            rows.append(checkpoint(_query_block, *inputs, use_reentrant=False, preserve_rng_state=False))
+        else:
+            rows.append(_query_block(*inputs))
+    return torch.cat(rows, dim=-2)  # (b, h, q, w)
+
+
+KINDS = {
+    "explicit": naive_attention,
+    "tiled": partial(tiled_attention, block=256),
+    "fused": F.scaled_dot_product_attention,
+}
+
+
+def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
+    """A function without arguments that runs one attention core of this size, to be timed.
+
+    `kind` is explicit, tiled or fused; with `backward` it also computes the gradients of q, k and v.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (batch, heads, n, d_head)
+    q, k, v = (torch.randn(shape, generator=generator, device=device, requires_grad=backward) for _ in range(3))
+
+    def call():
+        mixed = KINDS[kind](q, k, v)
+        return torch.autograd.grad(mixed, (q, k, v), q.detach()) if backward else mixed
+
+    return call
+
+
+def run_attention(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
+    """Makes q, k, v and runs one attention core once; for `peak_memory`, so the inputs count in the peak."""
+    attention_call(kind, n, d_head, heads, backward, batch, device)()
+
+
+def _query_block(q, k, v, start, block, causal):
+    """Attention of the queries start, start + 1, … over all keys, one block of keys at a time."""
+    q = q / math.sqrt(q.shape[-1])
+    top = q.new_full((*q.shape[:-1], 1), -math.inf)  # (b, h, block, 1)
+    total, mixed = 0.0, 0.0
+    for at in range(0, start + q.shape[-2] if causal else k.shape[-2], block):
+        scores = q @ k[..., at : at + block, :].transpose(-2, -1)  # (b, h, block, block)
+        if causal:
+            scores = scores.masked_fill(_future(scores, start, at), -math.inf)
+        # The maximum cancels in the quotient, so no gradient flows through it. The first tile holds key 0, which
+        # every query may see: from there on the maximum is finite.
+        new_top = torch.maximum(top, scores.detach().amax(dim=-1, keepdim=True))
+        shrink, weights = torch.exp(top - new_top), torch.exp(scores - new_top)
+        total = total * shrink + weights.sum(dim=-1, keepdim=True)
+        mixed = mixed * shrink + weights @ v[..., at : at + block, :]
+        top = new_top
+    return mixed / total
+
+
+def _future(scores, first_query, first_key):
+    """True where the key stands after the query, (q, k)."""
+    query = torch.arange(first_query, first_query + scores.shape[-2], device=scores.device)
+    key = torch.arange(first_key, first_key + scores.shape[-1], device=scores.device)
+    return key > query[:, None]
+
+
+def _require_square(q, k, causal):
+    if causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(f"causal attention needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}")
+
+
+def windowed(q, k, v, size):
+    """Exact causal attention to the last `size` keys in n · size steps: each block of queries sees two of keys.
+
+    block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
+    """
+    b, _, n, _ = q.shape
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (b h, n, d)
+    if n % size:
+        q, k, v = (F.pad(x, (0, 0, 0, -n % size)) for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(*(x[:, None, :size] for x in (q, k, v)), is_causal=True)
+    if n > size:
+        near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # the queries are the last
+        keys, values = (x.unfold(1, 2 * size, size).mT for x in (k, v))  # (b h, c - 1, 2 size, d), nothing copied
+        rest = F.scaled_dot_product_attention(q[:, size:].unflatten(1, (-1, size)), keys, values, near)
+        mixed = torch.cat([mixed, rest], 1)
+    return mixed.flatten(1, 2)[:, :n].unflatten(0, (b, -1))
+
+
+def block_sparse(q, k, v, blocks, size):
+    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c, m), -1 for none.
+
+    `size` divides n, and c = n / size.
+    """
+    c, n = len(blocks), q.shape[2]
+    at = torch.arange(n, device=q.device).view(c, size)
+    place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
+    given = (blocks >= 0).repeat_interleave(size, 1)
+    seen = (place[:, None] <= at[..., None]) & given[:, None]  # (c, size, m size)
+    keys, values = (x.unflatten(2, (c, size))[:, :, blocks.clamp(min=0)].flatten(3, 4) for x in (k, v))
+    q = q.unflatten(2, (c, size))
+    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
+    return mixed.unflatten(0, q.shape[:2]).flatten(2, 3)
+
+
+def bigbird_blocks(count, *, links=1, seed=0):
+    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links` random others earlier."""
+    generator, rows = torch.Generator().manual_seed(seed), torch.full((count, 3 + links), -1)
+    for i in range(count):
+        near = sorted({i, max(i - 1, 0), 0})
+        rest = 1 + torch.randperm(max(i - 2, 0), generator=generator)[:links]  # of 1..i - 2
+        row = torch.cat([torch.tensor(near), rest])
+        rows[i, : len(row)] = row
+    return rows
+
+
+def hashes(x, rotations):
+    """Buckets of x (b, h, n, d) in each round: the nearest of random directions and their opposites, (r, b, h, n)."""
+    turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
+    return torch.cat([turned, -turned], -1).argmax(-1)
+
+
+def sorted_lsh(q, k, v, rotations, chunk):
+    """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before. Kitaev 2020 §2.
+
+    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums, a pair that met in m of them
+    counting 1/m in each. `chunk` divides n.
+    """
+    n, d = q.shape[2:]
+    at, mixed, logs = torch.arange(n, device=q.device), [], []
+    buckets = [hashes(x, rotations) for x in (q, k)]  # (r, b, h, n)
+    orders = [(x * n + at).argsort(-1) for x in buckets]
+    labels = [torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)]  # bucket, chunk
+    for own, (order_q, order_k) in enumerate(zip(*orders, strict=True)):
+        sq, sk, sv = (
+            x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk))
+            for x, o in ((q, order_q), (k, order_k), (v, order_k))
+        )
+        query, key = (  # buckets and chunks in every round, (2, r, b, h, c, chunk)
+            x.take_along_dim(o[None, None], -1).unflatten(-1, (-1, chunk))
+            for x, o in zip(labels, (order_q, order_k), strict=True)
+        )
+        place, place_k = (o.unflatten(-1, (-1, chunk)) for o in (order_q, order_k))
+        sk, sv = (torch.cat([x.roll(1, 2), x], 3) for x in (sk, sv))
+        key, place_k = (torch.cat([x.roll(1, -2), x], -1) for x in (key, place_k))
+        met = query[0, ..., None] == key[0, ..., None, :]  # (r, b, h, c, chunk, 2 chunk)
+        met &= (query[1, ..., None] - key[1, ..., None, :]) % (n // chunk) <= 1
+        same = met[own] & (place_k[..., None, :] <= place[..., None])
+        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - met.sum(0).clamp(min=1).to(q.dtype).log()
+        scores = scores.masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
+        log = scores.logsumexp(-1, keepdim=True)
+        found = torch.exp(scores - log).where(same, 0) @ sv
+        back = order_q.argsort(-1)[..., None]
+        mixed.append(found.flatten(2, 3).take_along_dim(back, 2))
+        logs.append(log.flatten(2, 3).take_along_dim(back, 2))
+    return (torch.stack(mixed) * torch.stack(logs).softmax(0)).sum(0)
