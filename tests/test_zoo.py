@@ -67,7 +67,7 @@ def test_two_trials_and_a_cell_train_one_model(sources, tmp_path, trained, monke
     kept = [each.body for each in used]
     assert [len(body["curve"]) for body in kept] == [NEEDED] * 4 and kept[0]["batch"] == kept[1]["batch"] != ""
     assert "Residual.post" in kept[1]["kinds"] and kept[0]["kinds"] == kept[1]["kinds"]
-    assert kept[1]["seconds"] > 0.5 * kept[0]["seconds"], "seconds of a trial hold its training"
+    assert kept[1]["seconds"] > 0.1 * kept[0]["seconds"], "seconds of a trial hold its training"
 
 
 def test_it_makes_no_difference_whether_a_model_was_kept(sources, trained):
