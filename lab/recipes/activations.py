@@ -140,7 +140,7 @@ def mean_field(act, gain, depth):
     """
     q, chi = gain**2, []
     for _ in range(depth):
-        moments = gaussian_moments(act, std=q**0.5, points=2**13)
+        moments = gaussian_moments(act, std=q**0.5, grid=2**13)
         chi.append(gain**2 * moments["slope_square"])
         q = gain**2 * moments["square"]
     return np.sqrt(np.append(np.cumprod(chi[:0:-1])[::-1], 1.0))

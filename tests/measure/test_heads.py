@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from pieces import uniform_maps
 
 from lab.measure import heads
-from lab.measure.attention import attention_probe, kept_logits
+from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 
 
@@ -76,21 +76,6 @@ def test_key_effects_are_those_of_masking_by_hand(position):
     assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
 
 
-def test_distances_of_uniform_weights_are_the_uniform_ones():
-    n, bins = 16, [0, 1, 2, 4, 8, 16]
-    flat = torch.ones(2, 3, n, n).tril() / torch.arange(1, n + 1)[:, None]
-    previous = F.pad(torch.eye(n)[:-1], (0, 0, 1, 0)).expand(2, 3, n, n).clone()
-    previous[..., 0, 0] = 1
-    queries = (torch.arange(n) > 0).expand(2, n)
-    table = heads.distances([flat, previous], queries, bins).set_index(["layer", "at"])
-    assert table.value[0].tolist() == pytest.approx(table.uniform[0].tolist())
-    assert table.uniform[0].sum() == pytest.approx(1)
-    assert table.value[1].tolist() == pytest.approx([0, 1, 0, 0, 0])
-    for short in ([0, 1, 8], [1, 16]):
-        with pytest.raises(ValueError, match="distances go from 0 to 15"):
-            heads.distances([flat], queries, short)
-
-
 def test_silencing_costs_are_those_of_a_head_cut_off():
     model, tokens = model_of(), tokens_of()
 
@@ -143,12 +128,3 @@ def test_key_effects_pair_weight_and_loss_of_every_key():
     assert sums.tolist() == pytest.approx([1] * 4)
     alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())
-
-
-def test_logits_have_the_width_of_a_head_as_rank_and_weights_that_of_the_sequence():
-    model, tokens = model_of(position="rotary"), tokens_of()
-    with torch.no_grad(), kept_logits(products=True) as logits:
-        model(tokens)
-    assert heads.ranks(logits, "logits").value[::2].tolist() == [4, 4]
-    found = heads.ranks(maps_of(model.double(), tokens), "weights").set_index(["layer", "measure"]).value
-    assert found[0, "rank of weights"] == 12 and 1 <= found[0, "effective rank of weights"] <= 12

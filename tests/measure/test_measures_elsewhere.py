@@ -48,11 +48,10 @@ def of_maps(model, tokens, there):
     index = there(torch.randint(-1, 12, (2, 12), generator=torch.Generator().manual_seed(1)).minimum(torch.arange(12)))
     targets, queries, m = maps.pointing(index), index >= 0, found[0]
     yield from (maps.mass(m, targets), maps.uniform_mass(targets), maps.relative_distance(m, queries))
-    yield from (maps.relative_entropy(m, queries), maps.distance_profile(m, queries, [0, 1, 4]), maps.hits(m, index))
+    yield from (maps.relative_entropy(m, queries), maps.hits(m, index))
     yield from (maps.offset_profile(m), maps.content_share(m), maps.divergence(m))
     yield from (
         maps.best_fixed_offset(index),
-        maps.effective_rank(m),
         torch.from_numpy(maps.unpacked(maps.packed(m[0, 0])).copy()),
     )
     rarity = {
@@ -62,10 +61,6 @@ def of_maps(model, tokens, there):
     copies = {name: there(x) for name, x in maps.copying(4, 3).items()}
     yield heads.head_scores(found, queries, {"targets": targets} | copies)
     yield from (maps.frequency_correlation(m, each) for each in rarity.values())
-    yield from (
-        heads.distances(found, queries, [0, 1, 2, 4, 12]),
-        heads.ranks(found, "weights"),
-    )
 
 
 def of_heads(model, tokens, there):
@@ -113,7 +108,6 @@ def of_units(model, tokens, there):
     yield neurons.probe_accuracy(hidden, kind)
     labels = {"even": kind.cpu() == 0}
     yield neurons.detectors(hidden.cpu(), labels, shifts=5).auc
-    yield neurons.mutual_information(hidden.cpu(), kind.cpu(), shuffles=5).information
     yield from neurons.lowest(torch.nn.functional.silu, -6, 6)
     weight, covariance = model.blocks[0].ffn.down.weight.detach(), hidden.T @ hidden / len(hidden)
     value = neurons.wanted_output(model, "blocks.0.ffn", tokens, 3, steps=3)

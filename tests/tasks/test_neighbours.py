@@ -1,14 +1,11 @@
-"""Tasks that a neighbour decides, tasks of few samples, and code without order.
-
-Of `lab.tasks.shuffled`.
-"""
+"""Tasks that a neighbour decides, tasks of few samples, and code without order."""
 
 import pytest
 import torch
-
-from lab.tasks.code import Code
 from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
 from lab.tasks.shuffled import Shuffled
+
+from lab.tasks.code import Code
 
 
 def drawn(task, size=64, seed=0):

@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from lab.tasks.pronouns import Pronouns
 
 

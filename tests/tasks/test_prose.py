@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from lab.tasks.prose import ProseAndCode
 
 from lab.tasks.corpus import read_corpus, split
-from lab.tasks.prose import ProseAndCode
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What holds of every task: batches follow their generator, answers are in range, marks are those of the answers.
 
-Of `lab.tasks.facts`, `lab.tasks.lengths` and `lab.tasks.task`.
+Of `lab.tasks.lengths` and `lab.tasks.task`.
 """
 
 import importlib.util
@@ -8,25 +8,25 @@ from math import isclose, log
 
 import pytest
 import torch
-
-from lab.measure.marks import table_marks
 from lab.tasks.blocks import Blocks
-from lab.tasks.code import Code
-from lab.tasks.definitions import Definitions
 from lab.tasks.dialogue import Dialogue
 from lab.tasks.document import Document
 from lab.tasks.facts import Facts
-from lab.tasks.languages import Dyck, Infill, Markov
-from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, add, held_out_pairs
 from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
 from lab.tasks.pairs import Pairs
-from lab.tasks.pieces import Pieces
 from lab.tasks.pronouns import Pronouns
 from lab.tasks.prose import ProseAndCode
+from lab.tasks.shuffled import Shuffled
+
+from lab.measure.marks import table_marks
+from lab.tasks.code import Code
+from lab.tasks.definitions import Definitions
+from lab.tasks.languages import Dyck, Infill, Markov
+from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, add, held_out_pairs
+from lab.tasks.pieces import Pieces
 from lab.tasks.recall import Recall
 from lab.tasks.sequences import ConjunctiveLookup, Count, Lookup, Maximum, Repeats, Reversal, Sort
 from lab.tasks.series import Seasonal, WeeklyCO2, explained
-from lab.tasks.shuffled import Shuffled
 from lab.tasks.task import Marks, Task, certain, uniform
 
 TEXT = importlib.util.find_spec("sympy").submodule_search_locations[0] + "/functions"

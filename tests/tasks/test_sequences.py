@@ -1,6 +1,6 @@
 """Tasks of known answer against answers worked out by brute force.
 
-Of `lab.tasks.languages` and `lab.tasks.recall`.
+Of `lab.tasks.languages`.
 """
 
 import math
@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from lab.tasks.blocks import Blocks
 
 from lab.tasks.code import Code
 from lab.tasks.languages import Dyck, Infill, Markov
@@ -150,7 +151,7 @@ def test_another_seed_is_another_chain():
 
 
 @pytest.mark.parametrize("share", [0.01, 0.15, 1.0])
-def test_infill_hides_a_share_and_asks_for_it(share):
+def test_masking_hides_a_share_and_asks_for_it(share):
     code = Code(context=40)
     task = Infill(code=code, share=share)
     text, _ = code.batch(generator(), 50)
@@ -219,3 +220,20 @@ def test_accuracy_counts_answers_only():
     for t, i, winner in ((0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)):
         logits[0, t, i, winner] = 1
     assert accuracy(logits.flatten(2), targets) == pytest.approx(2 / 3)
+
+
+def test_blocks_repeat_different_tokens():
+    task = Blocks(vocabulary=32)
+    tokens, targets = task.batch(torch.Generator().manual_seed(1), 5)
+    assert tokens.shape == targets.shape == (5, 100) and task.length == 100
+    block = tokens[:, :25]
+    assert all(len(set(row.tolist())) == 25 for row in block) and tokens.equal(block.repeat(1, 4))
+    assert (
+        (targets[:, :25] == -100).all()
+        and targets[:, 25:-1].equal(tokens[:, 26:])
+        and targets[:, -1].equal(block[:, 0])
+    )
+    assert len({tuple(row.tolist()) for row in block}) == 5
+    for wrong in ({"vocabulary": 24}, {"vocabulary": 32, "repeats": 1}, {"vocabulary": 32, "period": 0}):
+        with pytest.raises(ValueError, match="period <= vocabulary"):
+            Blocks(**wrong)
