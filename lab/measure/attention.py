@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 
-from lab.measure.probe import Calls, running_module
+from lab.measure.hooks import Calls, running_module
 
 
 @contextmanager

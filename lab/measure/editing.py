@@ -34,9 +34,9 @@ def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100,
 def rome_update(weight, key, value, covariance, *, ridge=1e-3):
     """The weight (o, i), changed by one outer product so that it sends `key` (i,) to `value` (o,) exactly.
 
-    W + (v - W k) (C^-1 k)^T / (k^T C^-1 k), Meng 2022: of all such changes the one that moves the outputs on other keys,
-    with second moments C = `covariance` (i, i), least in the mean square. `ridge` (of the mean of its diagonal) is
-    added.
+    W + (v - W k) (C^-1 k)^T / (k^T C^-1 k), Meng 2022: of all such changes the one that moves the outputs on other
+    keys, with second moments C = `covariance` (i, i), least in the mean square. `ridge` (of the mean of its diagonal)
+    is added.
     """
     size = ridge * covariance.diagonal().mean()
     if size <= 0:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 
+from lab.measure.hooks import Calls
 from lab.measure.maps import content_share, mass, relative_distance, relative_entropy, uniform_mass
-from lab.measure.probe import Calls
 
 
 def head_table(maps, measures):

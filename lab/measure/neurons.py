@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from lab.measure.probe import edit
+from lab.measure.hooks import edit
 
 
 @torch.no_grad()

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from lab.engine.device import device
-from lab.measure.neurons import firing_rates, gaussian_moments
-from lab.measure.probe import edit, tap
+from lab.measure.functions import gaussian_moments
+from lab.measure.hooks import edit, tap
+from lab.measure.neurons import firing_rates
 from lab.measure.timing import seconds_a_call
 from lab.models.feedforward import FeedForward, Gated
 from lab.models.transformer import ModelConfig, Transformer

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import normal
+from helpers import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements

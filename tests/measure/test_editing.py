@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from lab.measure.hooks import edit
-from pieces import randn
+from helpers import randn
 
 from lab.measure.editing import rome_update, wanted_output
+from lab.measure.hooks import edit
 from lab.models import ModelConfig, Transformer
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import uniform_maps
+from helpers import uniform_maps
 
 from lab.measure import heads
 from lab.measure.attention import attention_probe
@@ -38,7 +38,7 @@ def test_uniform_attention_scores_one_or_its_baseline_everywhere():
 def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
     model, tokens = model_of(position=position), tokens_of(1, 10)[0]
     real = F.scaled_dot_product_attention
-    with torch.no_grad(), heads.hidden_keys(1, 2):
+    with torch.no_grad(), heads.attention_knockout(1, 2):
         model(tokens.expand(10, -1))
         q = torch.zeros(10, 1, 10, 1)
         real(q, q, q)  # call 0 of the next forward: untouched
@@ -85,7 +85,7 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
 
     with torch.no_grad():
         whole = losses()
-        table = heads.silencing_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
+        table = heads.ablation_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
         assert len(table) == 16
         model.blocks[1].mixer.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
         cut = losses()
@@ -101,13 +101,13 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
         return model(tokens).square().mean().item()
 
     table = heads.pruning_costs(loss, 2, 4)
-    alone = heads.silencing_costs(lambda: {"loss": loss()}, 2, 4)
+    alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
     assert table.removal_cost.tolist() == alone.value.tolist()
     ranked = table.sort_values("importance_rank")
     assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
     assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
     cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
-    with torch.no_grad(), heads.silenced(cheapest, 2):
+    with torch.no_grad(), heads.ablate_heads(cheapest, 2):
         together = loss()
     with torch.no_grad():
         assert ranked.pruned_cost.iloc[2] == together - loss()
@@ -116,7 +116,7 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
 def test_silencing_a_head_that_is_not_there_is_an_error():
     model, tokens = model_of(), tokens_of()
     with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
-        with torch.no_grad(), heads.silenced([(0, 4), (1, 0)], 2):
+        with torch.no_grad(), heads.ablate_heads([(0, 4), (1, 0)], 2):
             model(tokens)
 
 

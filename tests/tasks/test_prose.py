@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from lab.tasks.prose import ProseAndCode
 
+from lab.tasks.code import ProseAndCode
 from lab.tasks.corpus import read_corpus, split
 
 

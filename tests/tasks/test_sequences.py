@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 import torch
-from lab.tasks.blocks import Blocks
 
 from lab.tasks.code import Code
-from lab.tasks.languages import Dyck, Infill, Markov
-from lab.tasks.recall import Recall
-from lab.tasks.sequences import ConjunctiveLookup, Count, Lookup, Maximum, Repeats, Reversal, Sort, accuracy
+from lab.tasks.languages import Dyck, Markov, MaskedLM
+from lab.tasks.recall import MQAR, ConjunctiveLookup
+from lab.tasks.sequences import Blocks, Count, Lookup, Maximum, Repeats, Reversal, Sort
+from lab.tasks.task import accuracy
 
 
 def generator(seed=0):
@@ -21,7 +21,7 @@ def generator(seed=0):
 
 
 TASKS = [
-    Recall(), Recall(pairs=3, keys=3, values=2, queries=3), Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9),
+    MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3), Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9),
     Sort(), Sort(values=5, digits=3), Count(), Count(symbols=2, items=4), Maximum(), Maximum(vocabulary=5, length=3),
     Dyck(), Dyck(kinds=3, depth=2, length=12), Markov(), Markov(vocabulary=3, length=9, seed=4),
 ]  # fmt: skip
@@ -36,7 +36,7 @@ def rows(task, size=100):
     return [tuple(row) for row in zip(*(x.tolist() for x in flat(task.batch(generator(), size))), strict=True)]
 
 
-@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, Recall)], ids=str)
+@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, MQAR)], ids=str)
 def test_recall_answers_with_the_value_of_the_key(task):
     for tokens, targets in rows(task):
         written, asked = tokens[: 2 * task.pairs], tokens[2 * task.pairs :]
@@ -153,7 +153,7 @@ def test_another_seed_is_another_chain():
 @pytest.mark.parametrize("share", [0.01, 0.15, 1.0])
 def test_masking_hides_a_share_and_asks_for_it(share):
     code = Code(context=40)
-    task = Infill(code=code, share=share)
+    task = MaskedLM(code=code, share=share)
     text, _ = code.batch(generator(), 50)
     for tokens, targets, whole in (
         (*task.batch(generator(), 50), text),
@@ -168,12 +168,12 @@ def test_masking_hides_a_share_and_asks_for_it(share):
 
 
 WRONG = [
-    (lambda: Recall(pairs=5, keys=4), "queries <= pairs <= keys"),
+    (lambda: MQAR(pairs=5, keys=4), "queries <= pairs <= keys"),
     (lambda: Repeats(low=9, high=8), "low <= high < length"),
     (lambda: Dyck(length=7), "even"),
     (lambda: Dyck(depth=0), "at least 1"),
     (lambda: Count(symbols=1), "at least 2"),
-    (lambda: Infill(share=0), "share"),
+    (lambda: MaskedLM(share=0), "share"),
 ]
 
 

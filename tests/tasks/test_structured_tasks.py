@@ -7,14 +7,13 @@ import math
 
 import pytest
 import torch
-from lab.tasks.dialogue import Dialogue
-from lab.tasks.document import Document
-from lab.tasks.pairs import Pairs
 
 from lab.models.sparse import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions
+from lab.tasks.discourse import Dialogue, Document
 from lab.tasks.labels import tokens_and_parents
-from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, to_bins, squared_error, weekly_co2
+from lab.tasks.recall import Pairs
+from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, squared_error, to_bins, weekly_co2
 
 STRUCTURED = [
     Dialogue(),
