@@ -21,7 +21,7 @@ from lab.engine import entry_points, fingerprint, trials
 from lab.language import tr
 from lab.ledger.claims import Verdict
 from lab.ledger.stamps import asked_in_words, read_prediction, stamp
-from lab.measure.statistics import UnfairComparison, check_arms
+from lab.measure.fairness import UnfairComparison, check_arms
 from lab.models.config import SEAMS, ModelConfig
 from lab.names import near
 from lab.recipes.arms import OF_TASK, configured, seam_of

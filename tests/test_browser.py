@@ -320,7 +320,8 @@ import torch
 
 import lab
 from lab.models import ModelConfig, Transformer
-from lab.tasks.sequences import Lookup, accuracy
+from lab.tasks.sequences import Lookup
+from lab.tasks.task import accuracy
 from lab.training import TrainConfig, fit
 
 study = lab.study(globals())

@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import random_maps
 from matplotlib.text import Text
-from pieces import random_maps
 from scipy import stats
 
 from lab import charts, figures, language
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe
 from lab.measure.heads import head_scores
-from lab.tasks.blocks import Blocks
+from lab.tasks.sequences import Blocks
 
 
 def test_a_map_in_long_form_is_the_map_but_for_what_is_light():

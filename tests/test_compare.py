@@ -20,7 +20,7 @@ from lab.compare import Plan
 from lab.engine.runs import CHECKOUT, read_run
 from lab.ledger.claims import own_ledger
 from lab.ledger.stamps import read_prediction, stamp
-from lab.measure.statistics import UnfairComparison
+from lab.measure.fairness import UnfairComparison
 from lab.models import ModelConfig
 from lab.models.mixers import Mixer
 from lab.models.positions import Position

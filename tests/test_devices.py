@@ -18,9 +18,10 @@ import lab.tasks
 from lab.models import ModelConfig, Transformer
 from lab.models.config import SEAMS
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.tasks.facts import Facts, recalled
-from lab.tasks.sequences import Sort, accuracy
+from lab.tasks.recall import Facts, recalled
+from lab.tasks.sequences import Sort
 from lab.tasks.series import explained, squared_error
+from lab.tasks.task import accuracy
 from lab.training import TrainConfig, cross_entropy, fit, train
 
 VOCABULARY, CONTEXT = 13, 24

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pieces import row_sum
+from helpers import row_sum
 
 from lab import charts, figures, zoo
 from lab.engine.parameters import cells_of, notebook_of

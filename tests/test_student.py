@@ -9,8 +9,8 @@ import re
 import nbformat
 import pandas as pd
 import pytest
+from helpers import names_that_are_lacking
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from pieces import names_that_are_lacking
 from small_project import CLAIMS, DICE, ran, translate, write_notebook
 from typer.testing import CliRunner
 

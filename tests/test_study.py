@@ -10,7 +10,7 @@ import subprocess
 import made
 import pandas as pd
 import pytest
-from pieces import notebook_with, recorded
+from helpers import notebook_with, recorded
 
 from lab import figures
 from lab.engine import parameters, provenance, runs

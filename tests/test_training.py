@@ -13,7 +13,8 @@ from lab import trace
 from lab.models import ModelConfig, Transformer
 from lab.models.config import SEAMS
 from lab.models.mixers import Mixer
-from lab.tasks.sequences import Lookup, accuracy
+from lab.tasks.sequences import Lookup
+from lab.tasks.task import accuracy
 from lab.training import (
     TrainConfig,
     cross_entropy,

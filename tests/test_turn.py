@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy
 import pytest
 import torch
+from helpers import without_times
 from ipywidgets import IntText
-from pieces import without_times
 
 from lab import states, turn
 from lab.engine import trials

@@ -20,7 +20,7 @@ from lab.recipes import reference
 from lab.recipes.byte_model import byte_model, validation_loss
 from lab.tasks.code import Code
 from lab.tasks.corpus import HASH
-from lab.tasks.recall import Recall
+from lab.tasks.recall import MQAR
 from lab.training import TrainConfig
 
 NEEDED = 3  # steps of a training
@@ -33,7 +33,7 @@ def total(seed, factor):
 
 
 def small(dropout=0.1):
-    task = Recall()
+    task = MQAR()
     residual = {"kind": "post", "dropout": dropout}
     config = ModelConfig(vocabulary=task.vocabulary, context=task.length, d_model=16, n_layers=1, residual=residual)
     return config, task, TrainConfig(steps=NEEDED, batch=4)
@@ -159,11 +159,11 @@ def test_workers_share_models(sources, tmp_path):
 PACKAGE = """
     from lab import zoo
     from lab.models import ModelConfig
-    from lab.tasks.recall import Recall
+    from lab.tasks.recall import MQAR
     from lab.training import TrainConfig
 
     def asked(seed):
-        task = Recall()
+        task = MQAR()
         config = ModelConfig(vocabulary=task.vocabulary, context=task.length, d_model=16, n_layers=1)
         model = zoo.model(config, task, TrainConfig(steps=1, batch=4), seed)
         return {"value": float(model.embedding.weight.sum())}

@@ -18,8 +18,8 @@ IMPORTED = (
     "lab.study", "lab.models", "lab.charts", "matplotlib.pyplot", "pandas.io.formats.style", "scipy.stats", "sympy",
     "ipykernel.kernelapp", "ipywidgets", "jinja2", "PIL.PngImagePlugin", "scipy.cluster.hierarchy",
     "torch._dynamo",  # which the first optimizer of a process imports
-    *(f"lab.tasks.{name}" for name in ("code", "sequences", "prose", "facts", "languages", "definitions")),
-    *(f"lab.measure.{name}" for name in ("attention", "memory", "neurons", "probe", "timing", "maps", "marks")),
+    *(f"lab.tasks.{name}" for name in ("code", "sequences", "recall", "languages", "definitions")),
+    *(f"lab.measure.{name}" for name in ("attention", "memory", "neurons", "hooks", "timing", "maps", "ngrams")),
     *(f"lab.recipes.{name}" for name in ("byte_model", "timed_calls", "activations", "longer", "looks")),
 )  # fmt: skip
 

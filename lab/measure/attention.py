@@ -3,10 +3,6 @@
 Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key, t query of a block.
 A measure maps a block (weights (b, h, t, k), q_positions (t,), k_positions (k,)) to values (b, h, t). NaN says that a
 query has nothing to measure: it is left out of the mean. The weights live in a buffer that the next block overwrites.
-
-Below: how the scale of logits saturates the softmax, what is left of its gradient, exactly and by a law (chapter
-§1.1.2). A row has logits s_j = sigma z_j over n keys with z_j independent standard normal. That is what a query q makes
-of Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divided by it. p = softmax(s).
 """
 
 import math
@@ -15,37 +11,38 @@ from contextlib import contextmanager
 
 import pandas as pd
 import torch
-from scipy import integrate, stats
 
-from lab.measure.probe import Calls, running_module
+from lab.measure.hooks import Calls, running_module
 
 
 @contextmanager
-def attention_probe(measures, *, real=None, model=None, keep_maps=False, block_bytes=16 * 2**20):
+def attention_probe(measures, *, padding_mask=None, model=None, keep_maps=False, block_bytes=16 * 2**20):
     """Measure every attention call inside: `with attention_probe([entropy]) as probe: model(x)`, `probe.table()`.
 
     measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 at least, rebuilt for
     as many queries at a time as fill block_bytes. keep_maps=True also keeps them in `probe.maps`, one (b, h, q, k)
     tensor for each call. What the model computes is unchanged.
 
-    real: booleans (b, k), False at padding, where sequences of several lengths stand in one batch. Each is measured as
-    if it had run alone: padded queries are left out, positions count the real tokens, and the mean is over all real
-    queries. Targets of `mass_on` remain indices into the padded batch. Without `real`, a mask that hides a key from all
-    queries of a sequence is taken for padding, and a UserWarning says so.
+    padding_mask: booleans (b, k), True at real tokens, False at padding, where a batch holds sequences of several
+    lengths. Each is measured as if it had run alone: padded queries are left out, positions count the real tokens, and
+    the mean is over all real queries. Targets of `mass_on` remain indices into the padded batch. Without it, a mask
+    that hides a key from all queries of a sequence is taken for padding, and a UserWarning says so.
 
     model: within which calling modules are named; the outermost one that is called, where none is given.
 
     Query positions are the last of the key positions 0..k-1, as with a cache; they start at 0 where queries outnumber
     keys. Rows that are masked entirely are 0 in the weights and left out of the mean.
 
-    Raises ValueError where `real` does not fit a call. RuntimeError at the end where attention was not observed: there
-    was no call, or nn.MultiheadAttention was asked for its weights, which it computes in its own way.
+    Raises ValueError where `padding_mask` does not fit a call. RuntimeError at the end where attention was not
+    observed: there was no call, or nn.MultiheadAttention was asked for its weights, which it computes in its own way.
     """
-    probe = _Probe(measures, real, keep_maps, block_bytes)
+    probe = _Probe(measures, padding_mask, keep_maps, block_bytes)
     with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
         yield probe
     if probe.padded:
-        warnings.warn("a mask hides padding, whose queries are in the means: give the probe real=", stacklevel=3)
+        warnings.warn(
+            "a mask hides padding, whose queries are in the means: give the probe padding_mask=", stacklevel=3
+        )
     if calls.hidden or not calls.count:
         raise RuntimeError(
             f"attention was never observed: {calls.count} calls of F.scaled_dot_product_attention, {calls.hidden} of "
@@ -80,13 +77,14 @@ def kept_logits(*, products=False):
 
 
 class _Probe:
-    def __init__(self, measures, real, keep_maps, block_bytes):
+    def __init__(self, measures, padding_mask, keep_maps, block_bytes):
         self.measures = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
         if len(self.measures) < len(measures):
             raise ValueError(f"two measures share a name: {[m.__name__ for m in measures]}; use a mapping")
-        if real is not None and (real.dtype != torch.bool or real.ndim != 2):
-            raise ValueError(f"real is booleans (b, k), True at tokens, not {real.dtype} {tuple(real.shape)}")
-        self.real, self.keep_maps, self.block_bytes = real, keep_maps, block_bytes
+        mask = padding_mask
+        if mask is not None and (mask.dtype != torch.bool or mask.ndim != 2):
+            raise ValueError(f"padding_mask is booleans (b, k), True at tokens, not {mask.dtype} {tuple(mask.shape)}")
+        self.padding_mask, self.keep_maps, self.block_bytes = mask, keep_maps, block_bytes
         self.calls, self.maps, self.rows, self.padded = 0, [], [], False
 
     def table(self):
@@ -101,7 +99,7 @@ class _Probe:
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < query.shape[-2]:
                 raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")
-        self.padded = self.padded or (self.real is None and _shows_padding(mask, query, key))
+        self.padded = self.padded or (self.padding_mask is None and _shows_padding(mask, query, key))
         totals = []
         with torch.autocast(query.device.type, enabled=False):
             for start, weights, empty, q_positions, k_positions in _blocks(
@@ -112,9 +110,9 @@ class _Probe:
                     self.maps.append(weights.new_zeros(b, h, query.shape[-2], key.shape[-2]))
                 if self.keep_maps:
                     self.maps[-1][:, :, start : start + t, :width] = weights
-                real = self.real_keys(call, b)
+                padding_mask = self.mask_of(call, b)
                 for name, measure in self.measures.items():
-                    values = _values(measure, weights, q_positions, k_positions, real)
+                    values = _values(measure, weights, q_positions, k_positions, padding_mask)
                     if values.shape != (b, h, t):
                         raise ValueError(f"{name} returned {tuple(values.shape)}, not {(b, h, t)}")
                     counted = ~(values.isnan() | empty)
@@ -124,16 +122,17 @@ class _Probe:
             for name, (total, count) in zip(self.measures, totals, strict=True):
                 self.rows.extend((call.index, module, head, name, x) for head, x in enumerate((total / count).tolist()))
 
-    def real_keys(self, call, b):
-        """`real` where the call runs, or None. ValueError unless it says of all b sequences which keys are real."""
-        if self.real is None:
+    def mask_of(self, call, b):
+        """`padding_mask` where the call runs, or None. ValueError unless it is (b, keys of the call)."""
+        if self.padding_mask is None:
             return None
         q_len, k_len = call.query.shape[-2], call.key.shape[-2]
-        if self.real.shape != (b, k_len) or q_len > k_len:
+        if self.padding_mask.shape != (b, k_len) or q_len > k_len:
             raise ValueError(
-                f"real is {tuple(self.real.shape)}; call {call.index} has {b} sequences, {q_len} queries, {k_len} keys"
+                f"padding_mask is {tuple(self.padding_mask.shape)}; "
+                f"call {call.index} has {b} sequences, {q_len} queries, {k_len} keys"
             )
-        return self.real.to(call.query.device)
+        return self.padding_mask.to(call.query.device)
 
 
 def _shows_padding(mask, query, key):
@@ -146,14 +145,14 @@ def _shows_padding(mask, query, key):
     return bool(hidden.any()) and (query.shape[-2] == key.shape[-2] or bool((hidden != hidden[:1]).any()))
 
 
-def _values(measure, weights, q_positions, k_positions, real):
-    """The measure of a block (b, h, t); with `real`, of each sequence without its padding, NaN at padded queries."""
-    if real is None:
+def _values(measure, weights, q_positions, k_positions, padding_mask):
+    """The measure of a block (b, h, t); of each sequence without its padding, NaN at padded queries."""
+    if padding_mask is None:
         return measure(weights, q_positions, k_positions)
     if hasattr(measure, "queries"):  # its targets are indices into the batch
-        return measure(weights, q_positions, k_positions).masked_fill(~real[:, None, q_positions], torch.nan)
+        return measure(weights, q_positions, k_positions).masked_fill(~padding_mask[:, None, q_positions], torch.nan)
     values = weights.new_full(weights.shape[:3], torch.nan)
-    for i, (keys, position) in enumerate(zip(real, real.cumsum(1) - 1, strict=True)):
+    for i, (keys, position) in enumerate(zip(padding_mask, padding_mask.cumsum(1) - 1, strict=True)):
         q, k = keys[q_positions], keys[k_positions]
         alone = weights[i : i + 1][:, :, q][..., k]
         values[i, :, q] = measure(alone, position[q_positions[q]], position[k_positions[k]])[0]
@@ -246,35 +245,3 @@ def _picked(weights, target):
     index = target.clamp(0, weights.shape[-1] - 1)[:, None, :, None].expand(*weights.shape[:3], 1)
     mass = weights.gather(-1, index).squeeze(-1)
     return mass.where((target < weights.shape[-1])[:, None], 0).masked_fill((target < 0)[:, None], torch.nan)
-
-
-@torch.no_grad()
-def saturation(sigma, n, generator, *, block=4096):
-    """One row for each sigma (rows,), of independent rows of n logits with that standard deviation.
-
-    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax's Jacobian, 0 where it is saturated;
-    stein: sum p_j z_j / sigma, which has the same mean exactly, by Gaussian integration by parts;
-    entropy: of p, nats; largest: the largest weight. float64, `block` rows at a time.
-    """
-    parts = []
-    for scale in torch.as_tensor(sigma, dtype=torch.float64).split(block):
-        z = torch.randn(len(scale), n, generator=generator, dtype=torch.float64)
-        p = (scale[:, None] * z).softmax(-1)
-        columns = {"trace": 1 - p.square().sum(-1), "stein": (p * z).sum(-1) / scale}
-        columns |= {"entropy": -torch.xlogy(p, p).sum(-1), "largest": p.amax(-1)}
-        parts.append(pd.DataFrame({name: column.numpy() for name, column in columns.items()}))
-    return pd.concat(parts, ignore_index=True)
-
-
-def expected_maximum(n):
-    """Mean of the largest of n independent standard normal numbers."""
-    density = lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1)  # noqa: E731
-    return integrate.quad(density, -10, 10, points=[0, math.sqrt(2 * math.log(n))], limit=200)[0]
-
-
-def saturated_trace(sigma, n):
-    """The law of a saturated softmax: the mean trace tends to expected_maximum(n) / sigma, not exponentially to 0.
-
-    As sigma grows p puts all on the largest z, so the mean of sum p z is that of the largest of n.
-    """
-    return expected_maximum(n) / sigma

@@ -30,17 +30,6 @@ def block_macs(n, d, h, g, w, f, *, gated=False, causal=False) -> dict:
     return attention_macs(n, d, h, g, w, causal=causal) | {"feedforward": feedforward_macs(n, d, f, gated)}
 
 
-def crossings(d, f, *, gated=False) -> dict:
-    """Lengths n where the two products over pairs cost as much as attention's projections, and as all else in a block.
-
-    For full attention with h·w = d and as many key-value heads; f = 4d gives 2d and 6d (chapter §1.1.3).
-    """
-    once = block_macs(1, d, 1, 1, d, f, gated=gated)  # pairs grow as n², the rest as n: they meet at n = rest / pairs
-    pairs = once.pop("scores") + once.pop("mix")
-    rest = sum(once.values())
-    return {"projections": (rest - once["feedforward"]) / pairs, "block": rest / pairs}
-
-
 def attention_parameters(d, h, g, w, *, bias=False):
     """Parameters of the query, key, value and output maps (chapter §1.2.5)."""
     return 2 * d * h * w + 2 * d * g * w + (h * w + 2 * g * w + d if bias else 0)

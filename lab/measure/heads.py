@@ -1,4 +1,4 @@
-"""What single heads do: scored by their maps, silenced, blind to a key, set beside the others of their layer.
+"""What single heads do: scored by their maps, ablated, blind to a key.
 
 Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. A head is named by its
 layer, which is the call of attention within one forward, and its number among the query heads. Chapter §1.1.4, §1.2.
@@ -9,16 +9,8 @@ from contextlib import contextmanager
 import pandas as pd
 import torch
 
-from lab.measure.maps import (
-    content_share,
-    distance_profile,
-    effective_rank,
-    mass,
-    relative_distance,
-    relative_entropy,
-    uniform_mass,
-)
-from lab.measure.probe import Calls
+from lab.measure.hooks import Calls
+from lab.measure.maps import content_share, mass, relative_distance, relative_entropy, uniform_mass
 
 
 def head_table(maps, measures):
@@ -55,14 +47,14 @@ def head_scores(maps, queries, targets):
 
 
 @contextmanager
-def silenced(heads, calls):
+def ablate_heads(heads, calls):
     """Within, the given (call, head) pairs write nothing, in any model; `calls` is how many calls one forward makes.
 
     Works in training too. LookupError at the end for heads that never occurred.
     """
     met = set()
 
-    def silence(call):
+    def ablate(call):
         number, h = call.index % calls, call.query.shape[1]
         off = [head for layer, head in heads if layer == number and head < h]
         if not off:
@@ -73,18 +65,18 @@ def silenced(heads, calls):
         keep[off] = 0
         return result * keep[:, None, None]
 
-    with Calls(silence) as seen:
+    with Calls(ablate) as seen:
         yield
     if missing := set(heads) - met:
         raise LookupError(f"never met heads {sorted(missing)} in {seen.count} attention calls")
 
 
 @torch.no_grad()
-def silencing_costs(losses, layers, heads):
-    """What every loss of losses(), {name: number}, gains with each head silenced alone: layer, head, measure, value."""
+def ablation_costs(losses, layers, heads):
+    """What every loss of losses(), {name: number}, gains with each head ablated alone: layer, head, measure, value."""
     whole, rows = losses(), []
     for layer, head in [(layer, head) for layer in range(layers) for head in range(heads)]:
-        with silenced([(layer, head)], layers):
+        with ablate_heads([(layer, head)], layers):
             rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
     return pd.DataFrame(rows, columns=["layer", "head", "measure", "value"])
 
@@ -93,22 +85,22 @@ def silencing_costs(losses, layers, heads):
 def pruning_costs(loss, layers, heads):
     """What loss(), a number, gains without heads, a row for each: layer, head and
 
-    removal_cost: with this one alone silenced; importance_rank: 0 for the least costly; pruned_cost: with this one and
-    all less costly ones silenced together.
+    removal_cost: with this one alone ablated; importance_rank: 0 for the least costly; pruned_cost: with this one and
+    all less costly ones ablated together.
     """
-    table = silencing_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
+    table = ablation_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
     table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
     order = table.sort_values("importance_rank")[["layer", "head"]].itertuples(index=False, name=None)
     order, whole, costs = list(order), loss(), []
     for rank in table.importance_rank:
-        with silenced(order[: rank + 1], layers):
+        with ablate_heads(order[: rank + 1], layers):
             costs.append(loss() - whole)
     return table.assign(pruned_cost=costs)
 
 
 @contextmanager
-def hidden_keys(layer, calls):
+def attention_knockout(layer, calls):
     """Within, the last query of row i of the batch is blind to key i, in call `layer` of the `calls` of a forward.
 
     One sequence, copied as often as it has keys, so shows what each key adds to the last prediction. Causal only.
@@ -143,36 +135,9 @@ def key_effects(predict, tokens, maps):
     for i, sequence in enumerate(tokens):
         whole = predict(sequence[None])[0, -1].log_softmax(-1)
         for layer, m in enumerate(maps):
-            with hidden_keys(layer, len(maps)):
+            with attention_knockout(layer, len(maps)):
                 without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
             effect, weight = (whole.exp() * (whole - without)).sum(-1), m[i, :, -1].mean(0)
             columns = {"key": range(len(weight)), "weight": weight.tolist(), "effect": effect.tolist()}
             parts.append(pd.DataFrame({"sequence": i, "layer": layer} | columns))
     return pd.concat(parts, ignore_index=True)
-
-
-def distances(maps, queries, bins):
-    """Weight by distance, mean over heads and `queries` (b, q), and that of uniform weights: layer, at, value, uniform.
-
-    bins: edges in tokens; a row for each but the last, which closes the last bin. ValueError where they leave out
-    distances that occur.
-    """
-    if bins[0] > 0 or bins[-1] < maps[0].shape[-1]:
-        raise ValueError(f"distances go from 0 to {maps[0].shape[-1] - 1}, the bins from {bins[0]} to below {bins[-1]}")
-    flat = torch.ones_like(maps[0][:, :1]).tril()
-    flat = distance_profile(flat / flat.sum(-1, keepdim=True), queries, bins)[0].tolist()
-    rows = []
-    for layer, m in enumerate(maps):
-        found = distance_profile(m, queries, bins).mean(0).tolist()
-        rows += list(zip([layer] * len(found), bins, found, flat, strict=False))
-    return pd.DataFrame(rows, columns=["layer", "at", "value", "uniform"])
-
-
-def ranks(matrices, name):
-    """Largest numerical rank and mean effective rank of (b, h, q, k) matrices, one entry a layer."""
-    rows = []
-    for layer, m in enumerate(matrices):
-        numerical = torch.linalg.matrix_rank(m.cpu().double())
-        rows.append((layer, f"rank of {name}", numerical.max().item()))
-        rows.append((layer, f"effective rank of {name}", effective_rank(m).mean().item()))
-    return pd.DataFrame(rows, columns=["layer", "measure", "value"])

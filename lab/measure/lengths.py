@@ -8,8 +8,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from lab.measure.neurons import held_out
-
 
 @torch.no_grad()
 def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
@@ -87,12 +85,3 @@ def order_in_similarity(matrix):
 
     i, j = np.triu_indices(len(matrix), 1)
     return float(spearmanr(np.asarray(matrix)[i, j], i - j).statistic)
-
-
-def held_out_r2(features, values, *, ridge=1e-3):
-    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that fits the first:
-    `neurons.held_out`."""
-    values = torch.as_tensor(values).cpu().double()
-    found = held_out(features, values, ridge=ridge)
-    values = values[-len(found) :]
-    return 1 - ((found - values).square().sum() / (values - values.mean()).square().sum()).item()

@@ -1,4 +1,4 @@
-"""What maps of attention show: where heads look against looking anywhere, how alike they are, their rank.
+"""What maps of attention show: where heads look against looking anywhere, how alike they are.
 
 Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them. Targets are boolean
 patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too. Queries are booleans
@@ -86,14 +86,6 @@ def relative_entropy(maps, queries):
     return (got * queries[:, None]).sum((0, 2)) / uniform
 
 
-def distance_profile(maps, queries, bins):
-    """Weight by distance |q - k| in bins [bins[i], bins[i + 1]), mean over `queries`: (h, bins - 1)."""
-    at, queries = torch.arange(maps.shape[2], device=maps.device), queries.expand(len(maps), -1)
-    gap = (at[:, None] - at).abs()
-    parts = [(maps * ((gap >= low) & (gap < high))).sum(-1) for low, high in zip(bins, bins[1:], strict=False)]
-    return torch.stack([(p * queries[:, None]).sum((0, 2)) for p in parts], -1) / queries.sum()
-
-
 def offset_profile(maps):
     """Mean weight of each head on the key `offset` positions back, over queries that have one: (h, offsets)."""
     return torch.stack([maps.diagonal(-offset, -2, -1).mean((0, 2)) for offset in range(maps.shape[2])], -1)
@@ -163,12 +155,6 @@ def as_sharp(maps, wanted):
         sharp = torch.softmax(2**middle * maps.clamp_min(torch.finfo(maps.dtype).tiny).log(), -1) * (maps > 0)
         low, high = (middle, high) if _entropy(sharp).mean() > target else (low, middle)
     return sharp
-
-
-def effective_rank(matrices):
-    """exp of the entropy of the singular values' shares (Roy & Vetterli 2007): (...) from (..., rows, columns)."""
-    share = F.normalize(torch.linalg.svdvals(matrices.cpu().double()), p=1, dim=-1)
-    return _entropy(share).exp()
 
 
 def packed(weights):

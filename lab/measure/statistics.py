@@ -1,4 +1,4 @@
-"""Intervals for small numbers of seeds, and the checks that make a comparison fair.
+"""Intervals for small numbers of seeds.
 
 Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds. Shares of runs that
 did something have intervals of their own, Wilson's and Newcombe's: of five runs that all learn, t would say that all
@@ -6,7 +6,7 @@ runs do. Non-finite input is an error: a diverged run is counted, never averaged
 """
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import inf, nan, sqrt
@@ -175,21 +175,6 @@ def exponent(x, y, seeds=None) -> Interval:
     return mean([slope(np.log(x), np.log(row)).effect for row in y])
 
 
-def local_exponents(x, y, seeds=None) -> pd.DataFrame:
-    """Exponents between neighbouring x: columns x (geometric mean of the two), exponent, low, high, n.
-
-    Input as in `exponent`; the intervals are over repetitions, so one repetition has infinite ones.
-    """
-    x, y = _repetitions(x, y, seeds)
-    order = np.argsort(x)
-    log_x, log_y = np.log(x[order]), np.log(y[:, order])
-    if (np.diff(log_x) == 0).any():
-        raise ValueError("x holds a value twice; give repetitions as rows of y or through seeds")
-    table = pd.DataFrame([asdict(mean(column)) for column in (np.diff(log_y) / np.diff(log_x)).T])
-    table.insert(0, "x", np.exp((log_x[1:] + log_x[:-1]) / 2))
-    return table.drop(columns="mde").rename(columns={"effect": "exponent"})
-
-
 def median_time(times, reached) -> Interval:
     """Median of the times to a mark where some runs ended without it: Kaplan & Meier 1958, interval log-log.
 
@@ -220,51 +205,6 @@ def log_rank(times_a, reached_a, times_b, reached_b) -> float:
     if not np.any(reached_a) and not np.any(reached_b):
         return 1.0
     return float(stats.logrank(a, b).pvalue)
-
-
-class UnfairComparison(ValueError):
-    """Arms that are to be compared differ in more, or in less, than their treatment."""
-
-
-def check_arms(table, arm, *, fingerprint="fingerprint", seed="seed", matched=(), tolerance=0.02, data="data_hash"):
-    """One row per check (check, finding) of a long table of runs, or UnfairComparison naming the arms.
-
-    At each seed every arm has its own output fingerprint at initialisation (else a switch had no effect) and the same
-    `data` hashes; all arms ran the same seeds; each `matched` column (parameters, FLOPs) differs by at most
-    `tolerance`, largest over smallest: call it for one size at a time. None for `fingerprint` or `data` leaves that
-    check out, and the answer says so. ValueError for missing columns or cells, or fewer than two arms.
-    """
-    wanted = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
-    if unusable := [name for name in wanted if name not in table.columns or table[name].isna().any()]:
-        raise ValueError(f"columns {unusable} are absent or have holes; the table has {list(table.columns)}")
-    arms = sorted(table[arm].unique().tolist(), key=str)
-    if len(arms) < 2:
-        raise ValueError(f"a comparison needs two arms or more, column {arm!r} has {arms}")
-
-    def same(column, group, where):
-        seen = {name: set(rows) for name, rows in group.groupby(arm)[column]}
-        if odd := [name for name in arms if seen.get(name) != seen.get(arms[0])]:
-            raise UnfairComparison(f"arms {odd} have another {column} than {arms[0]!r}{where}")
-
-    same(seed, table, ": they cannot be paired")
-    findings = [("same seeds", f"{len(arms)} arms, {table[seed].nunique()} seeds each")]
-    if fingerprint is not None:
-        for (at, _), group in table.groupby([seed, fingerprint]):
-            if len(twins := group[arm].unique().tolist()) > 1:
-                raise UnfairComparison(f"arms {twins} give the same output at seed {at}: one was never switched")
-    findings.append(("distinct outputs", "all differ" if fingerprint is not None else "not checked"))
-    if data is not None:
-        for at, group in table.groupby(seed):
-            same(data, group, f" at seed {at}")
-    findings.append(("same data", "equal at every seed" if data is not None else "not checked"))
-    for column in matched:
-        low, high = table.groupby(arm)[column].min(), table.groupby(arm)[column].max()
-        excess = high.max() / low.min() - 1 if low.min() > 0 else inf
-        if excess > tolerance:
-            ends = f"arm {high.idxmax()} has {high.max():,}, arm {low.idxmin()} {low.min():,}"
-            raise UnfairComparison(f"{column}: {ends}, {excess:.1%} apart (allowed {tolerance:.1%})")
-        findings.append((f"matched {column}", f"within {excess:.2%} (allowed {tolerance:.1%})"))
-    return pd.DataFrame(findings, columns=["check", "finding"])
 
 
 @lru_cache

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from lab.engine.device import device
-from lab.measure.neurons import firing_rates, gaussian_moments
-from lab.measure.probe import edit, tap
+from lab.measure.functions import gaussian_moments
+from lab.measure.hooks import edit, tap
+from lab.measure.neurons import firing_rates
 from lab.measure.timing import seconds_a_call
 from lab.models.feedforward import FeedForward, Gated
 from lab.models.transformer import ModelConfig, Transformer
@@ -140,7 +141,7 @@ def mean_field(act, gain, depth):
     """
     q, chi = gain**2, []
     for _ in range(depth):
-        moments = gaussian_moments(act, std=q**0.5, points=2**13)
+        moments = gaussian_moments(act, std=q**0.5, grid=2**13)
         chi.append(gain**2 * moments["slope_square"])
         q = gain**2 * moments["square"]
     return np.sqrt(np.append(np.cumprod(chi[:0:-1])[::-1], 1.0))

@@ -2,7 +2,7 @@
 
 import torch
 
-from lab.measure.marks import table_marks
+from lab.measure.ngrams import ngram_losses
 from lab.models.transformer import ModelConfig
 from lab.tasks.code import Code
 from lab.training import TrainConfig, cross_entropy, moved
@@ -33,7 +33,7 @@ def table_losses(task, schedule, seed, windows=WINDOWS):
     """{table: nats a byte} on the same windows, of tables of the very bytes that a training with this seed reads."""
     generator = torch.Generator().manual_seed(seed)
     read = windows_of([task.batch(generator, schedule.batch) for _ in range(schedule.steps)])
-    marks = table_marks(read, windows_of([task.validation(windows)]), order=len(TABLES))
+    marks = ngram_losses(read, windows_of([task.validation(windows)]), order=len(TABLES))
     return dict(zip(TABLES, marks.tolist(), strict=True))
 
 

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from lab.measure.attention import attention_probe
-from lab.measure.heads import head_table, silencing_costs
+from lab.measure.heads import ablation_costs, head_table
 from lab.measure.maps import copies, mass, packed, pointing, relative_distance, uniform_mass
-from lab.tasks.blocks import Blocks
+from lab.tasks.discourse import Pronouns
 from lab.tasks.labels import KINDS
 from lab.tasks.languages import Dyck
-from lab.tasks.pronouns import Pronouns
-from lab.tasks.sequences import Count, Maximum, Repeats, Sort, accuracy
+from lab.tasks.sequences import Blocks, Count, Maximum, Repeats, Sort
+from lab.tasks.task import accuracy
 from lab.training import cross_entropy
 
 FAR = 3  # tokens; what is nearer is local
@@ -108,7 +108,7 @@ def heads_of(model, tokens, targets, keys, rivals):
     }
     maps = maps_of(model, tokens)
     table = head_table(maps, measures)
-    cost = silencing_costs(lambda: {"cost": cross_entropy(model(tokens), targets).item()}, len(maps), maps[0].shape[1])
+    cost = ablation_costs(lambda: {"cost": cross_entropy(model(tokens), targets).item()}, len(maps), maps[0].shape[1])
     return table.assign(layer=table.layer + 1, cost=cost.value, uniform=uniform_mass(keys & distant))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from lab.engine.device import device
-from lab.measure.lengths import held_out_r2
+from lab.measure.linear_probe import held_out_r2
 from lab.models.transformer import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
 from lab.tasks.code import Code

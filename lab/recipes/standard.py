@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from lab.models.registry import Seam
 from lab.tasks.code import Code
 from lab.tasks.lengths import Addition, Copy
-from lab.tasks.recall import Recall
+from lab.tasks.recall import MQAR
 
 
 class Problem(Seam):
@@ -44,7 +44,7 @@ STANDARD = {
         {"steps": 900, "batch": 64, "learning_rate": 0.004}, (8, 10, 12, 16), mark=0.95,
     ),
     "recall": Standard(
-        named("recall", Recall), {"pairs": 12, "keys": 32, "values": 32, "queries": 8}, SMALL | {"n_heads": 2},
+        named("recall", MQAR), {"pairs": 12, "keys": 32, "values": 32, "queries": 8}, SMALL | {"n_heads": 2},
         {"steps": 900, "batch": 64, "learning_rate": 0.002}, mark=0.9,
     ),
     "sums": Standard(

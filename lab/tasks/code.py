@@ -1,6 +1,7 @@
-"""The next byte of real code, or of any text; windows of it with gold labels."""
+"""The next byte of real code, or of any text: as it is, half prose, or shuffled; windows with gold labels."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -174,3 +175,105 @@ def _placed(pointers, text, start):
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array
+
+
+@dataclass(frozen=True)
+class ProseAndCode(Code):
+    """Next byte of the text at `path`; half of the windows lie inside docstrings, half touch none.
+
+    prose    tokens  t h e _ m a      targets  h e _ m a s      between two \"\"\"
+    code     tokens  d e f _ f (      targets  e f _ f ( x
+
+    Docstrings hold sentences, and examples with what they print.
+    """
+
+    def marks(self):
+        """Of single bytes of the validation text, those in docstrings counting half, and the others."""
+        inside = _within(self.path, self.hash, self.validation_share, True, 1) > 0
+        text = self.text(held_out=True)[: len(inside)]
+        shares = [part.bincount(minlength=256).double() / len(part) for part in (text[inside], text[~inside])]
+        mixed = sum(shares) / 2
+        return Marks(chance=mixed.max().item(), unigram_entropy=-torch.special.xlogy(mixed, mixed).sum().item())
+
+    def batch(self, generator, size):
+        """Windows at random places of the training text, of either kind as a coin falls."""
+        starts = [
+            _starts(self.path, self.hash, self.validation_share, self.context + 1, kind) for kind in ("prose", "code")
+        ]
+        coin = torch.randint(2, (size,), generator=generator)
+        odds = torch.rand(size, generator=generator, dtype=torch.float64)
+        chosen = [starts[kind][int(share * len(starts[kind]))] for kind, share in zip(coin, odds, strict=True)]
+        return self._windows(self.text(), torch.stack(chosen))
+
+    def validation(self, size, seed=0):
+        """Windows of the validation text that stand nowhere in the training text: prose first, then as much code.
+
+        ValueError where there are too few.
+        """
+        half, span, found = size // 2, self.context + 1, []
+        new = _unseen(self.path, self.hash, self.validation_share, span, 16 * size, seed)
+        within = _within(self.path, self.hash, self.validation_share, True, span)[new]
+        for wanted, share in ((half, span), (size - half, 0)):
+            kept = new[within == share][:wanted]
+            if len(kept) < wanted:
+                raise ValueError(f"corpus {self.path!r}: {len(kept)} of {wanted} validation windows of one kind")
+            found.append(kept)
+        return self._windows(self.text(held_out=True), torch.cat(found))
+
+
+@trace.cache
+def _within(path, sha, share, held_out, span):
+    """How many of the `span` bytes from each place on lie in docstrings: int64."""
+    text = _joined(path, sha, share)[held_out].numpy()
+    inside = np.zeros(len(text) + 1, np.int64)
+    for docstring in re.finditer(rb'"""(.*?)"""', text.tobytes(), re.DOTALL):
+        inside[docstring.start(1) + 1 : docstring.end(1) + 1] = 1
+    total = inside.cumsum()
+    return torch.from_numpy(total[span:] - total[:-span])
+
+
+@trace.cache
+def _starts(path, sha, share, span, kind):
+    """Where windows of one kind start in the training text."""
+    within = _within(path, sha, share, False, span)
+    return (within == (span if kind == "prose" else 0)).nonzero().flatten()
+
+
+@dataclass(frozen=True)
+class Shuffled(Task):
+    """The byte that follows a window of code whose bytes were shuffled within spans; 256 at the end asks, mask "none".
+
+    span 2    text     d e f _ f ( x        tokens   e d  f _  ( f  #      the spans tile the window
+                                            targets  . .  . .  . .  x      the true next byte in every arm
+    """
+
+    code: Code = field(default_factory=Code)
+    span: int = 1  # 1 leaves the text as it is
+    vocabulary = 257
+    d_out = 256
+    holds_out = Code.holds_out
+
+    def __post_init__(self):
+        if self.span < 1 or self.code.context % self.span:
+            raise ValueError(f"span {self.span} does not divide context {self.code.context}")
+
+    @property
+    def length(self):
+        return self.code.context + 1
+
+    def marks(self):
+        return self.code.marks()
+
+    def batch(self, generator, size):
+        return self._asked(*self.code.batch(generator, size), generator)
+
+    def validation(self, size, seed=0):
+        """Windows of the validation text, the same for every model."""
+        return self._asked(*self.code.validation(size, seed), torch.Generator().manual_seed(seed))
+
+    def _asked(self, text, following, generator):
+        spans = text.unflatten(1, (-1, self.span))
+        order = torch.rand(spans.shape, generator=generator).argsort(-1)  # drawn in every arm: all see the same windows
+        query = torch.full((len(text), 1), 256)
+        tokens = torch.cat([spans.gather(2, order).flatten(1), query], 1)
+        return tokens, torch.cat([torch.full_like(text, -100), following[:, -1:]], 1)

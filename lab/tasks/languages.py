@@ -1,4 +1,4 @@
-"""Texts whose structure is known: brackets, a source of known entropy, code with holes."""
+"""Texts whose structure is known: brackets, a source of known entropy, code with masked bytes."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,8 +134,8 @@ class Markov(Task):
 
 
 @dataclass(frozen=True)
-class Infill(Task):
-    """Bytes of code with a share of them hidden behind the id 256; only the hidden ones are asked for, for mask "none".
+class MaskedLM(Task):
+    """Masked language modelling: a share of the bytes of code is hidden behind the id 256 and asked for, mask "none".
 
     tokens   d  #  f  _  #  (        # is 256
     targets  .  e  .  .  g  .

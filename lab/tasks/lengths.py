@@ -1,4 +1,4 @@
-"""Tasks at any length: copying, adding, telling an order, finding a needle."""
+"""Tasks at any length: copying, adding, telling an order, finding a needle, parity."""
 
 from dataclasses import dataclass
 
@@ -263,6 +263,29 @@ class Needle(AnyLength):
         place = torch.randint(n, (size, 1), generator=generator)
         tokens.scatter_(1, place, self.symbols + value[:, None])
         return tokens, answer_at_end(tokens, value)
+
+
+@dataclass(frozen=True)
+class Parity(AnyLength):
+    """At every position, whether the bits so far hold an odd number of ones.
+
+    tokens   1  0  1  1
+    targets  1  1  0  1
+    """
+
+    shortest: int = 1
+    longest: int = 16
+    vocabulary = 2
+
+    def marks(self):
+        return uniform(2)
+
+    def text_length(self, n):
+        return n
+
+    def of_length(self, generator, size, n):
+        tokens = torch.randint(2, (size, n), generator=generator)
+        return tokens, tokens.cumsum(1) % 2
 
 
 def answer_at_end(tokens, answer):

@@ -95,7 +95,7 @@ def pieces_hash(rest):
     Another text or another version of tokenizers may merge otherwise.
     """
     vocabulary, _, path = rest.partition(" ")
-    return _digest(_learnt(path, corpus_hash(path), int(vocabulary)))
+    return _tokenizer_hash(_learnt(path, corpus_hash(path), int(vocabulary)))
 
 
 @trace.cache
@@ -111,11 +111,11 @@ def _learnt(path, sha, vocabulary):
     alphabet = [chr(byte) for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator((text.decode("latin-1") for text in parts(path, sha)[0].values()), trainer)
-    trace.reads(f"pieces {vocabulary} {path}".strip(), _digest(tokenizer))
+    trace.reads(f"pieces {vocabulary} {path}".strip(), _tokenizer_hash(tokenizer))
     return tokenizer
 
 
-def _digest(tokenizer):
+def _tokenizer_hash(tokenizer):
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:12]
 
 

@@ -1,15 +1,17 @@
-"""Associative recall: a memory of pairs is written, then read by key."""
+"""Recall: values are found by their keys, in the text or, for facts that were learned by heart, in the weights."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import log2
 
 import torch
 
-from lab.tasks.task import Task, uniform
+from lab.tasks.task import Task, certain, uniform
 
 
 @dataclass(frozen=True)
-class Recall(Task):
-    """Pairs of a key and its value, then keys alone: the value of each (associative recall, Arora 2023).
+class MQAR(Task):
+    """Pairs of a key and its value, then keys alone: the value of each (multi-query associative recall, Arora 2023).
 
     tokens   a  7  c  3  b  7  b  c      keys 0..keys-1 differ within a sequence, values are keys..vocabulary-1
     targets  .  .  .  .  .  .  7  3      the value's own token
@@ -43,3 +45,149 @@ class Recall(Task):
         targets = torch.full_like(tokens, -100)
         targets[:, 2 * self.pairs :] = value.gather(1, asked)
         return tokens, targets
+
+
+@dataclass(frozen=True)
+class Pairs(Task):
+    """Pairs of a key and a value, each one token, then all their keys in another order: the value of each.
+
+    tokens   a7  c3  b7  c  a  b        keys differ within a sequence
+    targets  .   .   .   3  7  7        a value 0..values-1
+    """
+
+    pairs: int = 16
+    keys: int = 32
+    values: int = 8
+
+    def __post_init__(self):
+        if not 1 <= self.pairs <= self.keys:
+            raise ValueError(f"pairs must be 1..{self.keys}, the keys, got {self.pairs}")
+
+    @property
+    def vocabulary(self):
+        return self.keys * (self.values + 1)
+
+    @property
+    def d_out(self):
+        return self.values
+
+    @property
+    def length(self):
+        return 2 * self.pairs
+
+    def marks(self):
+        return uniform(self.values)
+
+    def batch(self, generator, size):
+        key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
+        value = torch.randint(self.values, key.shape, generator=generator)
+        asked = torch.rand(size, self.pairs, generator=generator).argsort(1)
+        tokens = torch.cat([key * self.values + value, self.keys * self.values + key.gather(1, asked)], 1)
+        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, asked)], 1)
+
+
+@dataclass(frozen=True)
+class ConjunctiveLookup(Task):
+    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH; the rest half-match.
+
+    tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
+    targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
+    """
+
+    subjects: int = 4
+    predicates: int = 4
+    values: int = 8
+
+    @property
+    def pairs(self):
+        return self.subjects * self.predicates
+
+    @property
+    def vocabulary(self):
+        return self.pairs * (self.values + 1)
+
+    @property
+    def length(self):
+        return self.pairs + 1
+
+    def marks(self):
+        return uniform(self.values)
+
+    def batch(self, generator, size):
+        pair = torch.rand(size, self.pairs, generator=generator).argsort(1)  # every pair once, shuffled
+        value = torch.randint(self.values, (size, self.pairs), generator=generator)
+        asked = torch.randint(self.pairs, (size, 1), generator=generator)
+        query = self.pairs * self.values + pair.gather(1, asked)
+        tokens = torch.cat([pair * self.values + value, query], 1)
+        targets = torch.full_like(tokens, -100)
+        targets[:, -1:] = value.gather(1, asked)
+        return tokens, targets
+
+
+@dataclass(frozen=True)
+class Facts(Task):
+    """The object of every (subject, relation), drawn at random once, asked in several wordings.
+
+    wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
+    wording 1           w1 r s ?              . . . o      odd ones the relation
+
+    Tokens: subjects, then relations, objects, one for each wording, and the question mark.
+    """
+
+    subjects: int = 16
+    relations: int = 4
+    objects: int = 16
+    wordings: int = 2
+    table_seed: int = 0
+    length = 4
+
+    @property
+    def vocabulary(self):
+        return self.subjects + self.relations + self.objects + self.wordings + 1
+
+    @property
+    def facts(self):
+        return self.subjects * self.relations
+
+    @property
+    def bits(self):
+        """Information in the table: log2(objects) a fact."""
+        return self.facts * log2(self.objects)
+
+    @cached_property
+    def answers(self):
+        """The object's token of every fact, (facts,); fact f has subject f // relations, relation f % relations."""
+        drawn = torch.randint(self.objects, (self.facts,), generator=torch.Generator().manual_seed(self.table_seed))
+        return self.subjects + self.relations + drawn
+
+    def questions(self, fact, wording):
+        """Tokens (b, 4) of facts (b,) in wordings (b,)."""
+        subject, relation = fact // self.relations, self.subjects + fact % self.relations
+        swapped = wording % 2 == 1
+        first, second = torch.where(swapped, relation, subject), torch.where(swapped, subject, relation)
+        word = self.subjects + self.relations + self.objects + wording
+        return torch.stack([word, first, second, torch.full_like(fact, self.vocabulary - 1)], 1)
+
+    def marks(self):
+        return certain(self.answers.bincount().tolist())
+
+    def batch(self, generator, size):
+        fact = torch.randint(self.facts, (size,), generator=generator)
+        tokens = self.questions(fact, torch.randint(self.wordings, (size,), generator=generator))
+        targets = torch.full_like(tokens, -100)
+        targets[:, -1] = self.answers[fact]
+        return tokens, targets
+
+    def table(self):
+        """Every fact in every wording: tokens (wordings, facts, 4); the answers are `answers`, the same in each."""
+        fact = torch.arange(self.facts)
+        return torch.stack([self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)])
+
+
+@torch.no_grad()
+def recalled(model, task):
+    """Whether the model's likeliest token is the object: booleans (wordings, facts)."""
+    device = next(model.parameters()).device
+    table = task.table()
+    found = model(table.flatten(0, 1).to(device))[:, -1].argmax(-1).cpu()
+    return found.view(table.shape[:2]) == task.answers

@@ -1,4 +1,4 @@
-"""Synthetic sequences whose answer is known: looking up, repeating, ordering, counting."""
+"""Synthetic sequences whose answer is known: looking back, repeating, ordering, counting."""
 
 from dataclasses import dataclass
 
@@ -41,40 +41,54 @@ class Lookup(Task):
 
 
 @dataclass(frozen=True)
-class ConjunctiveLookup(Task):
-    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH; the rest half-match.
+class NeighbourSum(Task):
+    """At every position, the sum of the last `reach` tokens, modulo the vocabulary.
 
-    tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
-    targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
+    reach 3, vocabulary 4    tokens   1  3  2  0  3
+                             targets  .  .  2  1  1
     """
 
-    subjects: int = 4
-    predicates: int = 4
-    values: int = 8
+    reach: int = 3
+    vocabulary: int = 4
+    length: int = 16
 
-    @property
-    def pairs(self):
-        return self.subjects * self.predicates
+    def __post_init__(self):
+        if not 1 <= self.reach <= self.length:
+            raise ValueError(f"1 <= reach <= length is needed, got {self.reach}, {self.length}")
 
-    @property
-    def vocabulary(self):
-        return self.pairs * (self.values + 1)
+    def marks(self):
+        return uniform(self.vocabulary)
+
+    def batch(self, generator, size):
+        tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
+        targets = torch.full_like(tokens, -100)
+        targets[:, self.reach - 1 :] = tokens.unfold(1, self.reach, 1).sum(-1) % self.vocabulary
+        return tokens, targets
+
+
+@dataclass(frozen=True)
+class GridAbove(Task):
+    """Symbols on a square grid, read row by row; at every cell the symbol above it.
+
+    side 3    2 0 1    targets   . . .
+              3 3 0              2 0 1
+              1 2 0              3 3 0
+    """
+
+    side: int = 5
+    vocabulary: int = 8
 
     @property
     def length(self):
-        return self.pairs + 1
+        return self.side**2
 
     def marks(self):
-        return uniform(self.values)
+        return uniform(self.vocabulary)
 
     def batch(self, generator, size):
-        pair = torch.rand(size, self.pairs, generator=generator).argsort(1)  # every pair once, shuffled
-        value = torch.randint(self.values, (size, self.pairs), generator=generator)
-        asked = torch.randint(self.pairs, (size, 1), generator=generator)
-        query = self.pairs * self.values + pair.gather(1, asked)
-        tokens = torch.cat([pair * self.values + value, query], 1)
+        tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
         targets = torch.full_like(tokens, -100)
-        targets[:, -1:] = value.gather(1, asked)
+        targets[:, self.side :] = tokens[:, : -self.side]
         return tokens, targets
 
 
@@ -117,6 +131,38 @@ class Repeats(Task):
             "source": (t[:-1] - period + 1).where(repeated, -1),
             "period": period[:, 0],
         }
+
+
+@dataclass(frozen=True)
+class Blocks(Task):
+    """Next token of a random block whose tokens all differ, `repeats` times over (induction, Olsson 2022).
+
+    tokens   c  a  f  c  a  f        period 3, twice; a token occurs once in a block, so its successor is certain
+    targets  .  .  .  a  f  c        asked from the second block on
+    """
+
+    vocabulary: int
+    period: int = 25
+    repeats: int = 4
+
+    def __post_init__(self):
+        if not 1 <= self.period <= self.vocabulary or self.repeats < 2:
+            raise ValueError(
+                f"1 <= period <= vocabulary and repeats >= 2 are needed, got {self.period}, {self.vocabulary}, "
+                f"{self.repeats}"
+            )
+
+    @property
+    def length(self):
+        return self.period * self.repeats
+
+    def marks(self):
+        return uniform(self.vocabulary)
+
+    def batch(self, generator, size):
+        block = torch.rand(size, self.vocabulary, generator=generator).argsort(1)[:, : self.period]
+        tokens = block.repeat(1, self.repeats)
+        return tokens, tokens.roll(-1, 1).where(torch.arange(self.length) >= self.period, -100)
 
 
 @dataclass(frozen=True)
@@ -238,9 +284,3 @@ class Reversal(Task):
         targets = source.flip(1)
         target_in = torch.cat([torch.full((size, 1), self.symbols), targets[:, :-1]], 1)
         return (source, target_in), targets
-
-
-def accuracy(logits, targets):
-    """Share of targets whose highest-scoring class is right; logits as in training.cross_entropy."""
-    right = logits.reshape(*targets.shape, -1).argmax(-1) == targets
-    return right[targets != -100].float().mean().item()

@@ -51,7 +51,7 @@ class Seasonal(Task):
         value = value + self.noise * torch.randn(value.shape, generator=generator)
         source = (at[:-1] + 1 - self.period).clamp(min=-1).expand(size, -1)
         return {
-            "tokens": quantised(value[:, :-1], self.levels),
+            "tokens": to_bins(value[:, :-1], self.levels),
             "targets": value[:, 1:].where(source >= 0, torch.nan),
             "source": source,
         }
@@ -106,7 +106,7 @@ class WeeklyCO2(Task):
         at = starts[:, None] + torch.arange(self.length)
         targets = part[at + self.ahead].clone()
         targets[:, : WEEKS - self.ahead] = torch.nan
-        return quantised(part[at], self.levels), targets
+        return to_bins(part[at], self.levels), targets
 
 
 @trace.cache
@@ -121,7 +121,7 @@ def weekly_co2():
     return torch.from_numpy(np.interp(at, at[known], ppm[known]))
 
 
-def quantised(values, levels):
+def to_bins(values, levels):
     """Tokens 0..levels-1 in equal steps from -3 to 3, beyond them the outermost."""
     return ((values + 3) / 6 * levels).long().clamp(0, levels - 1)
 

@@ -1,7 +1,8 @@
 """What a task is: what it asks, what a score on it is held against, and what it keeps from training."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log
 
 import torch
@@ -62,3 +63,53 @@ class Task(ABC):
     def validation(self, size, seed=0):
         """Inputs and targets that every model is measured on, the same for the same `size` and `seed`."""
         return self.batch(torch.Generator().manual_seed(10**6 + seed), size)
+
+
+def accuracy(logits, targets):
+    """Share of targets whose highest-scoring class is right; logits as in training.cross_entropy."""
+    right = logits.reshape(*targets.shape, -1).argmax(-1) == targets
+    return right[targets != -100].float().mean().item()
+
+
+@dataclass(frozen=True)
+class Few(Task):
+    """A task of which only `samples` sequences exist, drawn once from `seed`: what can be learnt of few examples.
+
+    samples 2    batch of 4    tokens  1 3 2    0 1 1    0 1 1    1 3 2      targets as in `task`
+    """
+
+    task: Task
+    samples: int
+    seed: int = 0
+    holds_out = "every other sequence of the task"
+
+    @property
+    def vocabulary(self):
+        return self.task.vocabulary
+
+    @property
+    def length(self):
+        return self.task.length
+
+    @property
+    def d_out(self):
+        return self.task.d_out
+
+    @cached_property
+    def _drawn(self):
+        return self.task.batch(torch.Generator().manual_seed(self.seed), self.samples)
+
+    def batch(self, generator, size):
+        tokens, targets = self._drawn
+        chosen = torch.randint(self.samples, (size,), generator=generator)
+        return tokens[chosen], targets[chosen]
+
+    def marks(self):
+        """Of the few sequences, whose answers the text decides as far as it does in `task`."""
+        targets, whole = self._drawn[1], self.task.marks()
+        counted = certain(targets[targets != -100].bincount().tolist())
+        return replace(counted, ceiling=whole.ceiling, entropy=whole.entropy)
+
+    def validation(self, size, seed=0):
+        """Sequences of the whole task."""
+        return self.task.validation(size, seed)

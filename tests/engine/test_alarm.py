@@ -8,7 +8,7 @@ import shutil
 import pandas as pd
 import pytest
 import small_project
-from pieces import recorded
+from helpers import recorded
 from small_project import DICE
 from typer.testing import CliRunner
 

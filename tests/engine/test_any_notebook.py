@@ -3,8 +3,8 @@
 import nbformat
 import papermill
 import pytest
+from helpers import notebook_with
 from papermill.translators import PythonTranslator
-from pieces import notebook_with
 
 from lab.engine.parameters import (
     PROFILES,

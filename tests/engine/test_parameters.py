@@ -8,9 +8,9 @@ import re
 import pytest
 import small_project
 import yaml
+from helpers import notebook_with
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pieces import notebook_with
 
 from lab.engine import parameters
 from lab.engine.parameters import Refused, notebooks, of_profile, read_file, validate

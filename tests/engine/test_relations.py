@@ -1,7 +1,7 @@
 """What parameters must be to each other, and to memory, stands in each notebook and is refused in words."""
 
 import pytest
-from pieces import notebook_with
+from helpers import notebook_with
 
 from lab.engine import parameters
 from lab.engine.parameters import Refused, notebook_of, of_profile, validate

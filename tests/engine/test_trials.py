@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from pieces import without_times
+from helpers import without_times
 
 from lab.engine import arithmetic, trials, workers
 from lab.engine.device import device

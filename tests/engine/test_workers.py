@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pytest
 from gate import allow, pass_gate
-from pieces import defined_in_a_cell, without_times
+from helpers import defined_in_a_cell, without_times
 
 from lab.engine import travel, trials, workers
 

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from pieces import notebook_with, recorded
+from helpers import notebook_with, recorded
 
 from lab import trace
 from lab.engine import arithmetic, checks, runs

@@ -9,10 +9,10 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import normal
+from helpers import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.measure.cost import attention_macs, attention_parameters, cache_elements, crossings
+from lab.measure.cost import attention_macs, attention_parameters, cache_elements
 from lab.models import ModelConfig, Transformer
 from lab.models.caches import KVCache
 from lab.models.encoder_decoder import EncoderDecoder
@@ -90,7 +90,8 @@ def test_an_additive_score_is_no_weight():
 
 def test_projections_are_most_of_attention_until_the_sequence_is_long():
     d = 512
-    assert crossings(d, 4 * d) == {"projections": 2 * d, "block": 6 * d}
+    long = attention_macs(2 * d, d, 8, 8, d // 8)
+    assert 2 * (long["scores"] + long["mix"]) == sum(long.values()), "half of the work at n = 2 d"
     short = attention_macs(d // 8, d, 8, 8, d // 8)
     pairs = short["scores"] + short["mix"]
     assert pairs == 2 * (d // 8) ** 2 * d

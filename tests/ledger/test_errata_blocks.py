@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import normal
+from helpers import normal
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -4,7 +4,7 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
-from pieces import config, heads, norm, normal
+from helpers import config, heads, norm, normal
 from torch import nn
 
 from lab.models import Transformer

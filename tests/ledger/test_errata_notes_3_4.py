@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import config, heads, norm, normal
+from helpers import config, heads, norm, normal
 from torch import nn
 
 from lab.measure.cost import attention_macs, softmax_operations
-from lab.measure.probe import future, leak
+from lab.measure.gradients import future, leak
 from lab.models import Transformer
 from lab.models.residuals import Residual
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pieces import normal
+from helpers import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import block_macs

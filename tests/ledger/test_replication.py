@@ -7,7 +7,7 @@ import json
 
 import pandas as pd
 import pytest
-from pieces import notebook_with
+from helpers import notebook_with
 from small_project import DICE
 from typer.testing import CliRunner
 

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import huggingface, local_mass, max_weight, row_sum, sink_mass, small_model, tensors, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, small_model, tensors, tokens
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 
@@ -164,7 +164,7 @@ def test_attention_inside_torchs_encoder_is_seen(training):
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training), torch.randn(2, 5, 8)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    with torch.no_grad(), attention_probe([row_sum], real=~padding, keep_maps=True) as probe:
+    with torch.no_grad(), attention_probe([row_sum], padding_mask=~padding, keep_maps=True) as probe:
         out = encoder(x, src_key_padding_mask=padding)
     with torch.no_grad():
         torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
@@ -188,7 +188,7 @@ def test_huggingface_models_are_measured_unmodified(kind):
     padding[0, -4:] = 0
     for options in ({}, {"attention_mask": padding}):
         real = padding.bool() if options else None
-        with torch.no_grad(), attention_probe([row_sum], real=real, keep_maps=True, block_bytes=500) as probe:
+        with torch.no_grad(), attention_probe([row_sum], padding_mask=real, keep_maps=True, block_bytes=500) as probe:
             model(tokens, **options)
         with torch.no_grad():
             wanted = eager(tokens, **options, output_attentions=True).attentions
@@ -245,7 +245,7 @@ def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
     model, x = small_model(score=choice, position=position, kv_heads=kv_heads, mask=mask), tokens()
     real = torch.arange(12) < torch.tensor([[12], [7]])
     for padded in ({}, {"real": real}):
-        with at.kept_logits() as logits, attention_probe([], keep_maps=True, real=padded.get("real")) as probe:
+        with at.kept_logits() as logits, attention_probe([], keep_maps=True, padding_mask=padded.get("real")) as probe:
             model(x, **padded)
         assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
         for kept, weights in zip(logits, probe.maps, strict=True):

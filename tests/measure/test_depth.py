@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pieces import close, loss_of, randn, small_model, tokens
+from helpers import close, loss_of, randn, small_model, tokens
 from torch import nn
 
 from lab.measure.depth import (

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.depth import gradient_norms
+from lab.measure.gradients import gradient_norms
 
 
 def model():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import uniform_maps
+from helpers import uniform_maps
 
 from lab.measure import heads
-from lab.measure.attention import attention_probe, kept_logits
+from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 
 
@@ -38,7 +38,7 @@ def test_uniform_attention_scores_one_or_its_baseline_everywhere():
 def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
     model, tokens = model_of(position=position), tokens_of(1, 10)[0]
     real = F.scaled_dot_product_attention
-    with torch.no_grad(), heads.hidden_keys(1, 2):
+    with torch.no_grad(), heads.attention_knockout(1, 2):
         model(tokens.expand(10, -1))
         q = torch.zeros(10, 1, 10, 1)
         real(q, q, q)  # call 0 of the next forward: untouched
@@ -76,21 +76,6 @@ def test_key_effects_are_those_of_masking_by_hand(position):
     assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
 
 
-def test_distances_of_uniform_weights_are_the_uniform_ones():
-    n, bins = 16, [0, 1, 2, 4, 8, 16]
-    flat = torch.ones(2, 3, n, n).tril() / torch.arange(1, n + 1)[:, None]
-    previous = F.pad(torch.eye(n)[:-1], (0, 0, 1, 0)).expand(2, 3, n, n).clone()
-    previous[..., 0, 0] = 1
-    queries = (torch.arange(n) > 0).expand(2, n)
-    table = heads.distances([flat, previous], queries, bins).set_index(["layer", "at"])
-    assert table.value[0].tolist() == pytest.approx(table.uniform[0].tolist())
-    assert table.uniform[0].sum() == pytest.approx(1)
-    assert table.value[1].tolist() == pytest.approx([0, 1, 0, 0, 0])
-    for short in ([0, 1, 8], [1, 16]):
-        with pytest.raises(ValueError, match="distances go from 0 to 15"):
-            heads.distances([flat], queries, short)
-
-
 def test_silencing_costs_are_those_of_a_head_cut_off():
     model, tokens = model_of(), tokens_of()
 
@@ -100,7 +85,7 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
 
     with torch.no_grad():
         whole = losses()
-        table = heads.silencing_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
+        table = heads.ablation_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
         assert len(table) == 16
         model.blocks[1].mixer.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
         cut = losses()
@@ -116,13 +101,13 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
         return model(tokens).square().mean().item()
 
     table = heads.pruning_costs(loss, 2, 4)
-    alone = heads.silencing_costs(lambda: {"loss": loss()}, 2, 4)
+    alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
     assert table.removal_cost.tolist() == alone.value.tolist()
     ranked = table.sort_values("importance_rank")
     assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
     assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
     cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
-    with torch.no_grad(), heads.silenced(cheapest, 2):
+    with torch.no_grad(), heads.ablate_heads(cheapest, 2):
         together = loss()
     with torch.no_grad():
         assert ranked.pruned_cost.iloc[2] == together - loss()
@@ -131,7 +116,7 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
 def test_silencing_a_head_that_is_not_there_is_an_error():
     model, tokens = model_of(), tokens_of()
     with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
-        with torch.no_grad(), heads.silenced([(0, 4), (1, 0)], 2):
+        with torch.no_grad(), heads.ablate_heads([(0, 4), (1, 0)], 2):
             model(tokens)
 
 
@@ -143,12 +128,3 @@ def test_key_effects_pair_weight_and_loss_of_every_key():
     assert sums.tolist() == pytest.approx([1] * 4)
     alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())
-
-
-def test_logits_have_the_width_of_a_head_as_rank_and_weights_that_of_the_sequence():
-    model, tokens = model_of(position="rotary"), tokens_of()
-    with torch.no_grad(), kept_logits(products=True) as logits:
-        model(tokens)
-    assert heads.ranks(logits, "logits").value[::2].tolist() == [4, 4]
-    found = heads.ranks(maps_of(model.double(), tokens), "weights").set_index(["layer", "measure"]).value
-    assert found[0, "rank of weights"] == 12 and 1 <= found[0, "effective rank of weights"] <= 12

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.probe import future, leak
+from lab.measure.gradients import future, leak
 from lab.models import ModelConfig, Transformer
 
 

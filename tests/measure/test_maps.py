@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import random_maps, uniform_maps
 from hypothesis import given
 from hypothesis import strategies as st
-from pieces import random_maps, uniform_maps
 
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe, kept_logits, mass_on
 from lab.models import ModelConfig, Transformer
-from lab.tasks.blocks import Blocks
 from lab.tasks.code import Code
+from lab.tasks.sequences import Blocks
 
 
 @given(period=st.integers(1, 6), repeats=st.integers(2, 4), offset=st.sampled_from([-1, 0, 1]))
@@ -52,16 +52,13 @@ def test_mass_is_what_the_probe_measures():
     assert patterns.mass(maps, torch.zeros(1, n, n, dtype=torch.bool)).isnan().all(), "nothing to measure is no 0"
 
 
-def test_distance_and_profile_see_how_far_a_head_looks():
+def test_distance_and_entropy_see_how_far_a_head_looks():
     eye, queries = torch.eye(8)[None, None], torch.ones(1, 8, dtype=torch.bool)
     back = torch.zeros(1, 1, 8, 8)
     back[0, 0, range(8), [0, 0, 1, 2, 3, 4, 5, 6]] = 1
     assert patterns.relative_distance(eye, queries).item() == 0
     assert patterns.relative_distance(back, queries).item() == pytest.approx(7 / (sum(range(8)) / 2))
     assert patterns.relative_entropy(back, queries).item() == 0
-    profile = patterns.distance_profile(random_maps(2, 3, 8), queries.expand(2, -1), [0, 1, 2, 4, 8])
-    assert profile.sum(-1).tolist() == pytest.approx([1] * 3)
-    assert patterns.distance_profile(back, queries, [0, 1, 2]).flatten().tolist() == pytest.approx([1 / 8, 7 / 8])
 
 
 def test_what_counts_may_be_the_same_for_every_input():
@@ -71,7 +68,6 @@ def test_what_counts_may_be_the_same_for_every_input():
     targets = patterns.pointing(index)
     measures = {
         "distance": (patterns.relative_distance, queries), "entropy": (patterns.relative_entropy, queries),
-        "profile": (lambda m, at: patterns.distance_profile(m, at, [0, 2, 8]), queries),
         "hits": (patterns.hits, index), "mass": (patterns.mass, targets),
     }  # fmt: skip
     for name, (measure, at) in measures.items():
@@ -97,13 +93,6 @@ def test_divergence_between_heads_is_zero_for_equal_and_one_bit_for_disjoint_pat
     maps[:, 1] = maps[:, 1].roll(1, -1)
     assert patterns.divergence(maps, maps).tolist() == [[0, 1], [1, 0]]
     assert patterns.divergence(random_maps(2, 3, 5), random_maps(2, 3, 5)).diagonal().abs().max() < 1e-9
-
-
-def test_effective_rank_lies_between_one_and_the_rank():
-    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert patterns.effective_rank(torch.eye(5)[None]).item() == pytest.approx(5)
-    assert patterns.effective_rank(x[:, :1] @ x[:, :1].T).item() == pytest.approx(1)
-    assert 1 < patterns.effective_rank(x @ x.T).item() <= 3
 
 
 def test_packed_maps_come_back_to_half_a_step():

@@ -6,11 +6,23 @@ Each function is handed a model, its tokens, and a function that moves a tensor 
 import pandas as pd
 import pytest
 import torch
-from pieces import local_mass, max_weight, row_sum, sink_mass
+from helpers import local_mass, max_weight, row_sum, sink_mass
 from pretend import device, twins
 
 from lab.measure import attention as at
-from lab.measure import depth, heads, lengths, maps, neurons, probe
+from lab.measure import (
+    depth,
+    editing,
+    functions,
+    gradients,
+    heads,
+    hooks,
+    lengths,
+    linear_probe,
+    maps,
+    neurons,
+    selectivity,
+)
 from lab.models import ModelConfig, Transformer
 from lab.tasks.lengths import Copy
 from lab.training import cross_entropy
@@ -37,7 +49,7 @@ def probed(model, tokens, there):
     }
     for mask in (None, real):
         inputs = {} if mask is None else {"real": there(mask)}
-        with torch.no_grad(), at.attention_probe(named, real=mask, block_bytes=400) as probe:
+        with torch.no_grad(), at.attention_probe(named, padding_mask=mask, block_bytes=400) as probe:
             model(tokens, **inputs)
         yield probe.table().drop(columns="module")
 
@@ -48,11 +60,10 @@ def of_maps(model, tokens, there):
     index = there(torch.randint(-1, 12, (2, 12), generator=torch.Generator().manual_seed(1)).minimum(torch.arange(12)))
     targets, queries, m = maps.pointing(index), index >= 0, found[0]
     yield from (maps.mass(m, targets), maps.uniform_mass(targets), maps.relative_distance(m, queries))
-    yield from (maps.relative_entropy(m, queries), maps.distance_profile(m, queries, [0, 1, 4]), maps.hits(m, index))
+    yield from (maps.relative_entropy(m, queries), maps.hits(m, index))
     yield from (maps.offset_profile(m), maps.content_share(m), maps.divergence(m))
     yield from (
         maps.best_fixed_offset(index),
-        maps.effective_rank(m),
         torch.from_numpy(maps.unpacked(maps.packed(m[0, 0])).copy()),
     )
     rarity = {
@@ -62,10 +73,6 @@ def of_maps(model, tokens, there):
     copies = {name: there(x) for name, x in maps.copying(4, 3).items()}
     yield heads.head_scores(found, queries, {"targets": targets} | copies)
     yield from (maps.frequency_correlation(m, each) for each in rarity.values())
-    yield from (
-        heads.distances(found, queries, [0, 1, 2, 4, 12]),
-        heads.ranks(found, "weights"),
-    )
 
 
 def of_heads(model, tokens, there):
@@ -75,25 +82,25 @@ def of_heads(model, tokens, there):
     found = maps.weights_of([block.mixer.score for block in model.blocks], lambda: model(tokens))
     yield heads.key_effects(model, tokens, found)
     loss = lambda: cross_entropy(model(tokens), tokens).item()  # noqa: E731
-    yield heads.silencing_costs(lambda: {"loss": loss()}, 2, 4)
+    yield heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
     yield heads.pruning_costs(loss, 2, 4).removal_cost
-    with heads.silenced([(0, 1)], 2):
+    with heads.ablate_heads([(0, 1)], 2):
         yield model(tokens)
 
 
 def of_modules(model, tokens, there):
-    with probe.tap(model, {"*.ffn": [neurons.nonzero_share, neurons.firing_rates]}) as table:
+    with hooks.tap(model, {"*.ffn": [neurons.nonzero_share, neurons.firing_rates]}) as table:
         model(tokens)
     yield table()
-    with probe.tap(model, {"blocks.0": lambda gradient: gradient.square().mean()}, gradients=True) as table:
+    with hooks.tap(model, {"blocks.0": lambda gradient: gradient.square().mean()}, gradients=True) as table:
         cross_entropy(model(tokens), tokens).backward()
     yield table().value
-    yield depth.gradient_norms(model)[["norm", "rms"]]
+    yield gradients.gradient_norms(model)[["norm", "rms"]]
     model.zero_grad()
-    with probe.edit(model, {"*.ffn": torch.zeros_like}):
+    with hooks.edit(model, {"*.ffn": torch.zeros_like}):
         yield model(tokens)
     near = model.embedding(tokens).detach()[0, :5]
-    yield probe.leak(lambda x: model.blocks[0](x, causal=True), near)
+    yield gradients.leak(lambda x: model.blocks[0](x, causal=True), near)
 
 
 def of_depth(model, tokens, there):
@@ -107,17 +114,16 @@ def of_units(model, tokens, there):
     yield from (hidden, neurons.firing_rates(hidden), neurons.nonzero_share(hidden))
     yield neurons.hidden(model, tokens)
     yield neurons.idle_share(hidden)
-    with neurons.silenced(model, 0, [1]):
+    with neurons.ablate_units(model, 0, [1]):
         yield model(tokens)
     kind = tokens.flatten() % 3
-    yield neurons.probe_accuracy(hidden, kind)
+    yield linear_probe.probe_accuracy(hidden, kind)
     labels = {"even": kind.cpu() == 0}
-    yield neurons.detectors(hidden.cpu(), labels, shifts=5).auc
-    yield neurons.mutual_information(hidden.cpu(), kind.cpu(), shuffles=5).information
-    yield from neurons.lowest(torch.nn.functional.silu, -6, 6)
+    yield selectivity.detectors(hidden.cpu(), labels, shifts=5).auc
+    yield from functions.lowest(torch.nn.functional.silu, -6, 6)
     weight, covariance = model.blocks[0].ffn.down.weight.detach(), hidden.T @ hidden / len(hidden)
-    value = neurons.wanted_output(model, "blocks.0.ffn", tokens, 3, steps=3)
-    yield from (value, neurons.rank_one(weight, hidden[0], value, covariance, ridge=0.1))
+    value = editing.wanted_output(model, "blocks.0.ffn", tokens, 3, steps=3)
+    yield from (value, editing.rome_update(weight, hidden[0], value, covariance, ridge=0.1))
 
 
 def of_lengths(model, tokens, there):
@@ -133,7 +139,7 @@ def of_lengths(model, tokens, there):
         yield losses
         yield lengths.by_bucket(losses, [0, 1])
     codes = model.embedding.weight.detach()
-    yield lengths.held_out_r2(codes, codes[:, 0])
+    yield linear_probe.held_out_r2(codes, codes[:, 0])
 
 
 MEASURES = (probed, of_maps, of_heads, of_modules, of_depth, of_units, of_lengths)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
+from helpers import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
@@ -25,10 +25,10 @@ def test_padded_sequences_measure_as_each_alone(kind, side):
         totals, counts = totals + sums[0], counts + sums[1]
     positions = (real.cumsum(1) - 1).clamp(min=0) if kind != "bert" else torch.arange(11).expand(4, -1)
     inputs = {"attention_mask": real.long(), "position_ids": positions}
-    with torch.no_grad(), attention_probe(MEASURES, real=real, block_bytes=500) as probe:
+    with torch.no_grad(), attention_probe(MEASURES, padding_mask=real, block_bytes=500) as probe:
         model(tokens, **inputs)
     assert probe.table().value.tolist() == pytest.approx((totals / counts).tolist(), abs=1e-5)
-    with pytest.warns(UserWarning, match="give the probe real="), attention_probe(MEASURES) as careless:
+    with pytest.warns(UserWarning, match="give the probe padding_mask="), attention_probe(MEASURES) as careless:
         with torch.no_grad():
             model(tokens, **inputs)
     if kind == "bert":  # whose padded queries look somewhere; those of the others see nothing or are kept apart
@@ -51,7 +51,7 @@ def test_targets_are_indices_into_the_padded_batch():
     real = torch.tensor([[False, False, True, True, True], [True] * 5])
     mask = real[:, None, None]
     targets = torch.tensor([[4, 4, 4, 2, -1], [0, 1, -1, 3, 4]])
-    with attention_probe([at.mass_on(targets)], real=real, keep_maps=True) as probe:
+    with attention_probe([at.mass_on(targets)], padding_mask=real, keep_maps=True) as probe:
         F.scaled_dot_product_attention(query, key, value, mask)
     weights = probe.maps[0][:, 0]
     wanted = [weights[0, 2, 4], weights[0, 3, 2], *(weights[1, q, q if q else 0] for q in (0, 1, 3, 4))]
@@ -62,10 +62,13 @@ def test_what_does_not_fit_a_call_is_refused():
     (query, key, value), _ = tensors(2, 1, 1, 5, 5, 4)
     for real in (torch.ones(2, 4).bool(), torch.ones(1, 5).bool(), torch.ones(2, 6).bool()):
         with pytest.raises(ValueError, match=r"call 0 has 2 sequences, 5 queries, 5 keys"):
-            with attention_probe([at.entropy], real=real):
+            with attention_probe([at.entropy], padding_mask=real):
                 F.scaled_dot_product_attention(query, key, value)
     for wrong in (torch.ones(2, 5), torch.ones(5).bool()):
-        with pytest.raises(ValueError, match="real is booleans"), attention_probe([at.entropy], real=wrong):
+        with (
+            pytest.raises(ValueError, match="padding_mask is booleans"),
+            attention_probe([at.entropy], padding_mask=wrong),
+        ):
             pass
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.measure import statistics
-from lab.measure.attention import expected_maximum, saturated_trace, saturation
+from lab.measure.saturation import expected_maximum, saturated_trace, saturation
 
 
 def rows(sigma, n, count, seed=0):

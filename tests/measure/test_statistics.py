@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lab.measure import statistics
-from lab.measure.statistics import UnfairComparison
 
 
 @pytest.mark.parametrize("n", [2, 5])
@@ -224,19 +223,6 @@ def test_exponent_of_a_power_law_in_all_three_forms():
         statistics.exponent([1, 2, 3], [[1, 2]])
 
 
-def test_local_exponents_of_a_sum_of_powers_climb_from_one_to_two():
-    x = np.array([1e-3, 4e-3, 1e3, 4e3])
-    table = statistics.local_exponents(x, x + x**2)
-    assert list(table.columns) == ["x", "exponent", "low", "high", "n"]
-    assert table["x"].iloc[[0, 2]].tolist() == pytest.approx([2e-3, 2e3])
-    assert table["exponent"].iloc[[0, 2]].tolist() == pytest.approx([1, 2], abs=0.01)
-    assert np.isinf(table["high"]).all()
-    repeated = statistics.local_exponents(x[::-1], (x + x**2)[::-1] * np.array([[1.0], [2.0], [3.0]]))
-    assert np.allclose(repeated["exponent"], table["exponent"]) and np.allclose(repeated["low"], repeated["high"])
-    with pytest.raises(ValueError, match="twice"):
-        statistics.local_exponents([1, 1, 2], [1, 2, 3])
-
-
 # Leukaemia with and without maintenance, weeks in remission (Miller 1997; R's survival::aml)
 MAINTAINED = [9, 13, 13, 18, 23, 28, 31, 34, 45, 48, 161], [1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0]
 OTHERS = [5, 5, 8, 8, 12, 16, 23, 27, 30, 33, 43, 45], [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
@@ -274,48 +260,3 @@ def test_the_interval_of_a_median_covers_the_truth_where_runs_are_cut_off():
         found = statistics.median_time(np.minimum(times, cap), times <= cap)
         inside.append(found.low <= 1 <= found.high)
     assert 0.93 <= np.mean(inside) <= 0.99
-
-
-def runs(**changes):
-    table = pd.DataFrame(
-        {
-            "kind": ["rotary", "rotary", "alibi", "alibi"],
-            "seed": [0, 1, 0, 1],
-            "fingerprint": ["a0", "a1", "b0", "b1"],
-            "data_hash": ["x0", "x1", "x0", "x1"],
-            "parameters": [1000, 1000, 1010, 1010],
-        }
-    )
-    return table.assign(**changes)
-
-
-def test_fair_arms_give_one_line_per_check():
-    checks = statistics.check_arms(runs(), "kind", matched=["parameters"])
-    assert checks["check"].tolist() == ["same seeds", "distinct outputs", "same data", "matched parameters"]
-    assert checks["finding"].tolist()[-1] == "within 1.00% (allowed 2.0%)"
-    unchecked = statistics.check_arms(runs(), "kind", fingerprint=None, data=None)
-    assert unchecked["finding"].tolist()[1:] == ["not checked"] * 2
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"fingerprint": ["a0", "a1", "b0", "a1"]}, "'rotary', 'alibi'.*seed 1.*never switched"),
-        ({"data_hash": ["x0", "x1", "x0", "x7"]}, "rotary.*data_hash.*alibi.*seed 1"),
-        ({"seed": [0, 1, 0, 2]}, "rotary.*seed.*alibi.*paired"),
-        ({"parameters": [1000, 1000, 1021, 1010]}, "alibi has 1,021.*rotary 1,000.*2.1% apart"),
-        ({"parameters": [0, 0, 5, 5]}, "inf"),
-    ],
-)
-def test_unfair_arms_are_named(changes, message):
-    with pytest.raises(UnfairComparison, match=message):
-        statistics.check_arms(runs(**changes), "kind", matched=["parameters"])
-
-
-@pytest.mark.parametrize("changes", [{"kind": "one"}, {"fingerprint": ["a", "b", "c", None]}])
-def test_a_table_that_cannot_be_checked_is_refused(changes):
-    with pytest.raises(ValueError) as caught:
-        statistics.check_arms(runs(**changes), "kind")
-    assert not isinstance(caught.value, UnfairComparison)
-    with pytest.raises(ValueError, match="flops"):
-        statistics.check_arms(runs(), "kind", matched=["flops"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pieces import close, differs, small_model, tokens
+from helpers import close, differs, small_model, tokens
 
 from lab.models.generation import early_exit
 from lab.models.initialization import branch_weights, branches

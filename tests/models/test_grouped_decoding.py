@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pieces import row_sum
+from helpers import row_sum
 
 from lab.measure import cost
 from lab.measure.attention import attention_probe

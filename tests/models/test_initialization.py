@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from pieces import close, randn, small_config, small_model, tokens
+from helpers import close, randn, small_config, small_model, tokens
 
 from lab.measure.depth import (
     moments,
     relu_overlap,
 )
-from lab.measure.probe import tap
+from lab.measure.hooks import tap
 from lab.models.initialization import branch_weights, branches
 from lab.models.residuals import Residual
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from pieces import close, differs, randn
+from helpers import close, differs, randn
 
 from lab.measure.memory import peak_memory
 from lab.models import ModelConfig, Transformer

@@ -7,13 +7,11 @@ import math
 
 import pytest
 import torch
-from pieces import close, differs, loss_of, randn, small_config, small_model, tokens
+from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
 from torch import nn
 
-from lab.measure.depth import (
-    gradient_norms,
-)
-from lab.measure.probe import tap
+from lab.measure.gradients import gradient_norms
+from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.norms import Norm
 from lab.models.residuals import Residual

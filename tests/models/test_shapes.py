@@ -18,7 +18,8 @@ from lab.models.norms import Norm
 from lab.models.positions import Position
 from lab.models.residuals import Residual
 from lab.models.scores import Score
-from lab.tasks.sequences import Reversal, accuracy
+from lab.tasks.sequences import Reversal
+from lab.tasks.task import accuracy
 from lab.training import TrainConfig, data_fingerprint, fit, output_fingerprint, train
 
 VOCABULARY = 13

@@ -1,14 +1,12 @@
-"""Tasks that a neighbour decides, tasks of few samples, and code without order.
-
-Of `lab.tasks.shuffled`.
-"""
+"""Tasks that a neighbour decides, tasks of few samples, and code without order."""
 
 import pytest
 import torch
 
-from lab.tasks.code import Code
-from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
-from lab.tasks.shuffled import Shuffled
+from lab.tasks.code import Code, Shuffled
+from lab.tasks.lengths import Parity
+from lab.tasks.sequences import GridAbove, NeighbourSum
+from lab.tasks.task import Few
 
 
 def drawn(task, size=64, seed=0):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from lab.tasks.code import ProseAndCode
 from lab.tasks.corpus import read_corpus, split
-from lab.tasks.prose import ProseAndCode
 
 
 @pytest.fixture

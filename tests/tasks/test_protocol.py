@@ -1,6 +1,6 @@
 """What holds of every task: batches follow their generator, answers are in range, marks are those of the answers.
 
-Of `lab.tasks.facts`, `lab.tasks.lengths` and `lab.tasks.task`.
+Of `lab.tasks.lengths` and `lab.tasks.task`.
 """
 
 import importlib.util
@@ -9,25 +9,17 @@ from math import isclose, log
 import pytest
 import torch
 
-from lab.measure.marks import table_marks
-from lab.tasks.blocks import Blocks
-from lab.tasks.code import Code
+from lab.measure.ngrams import ngram_losses
+from lab.tasks.code import Code, ProseAndCode, Shuffled
 from lab.tasks.definitions import Definitions
-from lab.tasks.dialogue import Dialogue
-from lab.tasks.document import Document
-from lab.tasks.facts import Facts
-from lab.tasks.languages import Dyck, Infill, Markov
-from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, add, held_out_pairs
-from lab.tasks.neighbours import Few, GridAbove, NeighbourSum, Parity
-from lab.tasks.pairs import Pairs
+from lab.tasks.discourse import Dialogue, Document, Pronouns
+from lab.tasks.languages import Dyck, Markov, MaskedLM
+from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, Parity, add, held_out_pairs
 from lab.tasks.pieces import Pieces
-from lab.tasks.pronouns import Pronouns
-from lab.tasks.prose import ProseAndCode
-from lab.tasks.recall import Recall
-from lab.tasks.sequences import ConjunctiveLookup, Count, Lookup, Maximum, Repeats, Reversal, Sort
+from lab.tasks.recall import MQAR, ConjunctiveLookup, Facts, Pairs
+from lab.tasks.sequences import Blocks, Count, GridAbove, Lookup, Maximum, NeighbourSum, Repeats, Reversal, Sort
 from lab.tasks.series import Seasonal, WeeklyCO2, explained
-from lab.tasks.shuffled import Shuffled
-from lab.tasks.task import Marks, Task, certain, uniform
+from lab.tasks.task import Few, Marks, Task, certain, uniform
 
 TEXT = importlib.util.find_spec("sympy").submodule_search_locations[0] + "/functions"
 DOCUMENTED = TEXT.replace("functions", "core/function.py")  # half docstrings
@@ -36,10 +28,10 @@ TASKS = [
     Blocks(32), Blocks(5, period=3, repeats=2), Code(context=16), Definitions(windows=40), Dialogue(),
     Dialogue(shortest=1, longest=3, length=20), Document(), Document(words=5, topics=3, front=2, length=10), Facts(),
     Facts(objects=3, wordings=1), Dyck(), Dyck(kinds=3, depth=2, length=12), Dyck(kinds=1, depth=9, length=8), Markov(),
-    Markov(vocabulary=3, length=9, contrast=2.5, seed=4), Infill(Code(context=20)), Copy(),
+    Markov(vocabulary=3, length=9, contrast=2.5, seed=4), MaskedLM(Code(context=20)), Copy(),
     Copy(symbols=3, order="same"), *ADDITIONS, Addition(shortest=2, longest=8), Order(), Needle(), NeighbourSum(),
     GridAbove(), Parity(),
-    Few(NeighbourSum(vocabulary=16), samples=30), Pairs(), Recall(), Recall(pairs=3, keys=3, values=2, queries=3),
+    Few(NeighbourSum(vocabulary=16), samples=30), Pairs(), MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3),
     Lookup(), Lookup(offsets=(2, 40), length=9, vocabulary=5), ConjunctiveLookup(), ConjunctiveLookup(2, 5, 3),
     Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9), Sort(), Sort(values=5, digits=3), Count(),
     Count(symbols=2, items=4), Maximum(), Maximum(vocabulary=5, length=3), Reversal(), Seasonal(),
@@ -166,7 +158,7 @@ def test_the_table_of_a_chain_reaches_its_marks(task):
     odds, marks = task.transition[tokens], task.marks()
     assert (odds.argmax(-1) == targets).double().mean().item() == pytest.approx(marks.ceiling, abs=0.01)
     assert -odds.gather(-1, targets[..., None]).log().mean().item() == pytest.approx(marks.entropy, abs=0.01)
-    learnt = table_marks(torch.cat([tokens, targets[:, -1:]], 1), torch.cat([tokens, targets[:, -1:]], 1)[:500], 2,
+    learnt = ngram_losses(torch.cat([tokens, targets[:, -1:]], 1), torch.cat([tokens, targets[:, -1:]], 1)[:500], 2,
                          task.vocabulary)  # fmt: skip
     assert learnt.tolist() == pytest.approx([marks.unigram_entropy, marks.entropy], abs=0.02)
 

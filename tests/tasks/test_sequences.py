@@ -1,6 +1,6 @@
 """Tasks of known answer against answers worked out by brute force.
 
-Of `lab.tasks.languages` and `lab.tasks.recall`.
+Of `lab.tasks.languages`.
 """
 
 import math
@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from lab.tasks.code import Code
-from lab.tasks.languages import Dyck, Infill, Markov
-from lab.tasks.recall import Recall
-from lab.tasks.sequences import ConjunctiveLookup, Count, Lookup, Maximum, Repeats, Reversal, Sort, accuracy
+from lab.tasks.languages import Dyck, Markov, MaskedLM
+from lab.tasks.recall import MQAR, ConjunctiveLookup
+from lab.tasks.sequences import Blocks, Count, Lookup, Maximum, Repeats, Reversal, Sort
+from lab.tasks.task import accuracy
 
 
 def generator(seed=0):
@@ -20,7 +21,7 @@ def generator(seed=0):
 
 
 TASKS = [
-    Recall(), Recall(pairs=3, keys=3, values=2, queries=3), Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9),
+    MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3), Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9),
     Sort(), Sort(values=5, digits=3), Count(), Count(symbols=2, items=4), Maximum(), Maximum(vocabulary=5, length=3),
     Dyck(), Dyck(kinds=3, depth=2, length=12), Markov(), Markov(vocabulary=3, length=9, seed=4),
 ]  # fmt: skip
@@ -35,7 +36,7 @@ def rows(task, size=100):
     return [tuple(row) for row in zip(*(x.tolist() for x in flat(task.batch(generator(), size))), strict=True)]
 
 
-@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, Recall)], ids=str)
+@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, MQAR)], ids=str)
 def test_recall_answers_with_the_value_of_the_key(task):
     for tokens, targets in rows(task):
         written, asked = tokens[: 2 * task.pairs], tokens[2 * task.pairs :]
@@ -150,9 +151,9 @@ def test_another_seed_is_another_chain():
 
 
 @pytest.mark.parametrize("share", [0.01, 0.15, 1.0])
-def test_infill_hides_a_share_and_asks_for_it(share):
+def test_masking_hides_a_share_and_asks_for_it(share):
     code = Code(context=40)
-    task = Infill(code=code, share=share)
+    task = MaskedLM(code=code, share=share)
     text, _ = code.batch(generator(), 50)
     for tokens, targets, whole in (
         (*task.batch(generator(), 50), text),
@@ -167,12 +168,12 @@ def test_infill_hides_a_share_and_asks_for_it(share):
 
 
 WRONG = [
-    (lambda: Recall(pairs=5, keys=4), "queries <= pairs <= keys"),
+    (lambda: MQAR(pairs=5, keys=4), "queries <= pairs <= keys"),
     (lambda: Repeats(low=9, high=8), "low <= high < length"),
     (lambda: Dyck(length=7), "even"),
     (lambda: Dyck(depth=0), "at least 1"),
     (lambda: Count(symbols=1), "at least 2"),
-    (lambda: Infill(share=0), "share"),
+    (lambda: MaskedLM(share=0), "share"),
 ]
 
 
@@ -219,3 +220,20 @@ def test_accuracy_counts_answers_only():
     for t, i, winner in ((0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)):
         logits[0, t, i, winner] = 1
     assert accuracy(logits.flatten(2), targets) == pytest.approx(2 / 3)
+
+
+def test_blocks_repeat_different_tokens():
+    task = Blocks(vocabulary=32)
+    tokens, targets = task.batch(torch.Generator().manual_seed(1), 5)
+    assert tokens.shape == targets.shape == (5, 100) and task.length == 100
+    block = tokens[:, :25]
+    assert all(len(set(row.tolist())) == 25 for row in block) and tokens.equal(block.repeat(1, 4))
+    assert (
+        (targets[:, :25] == -100).all()
+        and targets[:, 25:-1].equal(tokens[:, 26:])
+        and targets[:, -1].equal(block[:, 0])
+    )
+    assert len({tuple(row.tolist()) for row in block}) == 5
+    for wrong in ({"vocabulary": 24}, {"vocabulary": 32, "repeats": 1}, {"vocabulary": 32, "period": 0}):
+        with pytest.raises(ValueError, match="period <= vocabulary"):
+            Blocks(**wrong)

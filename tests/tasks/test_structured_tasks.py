@@ -1,6 +1,6 @@
 """Tasks whose structure is known: that the gold is what the text says.
 
-Of `lab.tasks.definitions`, `lab.tasks.dialogue`, `lab.tasks.document`, `lab.tasks.pairs` and `lab.tasks.series`.
+Of `lab.tasks.definitions`, `lab.tasks.discourse`, `lab.tasks.recall` and `lab.tasks.series`.
 """
 
 import math
@@ -10,11 +10,10 @@ import torch
 
 from lab.models.sparse_masks import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions
-from lab.tasks.dialogue import Dialogue
-from lab.tasks.document import Document
+from lab.tasks.discourse import Dialogue, Document
 from lab.tasks.labels import tokens_and_parents
-from lab.tasks.pairs import Pairs
-from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, quantised, squared_error, weekly_co2
+from lab.tasks.recall import Pairs
+from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, squared_error, to_bins, weekly_co2
 
 STRUCTURED = [
     Dialogue(),
@@ -111,7 +110,7 @@ def test_a_season_repeats_up_to_its_noise():
     gold = task.annotated(generator(), 2000)
     later, earlier = gold["targets"][:, 12:], gold["targets"][:, 6:-6]
     assert abs((later - earlier).std() - 0.1 * math.sqrt(2)) < 0.005 and abs(later.std() - 1.005) < 0.02
-    assert torch.equal(gold["tokens"][:, 7:], quantised(gold["targets"][:, 6:-1], 32))
+    assert torch.equal(gold["tokens"][:, 7:], to_bins(gold["targets"][:, 6:-1], 32))
     visible = Periodic(period=6, lead=1).dense(30, 30)[0, 0]
     assert visible[torch.arange(6, 30), gold["source"][0, 6:]].all()
     perfect = gold["tokens"].gather(1, gold["source"].clamp(min=0)).float() * 6 / 32 - 3 + 3 / 32
@@ -127,7 +126,7 @@ def test_weekly_co2_rises_swings_with_the_year_and_is_split_in_time():
     task = WeeklyCO2()
     tokens, targets = task.batch(generator(), 50)
     assert tokens.shape == (50, 128) and targets[:, :39].isnan().all() and targets[:, 39:].isfinite().all()
-    assert torch.equal(tokens[:, 39 + 13 :], quantised(targets[:, 39:-13], 32)), "targets are later tokens"
+    assert torch.equal(tokens[:, 39 + 13 :], to_bins(targets[:, 39:-13], 32)), "targets are later tokens"
     train, held = task._parts
     assert len(train) + len(held) == 2284 - 13
     swing = [torch.corrcoef(torch.stack([train[lag:], train[:-lag]]))[0, 1] for lag in (26, WEEKS)]

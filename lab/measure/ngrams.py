@@ -1,14 +1,14 @@
-"""Learned marks: what tables of short contexts make of the very text that a run read.
+"""N-gram models: what counts of short contexts make of the very text that a run read.
 
-A model that stays above the mark of a trigram table has learnt less than two tokens of context are worth.
+A model that stays above the loss of trigrams has learnt less than two tokens of context are worth.
 """
 
 import numpy as np
 import pandas as pd
 
 
-class Tables:
-    """Tables of a token after 0, 1, ... `order` - 1 tokens, smoothed by Witten and Bell's rule.
+class NGram:
+    """Odds of a token after 0, 1, ... `order` - 1 tokens, smoothed by Witten and Bell's rule.
 
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
 
@@ -84,13 +84,13 @@ class Tables:
         return windows.astype(np.int64)
 
 
-def table_marks(read, asked, order=4, vocabulary=256):
+def ngram_losses(read, asked, order=4, vocabulary=256):
     """Mean nats a token of the windows `asked`, by order 1.. `order`, of tables of the windows `read`: a Series.
 
-    Both as in Tables: (windows, length + 1), tokens and the last target. Compare with a run that read the one and was
+    Both as in NGram: (windows, length + 1), tokens and the last target. Compare with a run that read the one and was
     measured on the other.
     """
-    losses = Tables(read, order, vocabulary).losses(asked)
+    losses = NGram(read, order, vocabulary).losses(asked)
     return pd.Series(losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats")
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lab.tasks.pronouns import Pronouns
+from lab.tasks.discourse import Pronouns
 
 
 def test_the_pronoun_means_the_name_of_its_kind_and_both_names_stand_before_it():

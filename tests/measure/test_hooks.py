@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.probe import edit, tap
+from lab.measure.hooks import edit, tap
 
 
 def rms(x):

@@ -1,5 +1,5 @@
 """Watch any torch model from outside: `tap` keeps numbers of modules and changes nothing, `edit` changes activations,
-`Calls` stands at every call of attention; `leak` says what reaches the past from the future.
+`Calls` stands at every call of attention.
 """
 
 from contextlib import contextmanager
@@ -220,28 +220,3 @@ def running_module(model=None):
     finally:
         for handle in handles:
             handle.remove()
-
-
-def leak(from_embeddings, embeddings):
-    """Norm of the gradient of every output with respect to every input, (t, t') in float64.
-
-    from_embeddings: a function of embeddings (b, n, m) that returns outputs (b, n, c), the rows of a batch apart.
-    embeddings: (n, m), one sequence. Entry (t, t') is the Frobenius norm of d outputs_t / d embeddings_t', of size
-    (c, m): exactly 0 if output t cannot depend on input t', whatever the weights. Needs c sequences at a time.
-    ValueError where outputs and inputs do not pair position by position.
-    """
-    start = embeddings.detach()[None]
-    with torch.no_grad():
-        shape = from_embeddings(start).shape
-    if len(shape) != 3 or shape[:2] != start.shape[:2]:
-        raise ValueError(f"outputs (1, {start.shape[1]}, c) are wanted from one sequence, got {tuple(shape)}")
-    copies = start.repeat(shape[2], 1, 1).requires_grad_()  # (c, n, m): copy i answers for class i
-    with torch.enable_grad():
-        own = from_embeddings(copies).diagonal(dim1=0, dim2=2)  # (n, c)
-        rows = [torch.autograd.grad(own[t].sum(), copies, retain_graph=True)[0].cpu() for t in range(shape[1])]
-    return torch.stack([torch.linalg.vector_norm(row, dim=(0, 2), dtype=torch.float64) for row in rows])
-
-
-def future(matrix):
-    """The largest entry at an input later than the output, of a (t, t') matrix: 0 for a causal model."""
-    return matrix.triu(1).max().item()

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import pytest
 
-from lab.measure.marks import Tables, table_marks
+from lab.measure.ngrams import NGram, ngram_losses
 
 
 def text(*shape, vocabulary=5, seed=0):
@@ -41,7 +41,7 @@ def odds(followers, context, token, vocabulary):
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
 def test_losses_are_those_of_a_dictionary(order):
     read, asked = text(30, 9), text(12, 8, seed=1)
-    followers, losses = counted(read, order), Tables(read, order, 5).losses(asked)
+    followers, losses = counted(read, order), NGram(read, order, 5).losses(asked)
     assert losses.shape == (order, 12, 7)
     for n in range(order):
         for b, window in enumerate(asked.tolist()):
@@ -51,19 +51,19 @@ def test_losses_are_those_of_a_dictionary(order):
 
 
 def test_odds_sum_to_one_and_are_those_of_the_losses():
-    tables, contexts = Tables(text(40, 12), 4, 5), text(60, 6, seed=2)
+    tables, contexts = NGram(text(40, 12), 4, 5), text(60, 6, seed=2)
     for width in (1, 2, 3, 5):
         p = tables.distribution(contexts[:, :width])
         assert p.shape == (4, 60, 5) and (p > 0).all()
         np.testing.assert_allclose(p.sum(-1), 1, rtol=1e-12)
         following = p[:, np.arange(60), contexts[:, width]]
         np.testing.assert_allclose(-np.log(following), tables.losses(contexts[:, : width + 1])[..., -1], rtol=1e-12)
-    unread = Tables(np.zeros((1, 4), int), 3, 5).distribution(np.array([[4]]))
+    unread = NGram(np.zeros((1, 4), int), 3, 5).distribution(np.array([[4]]))
     assert (unread == unread[0]).all(), "a context that was never read has the odds of the shorter one"
 
 
 def test_a_longer_context_is_worth_what_the_text_puts_in_it():
-    nats = table_marks(text(2000, 65), text(200, 65, seed=1), 4, 5)
+    nats = ngram_losses(text(2000, 65), text(200, 65, seed=1), 4, 5)
     rule = np.random.default_rng(9).dirichlet(np.full(5, 0.3), size=(5, 5))
     tokens = text(200, 65, seed=1)
     known = -np.log(rule[tokens[:, :-2], tokens[:, 1:-1], tokens[:, 2:]]).mean()
@@ -74,8 +74,8 @@ def test_a_longer_context_is_worth_what_the_text_puts_in_it():
 
 def test_only_what_a_run_read_counts():
     read = text(20, 30)
-    assert table_marks(read[:, :10], read, 3, 5)[3] > table_marks(read, read, 3, 5)[3] + 0.05
-    whole, windows = (table_marks(x, read, 3, 5) for x in (read.reshape(1, -1), read))
+    assert ngram_losses(read[:, :10], read, 3, 5)[3] > ngram_losses(read, read, 3, 5)[3] + 0.05
+    whole, windows = (ngram_losses(x, read, 3, 5) for x in (read.reshape(1, -1), read))
     assert whole[1] != windows[1], "the first token of a window was never asked"
 
 
@@ -90,4 +90,4 @@ def test_only_what_a_run_read_counts():
 ])  # fmt: skip
 def test_what_cannot_be_counted_is_refused(read, options, message):
     with pytest.raises(ValueError, match=message):
-        Tables(read, **options)
+        NGram(read, **options)
