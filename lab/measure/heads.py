@@ -110,7 +110,7 @@ def attention_knockout(layer, calls):
         if call.index % calls != layer:
             return None
         b, q, k = len(call.query), call.query.shape[2], call.key.shape[2]
-        rows, mask = torch.arange(b, device=call.query.device), call.attn_mask
+        rows, mask = torch.arange(b, device=call.query.device), call.dense_mask()
         seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
         if mask is not None:
             seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)

@@ -33,6 +33,10 @@ class AnyLength(Task):
     def batch(self, generator, size):
         return self.of_length(generator, size, self.drawn_length(generator))
 
+    def parts(self, generator, size, n):
+        """Batches that together hold `size` sequences of length n, whatever a single draw makes alike."""
+        return [self.of_length(generator, size, n)]
+
     def validation(self, size, seed=0):
         """Inputs and targets of sequences of all lengths, as many of each as `size` allows, the shortest first.
 
@@ -40,7 +44,9 @@ class AnyLength(Task):
         """
         generator, most = torch.Generator().manual_seed(10**6 + seed), self.longest - self.shortest + 1
         drawn = torch.bincount(torch.arange(size) * most // size, minlength=most).tolist()
-        parts = [self.of_length(generator, many, self.shortest + i) for i, many in enumerate(drawn) if many]
+        parts = [
+            part for i, many in enumerate(drawn) if many for part in self.parts(generator, many, self.shortest + i)
+        ]
         width = max(tokens.shape[1] for tokens, _ in parts)
         tokens = [torch.cat([x, x[:, -1:].expand(-1, width - x.shape[1])], 1) for x, _ in parts]
         targets = [F.pad(x, (0, width - x.shape[1]), value=-100) for _, x in parts]
@@ -160,6 +166,12 @@ class Addition(AnyLength):
         plus, equals = (torch.full((size, 1), token) for token in (PLUS, EQUALS))
         text = torch.cat([numbers[0].flip(1), plus, numbers[1].flip(1), equals, answer], 1)
         return next_token(text, sum(widths) + 2, end=END)
+
+    def parts(self, generator, size, n):
+        """Numbers without zeros in front have their digits arranged anew for each sum."""
+        if self.padded:
+            return super().parts(generator, size, n)
+        return [self.of_length(generator, 1, n) for _ in range(size)]
 
     def _number(self, generator, size, width):
         digits = torch.randint(10, (size, width), generator=generator)

@@ -49,6 +49,20 @@ def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
     torch.testing.assert_close(seen[:, 0, :-1], uniform_maps(10, 1, 10)[:, 0, :-1].float())
 
 
+def test_a_key_is_hidden_under_a_mask_that_is_no_tensor():
+    from torch.nn.attention.bias import causal_lower_right
+
+    draw = torch.Generator().manual_seed(0)
+    q, k, values = torch.randn(6, 1, 3, 4, generator=draw), torch.randn(6, 1, 6, 4, generator=draw), torch.eye(6)
+    values = values.expand(6, 1, 6, 6)
+    plain = torch.ones(3, 6, dtype=torch.bool).tril(3)
+    with heads.attention_knockout(0, 1):
+        seen = F.scaled_dot_product_attention(q, k, values, causal_lower_right(3, 6))
+    with heads.attention_knockout(0, 1):
+        wanted = F.scaled_dot_product_attention(q, k, values, plain)
+    torch.testing.assert_close(seen, wanted)
+
+
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_key_effects_are_those_of_masking_by_hand(position):
     model, tokens = model_of(position=position), tokens_of(1, 10)[0]

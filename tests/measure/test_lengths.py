@@ -86,6 +86,13 @@ def test_sums_are_right_for_any_number_of_digits(task, n):
     assert lengths == {n + 1} if task.padded else max(lengths) <= n + 1
 
 
+def test_validation_holds_every_arrangement_of_digits():
+    """A draw has one; a validation of one draw would measure a model on that alone."""
+    tokens, targets = Addition(shortest=3, longest=3, padded=False).validation(200)
+    signs = {tuple((row == sign).nonzero()[0, 0].item() for sign in (PLUS, EQUALS)) for row in tokens}
+    assert signs == {(1, 5), (2, 6), (3, 5), (3, 6), (3, 7)} and tokens.shape == targets.shape
+
+
 def test_digits_carry_all_the_way():
     nines, one = torch.full((1, 25), 9), torch.ones(1, 1, dtype=torch.long)
     assert add(nines, one).tolist() == [[0] * 25 + [1]] == add(one, nines).tolist()
