@@ -53,7 +53,7 @@ def run(
     name: Annotated[str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")] = None,
     results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
     record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
-    check: Annotated[str, typer.Option(help="Time for repeating recorded trials, a notebook; 0: none.")] = "30s",
+    check: Annotated[str, typer.Option(help="Time to check recorded trials; 0: none. Ctrl-C ends the check.")] = "30s",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",

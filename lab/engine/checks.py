@@ -131,6 +131,14 @@ class Progress(runs.Progress):
         return tr("checking {done} of {total} recorded trials, at most {left:.0f} s", **said)
 
 
+def under_way(file):
+    """Whether a check is, as `Progress` told the file last."""
+    try:
+        return bool(json.loads(file.read_text("utf-8")).get("said"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def origins(used):
     """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
     counts, recorded, because, accepted = {"run": 0, "store": 0, "record": 0}, {}, {}, {}

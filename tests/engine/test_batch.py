@@ -22,11 +22,12 @@ import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
 from papermill.parameterize import parameterize_notebook
+from pieces import recorded
 from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
 from lab.cli import app, under_test
-from lab.engine import batch, kernel, runs, workers
+from lab.engine import batch, kernel, runs, store, workers
 from lab.engine.runs import CHECKOUT
 from lab.ledger import summary
 
@@ -113,7 +114,7 @@ def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_p
     about = {"papermill": {}, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
     for values in ({"a": 2}, {}):
         book = nbformat.v4.new_notebook(cells=cells, metadata=about)
-        kernel.execute(book, values, tmp_path, tmp_path / "log", lambda cell, cells: heard.append((cell, cells)))
+        kernel.execute(book, values, tmp_path, tmp_path / "log", lambda cell, cells: heard.append((cell, cells)), bool)
     assert heard == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
@@ -327,6 +328,46 @@ def test_ctrl_c_twice_ends_at_once(undisturbed, forgotten, job, project):
     assert str(CHECKOUT / "lab") not in out, "no traceback of ours"
     psutil.wait_procs([kernel], timeout=20)
     assert not kernel.is_running() and job.to_do() is None, "earlier results stay"
+
+
+@pytest.fixture
+def checking(forgotten, project):
+    """A run, and its kernel, whose sweep came from the record, and whose check waits in its second trial."""
+    assert here("--again").exit_code == 0
+    bodies = [store.read(forgotten, path.stem) for path in forgotten.glob("*.json")]
+    record = recorded(project / "results" / "record" / f"{DICE}.jsonl", bodies, arithmetic="another")
+    shutil.rmtree(forgotten)
+    allow(project / "gate", 1)
+    process = start("--again", start_new_session=True)
+    kernel = kernel_of(process)
+    wait_for(lambda: not [*(project / "gate").iterdir()])
+    time.sleep(0.5)
+    yield process, kernel
+    record.path.unlink()
+
+
+@slow
+def test_ctrl_c_while_recorded_trials_are_checked_ends_the_check_alone(checking, undisturbed, job, project):
+    process, _ = checking
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Traceback" not in out, out
+    assert f"{THROWS} recorded" in out and "Run again here: 1 (" in out and "The check was interrupted" in out, out
+    same_tables(job, undisturbed)
+
+
+@slow
+def test_a_second_ctrl_c_ends_the_run(checking, job):
+    process, kernel = checking
+    kernel.suspend()  # the check cannot end
+    before = files_of(job.folder)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on from here" in out and "Traceback" not in out, out
+    psutil.wait_procs([kernel], timeout=20)
+    assert not kernel.is_running() and files_of(job.folder) == before, "earlier results stay"
 
 
 # Places that cannot be written: in a mount namespace of its own, which vanishes with the command
