@@ -121,32 +121,38 @@ def unseen(known, text, length, size, seed, path):
     Code repeats licences and imports. A window is not new where the training text holds it; of windows under 64 tokens,
     it and what follows up to 64. ValueError names the corpus at `path` where there are too few.
     """
-    known, text = (part.numpy().astype(np.uint64) for part in (known, text))
+    known, text = known.numpy(), text.numpy()
     span = min(max(length, 64), len(text) - 1, len(known))
     starts = torch.randint(len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)).numpy()
-    new = starts[~np.isin(*_hashes(text, known, span, starts))]
+    asked = np.concatenate(list(_hashes(text, span)))[starts]
+    new = starts[~np.isin(asked, _held(known, span, asked))]
     if len(new) < size:
         raise ValueError(f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted")
     return torch.from_numpy(new[:size])
 
 
-def _hashes(text, known, span, starts, odd=0x9E3779B97F4A7C15, bits=20):
-    """Hashes of the windows of `text` at `starts`, and those of all windows of `known` that may be among them."""
-
-    def powers(base, count):
-        factors = np.full(count, base, np.uint64)
-        factors[0] = 1
-        return np.cumprod(factors)  # modulo 2**64, where every odd number has an inverse
-
-    def windows(text):
-        sums = np.zeros(len(text) + 1, np.uint64)
-        np.cumsum((text + np.uint64(1)) * powers(odd, len(text)), out=sums[1:])
-        return (sums[span:] - sums[:-span]) * powers(pow(odd, -1, 1 << 64), len(text) - span + 1)
-
-    asked, held = windows(text)[starts], windows(known)
+def _held(known, span, asked, bits=20):
+    """Hashes of those windows of `known` that may be among `asked`."""
     low, places = np.uint64((1 << bits) - 1), np.zeros(1 << bits, bool)
     places[asked & low] = True
-    return asked, held[places[held & low]]
+    return np.concatenate([hashes[places[hashes & low]] for hashes in _hashes(known, span)])
+
+
+def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
+    """Polynomials in `odd`, modulo 2**64, of all windows of `span` tokens, by doubling.
+
+    In order, a block at a time: as many as a processor's cache holds.
+    """
+    for start in range(0, len(text) - span + 1, block):
+        tokens = hashes = text[start : start + block + span - 1].astype(np.uint64)
+        wide = 1
+        for bit in f"{span:b}"[1:]:
+            hashes = hashes[:-wide] * np.uint64(pow(odd, wide, 1 << 64)) + hashes[wide:]
+            wide *= 2
+            if bit == "1":
+                hashes = hashes[:-1] * np.uint64(odd) + tokens[wide:]
+                wide += 1
+        yield hashes
 
 
 @trace.cache
