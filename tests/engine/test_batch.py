@@ -21,8 +21,8 @@ import psutil
 import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
+from helpers import recorded
 from papermill.parameterize import parameterize_notebook
-from pieces import recorded
 from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
