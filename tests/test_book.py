@@ -35,7 +35,7 @@ ALT, CAPTION = 'Loss "falls": [a](b) *x* <y> & {z}, 下降。', "One line: its *
 ERRATUM = {"id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
            "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
            "claims": {"four-win": "holds"}, "evidence": ["01_first/drawn"]}  # fmt: skip
-DOCUMENTED = ("lab.charts", "lab.models.transformer", "lab.study")
+DOCUMENTED = ("lab.charts", "lab.models.config", "lab.study")
 TERM = {"term": "mask", "term_zh": "掩码", "says": "What is hidden.", "says_zh": "遮住的部分。", "measured": ["1.1"]}
 
 
@@ -187,7 +187,7 @@ def test_what_a_term_names_is_measured_and_seams_are_those_registered():
 
 def test_the_api_page_says_what_docstrings_say_as_they_stand(built, read):
     page = read[built / "api.html"]
-    assert {"lab.charts.forest", "lab.models.transformer.ModelConfig", "lab.study.Study.judge"} <= page.ids
+    assert {"lab.charts.forest", "lab.models.config.ModelConfig", "lab.study.Study.judge"} <= page.ids
     assert "problematic" not in page.text
     lines = ["The `x_y` of *args, |a| and a_", "    further in"]
     from lab.book import conf

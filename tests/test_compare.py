@@ -53,7 +53,7 @@ class Mean(Mixer):
         super().__init__(config, position)
         self.out = nn.Linear(config.d_model, config.d_model)
 
-    def forward(self, x, cache=None, real=None):
+    def forward(self, x, cache=None, padding_mask=None):
         return self.out(x.mean(1, keepdim=True).expand_as(x))
 
 

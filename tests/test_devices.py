@@ -67,7 +67,7 @@ def test_every_kind_of_every_seam_runs_forward_and_backward(fields):
     here, there = twins(build(**fields))
     tokens, real = tokens_of(), torch.ones(2, 12, dtype=torch.bool)
     real[0, 9:] = False
-    for inputs in ({}, {"real": real}):
+    for inputs in ({}, {"padding_mask": real}):
         if inputs and fields.get("mask") == "none":
             continue
         close(there(tokens.to(device()), **{k: x.to(device()) for k, x in inputs.items()}), here(tokens, **inputs))

@@ -244,8 +244,11 @@ def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
     choice = {"kind": score, **NEEDED.get(score, {})}
     model, x = small_model(score=choice, position=position, kv_heads=kv_heads, mask=mask), tokens()
     real = torch.arange(12) < torch.tensor([[12], [7]])
-    for padded in ({}, {"real": real}):
-        with at.kept_logits() as logits, attention_probe([], keep_maps=True, padding_mask=padded.get("real")) as probe:
+    for padded in ({}, {"padding_mask": real}):
+        with (
+            at.kept_logits() as logits,
+            attention_probe([], keep_maps=True, padding_mask=padded.get("padding_mask")) as probe,
+        ):
             model(x, **padded)
         assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
         for kept, weights in zip(logits, probe.maps, strict=True):

@@ -48,7 +48,7 @@ def probed(model, tokens, there):
         "pattern": at.mass_on(maps.pointing(targets)),
     }
     for mask in (None, real):
-        inputs = {} if mask is None else {"real": there(mask)}
+        inputs = {} if mask is None else {"padding_mask": there(mask)}
         with torch.no_grad(), at.attention_probe(named, padding_mask=mask, block_bytes=400) as probe:
             model(tokens, **inputs)
         yield probe.table().drop(columns="module")

@@ -13,7 +13,7 @@ def test_changes_are_fields_of_the_configuration_and_the_rest_is_the_recipe():
     assert (config.position, config.d_model, config.vocabulary, config.context) == ("alibi", 128, 256, task.length)
     assert config.residual == "pre" and config.initialization == {"kind": "fan-in", "embedding": 0.3}
     assert (schedule.steps, schedule.batch, schedule.learning_rate) == (7, 4, 0.004)
-    assert (schedule.betas, schedule.warmup, schedule.final, schedule.clip) == ((0.9, 0.98), 100, 0.1, 1.0)
+    assert (schedule.betas, schedule.warmup, schedule.min_lr_ratio, schedule.clip) == ((0.9, 0.98), 100, 0.1, 1.0)
     assert byte_model(1)[0].position == "rotary"
 
 
