@@ -22,7 +22,8 @@ setup: .venv/.ready  ## only the environment
 	@echo "[3/3] a check that all is found"
 	-@$(BIN)/lab doctor
 	@mkdir -p .venv/share/jupyter/lab/settings  # a notebook in git changes when it is saved, not by itself
-	@echo '{"@jupyterlab/docmanager-extension:plugin": {"autosave": false}}' > .venv/share/jupyter/lab/settings/overrides.json
+	@echo '{"@jupyterlab/docmanager-extension:plugin": {"autosave": false},' \
+		'"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}' > .venv/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 wheelhouse: setup  ## all packages as files in a folder: `make setup` there needs no network

@@ -81,7 +81,8 @@ class Study:
         try:
             self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
         except OSError as error:
-            away = tr("name a folder that can be written to as the parameter results")
+            mine = Path.home() / OWN
+            away = tr("name a folder that can be written to as the parameter results, such as {folder}", folder=mine)
             raise parameters.Refused(f"{error.filename}: {error.strerror}; {away}") from None
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
