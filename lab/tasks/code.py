@@ -60,7 +60,7 @@ class Code(Task):
         return (counts / counts.sum()).log()
 
     def marks(self):
-        """Of single bytes of the validation text; what contexts are worth is learnt by measure.marks."""
+        """Of single bytes of the validation text; what contexts are worth is learnt by measure.ngrams."""
         counts = self.text(held_out=True).bincount()
         return Marks(chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy)
 

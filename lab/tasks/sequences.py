@@ -26,7 +26,7 @@ class Lookup(Task):
 
     @property
     def d_out(self):
-        """Width of a readout that scores every class of every output."""
+        """Width of an LM head that scores every class of every output."""
         return self.outputs * self.vocabulary
 
     def marks(self):
