@@ -13,12 +13,14 @@ from matplotlib import font_manager
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lab.language import language, tr
+from lab.language import in_language, language, tr
 from lab.shown import display
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+
+CAPTIONS = ("Description", "Description-zh")  # keywords of a PNG
 
 STYLE = {
     "figure.figsize": (7.2, 3.6),
@@ -90,25 +92,25 @@ def draw(plot, table):
         return plt.figure(new)
 
 
-def save(figure, stem, alt="", caption="", vector=True):
-    """Write stem.png, with its words in it, and stem.svg unless no `vector` is wanted; returns the bytes of the PNG."""
+def save(figure, stem, caption="", caption_zh="", vector=True):
+    """Write stem.png, with its captions in it, and stem.svg unless no `vector` is wanted; returns the PNG's bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    picture = png(figure, alt, caption)
+    picture = png(figure, caption, caption_zh)
     stem.with_suffix(".png").write_bytes(picture)
     if not vector:
         return picture
     figure.set_layout_engine("none")  # as laid out for the PNG
     with mpl.rc_context(style()):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Description": alt or None})
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Description": caption or None})
     return picture
 
 
-def png(figure, alt="", caption=""):
+def png(figure, caption="", caption_zh=""):
     """The figure as the bytes of a PNG with 256 colours: a third of the size of one with all."""
     drawn, small, words = io.BytesIO(), io.BytesIO(), PngInfo()
     with mpl.rc_context(style()):
         figure.savefig(drawn, format="png")
-    for keyword, text in (("Description", alt), ("Caption", caption)):
+    for keyword, text in zip(CAPTIONS, (caption, caption_zh), strict=True):
         if text:
             words.add_itxt(keyword, text)
     picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
@@ -117,20 +119,22 @@ def png(figure, alt="", caption=""):
 
 
 def words(path):
-    """(alternative text, caption) that `save` put into a PNG, "" where there is none."""
+    """The (English, Chinese) captions that `save` put into a PNG, "" where there is none."""
     with Image.open(path) as picture:
-        return tuple(picture.text.get(keyword, "") for keyword in ("Description", "Caption"))
+        return tuple(picture.text.get(keyword, "") for keyword in CAPTIONS)
 
 
-def show(picture, live=None, *, alt="", caption=""):
+def show(picture, caption="", caption_zh="", *, live=None):
     """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run.
 
-    With words it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
+    With captions it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
     """
-    encoded, text = base64.b64encode(picture).decode(), alt or "a figure"
+    encoded, text = base64.b64encode(picture).decode(), in_language(caption, caption_zh) or "a figure"
     shown = {"image/png": encoded, "text/plain": text}
-    if alt or caption:
-        below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    if caption:
+        both = (html.escape(caption), f'<span lang="zh">{html.escape(caption_zh)}</span>' if caption_zh else "")
+        below = "<br>".join(filter(None, both if language() == "en" else reversed(both)))
         image = f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
-        shown = {"text/html": f'<figure style="margin: 0">{image}{below}</figure>', "text/plain": text}
+        shown = {"text/html": f'<figure style="margin: 0">{image}<figcaption>{below}</figcaption></figure>',
+                 "text/plain": text}  # fmt: skip
     display(shown | (live or {}), raw=True)

@@ -1,23 +1,28 @@
-"""What is drawn or shown, in the reader's language: gettext catalogues, for the package and for each notebook.
+"""What is shown, in the reader's language.
 
-The package's stand in lab/languages/LANGUAGE.po, a notebook's beside it in languages/LANGUAGE/NAME.po. What a catalogue
-lacks, or holds as fuzzy, is said in English. `lab.commands.catalogues` writes them.
+What the package says stands in a gettext catalogue, lab/languages/LANGUAGE.po; what that lacks, or holds as fuzzy, is
+said in English. `lab.commands.catalogues` writes it. A notebook holds both languages itself: a text in English, then in
+Chinese in a block that unfolds. `turned` lets them swap places.
 """
 
 import os
+import re
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 PACKAGE = Path(__file__).parent / "languages"
-_now = SimpleNamespace(language="", notebook=None)  # what `use` chose
+NAMES = {"en": "English", "zh": "中文"}  # of the languages of a text that unfolds
+_FOLD = re.compile(rf"\n*<details><summary>{NAMES['zh']}</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL)
+_HEADING = re.compile(r"```.*?```|^(#+) ([^\n]+)$", re.DOTALL | re.MULTILINE)
+_BOLD_LINE = re.compile(r"```.*?```|^\*\*([^*\n]+)\*\*$", re.DOTALL | re.MULTILINE)
+_now = SimpleNamespace(language="")  # what `use` chose
 
 
 def tr(message, **values):
     """The message, a literal, in the reader's language; {placeholders} are filled by str.format where values come."""
-    own = messages(catalogue(language(), _now.notebook)) if _now.notebook else {}
-    said = own.get(message) or messages(catalogue(language())).get(message, message)
+    said = messages(catalogue(language())).get(message, message)
     return said.format(**values) if values else said
 
 
@@ -36,25 +41,25 @@ def languages():
     return ["en", *sorted(path.stem for path in PACKAGE.glob("*.po"))]
 
 
-def use(language="", notebook=None):
-    """Speak a language from now on ("": as the environment says), with the words of a notebook's own catalogue."""
-    _now.language, _now.notebook = language, notebook
+def use(language=""):
+    """Speak a language from now on ("": as the environment says)."""
+    _now.language = language
 
 
 @contextmanager
-def using(language, notebook=None):
+def using(language):
     """Speak a language inside the block."""
-    before = _now.language, _now.notebook
-    use(language, notebook)
+    before = _now.language
+    use(language)
     try:
         yield
     finally:
-        use(*before)
+        use(before)
 
 
-def catalogue(language, notebook=None):
-    """The path of a notebook's catalogue, or of the package's."""
-    return notebook.parent / "languages" / language / f"{notebook.stem}.po" if notebook else PACKAGE / f"{language}.po"
+def catalogue(language):
+    """The path of the package's catalogue in a language."""
+    return PACKAGE / f"{language}.po"
 
 
 def messages(path):
@@ -70,10 +75,48 @@ def _read(path, changed):
         return {m.id: m.string for m in read_po(file, abort_invalid=True) if m.id and m.string and not m.fuzzy}
 
 
-def translated(book, path, language):
-    """The nbformat notebook of `path` with its markdown cells in a language; code stays as it is."""
-    known = messages(catalogue(language, path))
-    for cell in book.cells:
-        if cell.cell_type == "markdown":
-            cell.source = known.get(cell.source, cell.source)
+# Texts in two languages
+
+
+def folded(shown, hidden, named="zh"):
+    """Markdown that shows one text and, in a block that unfolds, another in the language `named`; headings in it are
+    bold lines, since a heading inside a block breaks the outline of the page.
+    """
+    if not hidden:
+        return shown
+    bold = _HEADING.sub(lambda found: f"**{found[2]}**" if found[1] else found[0], hidden)
+    return f"{shown}\n\n<details><summary>{NAMES[named]}</summary>\n\n{bold}\n\n</details>"
+
+
+def sides(text):
+    """(English, Chinese) of a text in two languages, the Chinese one with headings where the English has them; "" where
+    it is in one.
+    """
+    if not (found := _FOLD.search(text)):
+        return text, ""
+    english, levels = text[: found.start()], [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]]
+    heads = iter(levels)
+
+    def headed(line):
+        level = next(heads, "") if line[1] else ""
+        return f"{level} {line[1]}" if level else line[0]
+
+    return english, _BOLD_LINE.sub(headed, found[1])
+
+
+def turned(text):
+    """The text with Chinese and English in each other's place; as it is where it has no Chinese."""
+    english, chinese = sides(text)
+    return folded(chinese, english, "en") if chinese else text
+
+
+def translated(book, language):
+    """The nbformat notebook with its texts, those among outputs too, turned to a language; code stays as it is."""
+    if language == "zh":
+        for cell in book.cells:
+            if cell.cell_type == "markdown":
+                cell.source = turned(cell.source)
+            for data in (output.data for output in cell.get("outputs", ()) if "data" in output):
+                if "text/markdown" in data:
+                    data["text/markdown"] = turned(data["text/markdown"])
     return book

@@ -20,7 +20,7 @@ from lab.engine.device import available
 from lab.engine.points import on_seeds_from
 from lab.engine.record import Record
 from lab.guesses import Guesses
-from lab.language import tr
+from lab.language import folded, tr
 from lab.ledger import again, cards, claims, rests
 from lab.ledger.judge import compared, computed, judge
 from lab.shown import display
@@ -70,7 +70,7 @@ class Study:
         named = named if named and named.exists() else notebook_of(exercise or (beside.stem if beside else ""))
         self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
-        language.use(self.options.language, self.notebook)
+        language.use(self.options.language)
         self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
         self.profile = self.parameters.get("profile", "")
@@ -164,15 +164,15 @@ class Study:
         self._seal()
         return pd.read_csv(path)
 
-    def figure(self, stem, frame, plot, alt="", caption=""):
+    def figure(self, stem, frame, plot, caption="", caption_zh=""):
         """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in smoke, SVG.
 
-        `alt`, what the figure shows, is for those who do not see it; `caption` is a sentence under it. Both come
-        through `tr` and are kept in the PNG.
+        The caption, in English and in Chinese, says what to look for. It stands under the figure, is its alternative
+        text, and is kept in the PNG.
         """
-        figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(figure, self.folder / "figures" / stem, alt, caption, vector=self.profile != "smoke")
-        figures.show(picture, alt=alt, caption=caption)
+        figure, words = figures.draw(plot, self.table(stem, frame)), (caption, caption_zh)
+        picture = figures.save(figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke")
+        figures.show(picture, *words)
         plt.close(figure)
         self._seal()
 
@@ -182,7 +182,8 @@ class Study:
         A run keeps the states of the figure beside it, from which the book's page draws it (lab.states). A control
         is an ipywidget, or an abbreviation such as (low, high, step) or a list of choices.
         """
-        figures.show(*turn.play(plot, controls, headless=self.options.headless, most=self._states))
+        first, live = turn.play(plot, controls, headless=self.options.headless, most=self._states)
+        figures.show(first, live=live)
 
     def live(self, trial, draw, *, point=None, button="", **controls):
         """A panel whose button runs the trial at once, without blocking the page, and draws draw(rows).
@@ -197,23 +198,30 @@ class Study:
         known, options = self.sources.record.of(trial.__name__, self.notebook.stem), self.options
         about = {"used": self.used, "known": known, "device": options.device, "headless": options.headless}
         about |= {"most": self._states}
-        figures.show(*turn.live(trial, draw, controls, point=point, button=button, **about))
+        first, live = turn.live(trial, draw, controls, point=point, button=button, **about)
+        figures.show(first, live=live)
 
     @property
     def _states(self):
         """How many states of a figure are kept for the book."""
         return states.MOST if self.profile != "smoke" else 8
 
-    def say(self, sentence):
-        """Show Markdown that was made from tables, such as tr("Four heads reach {found:.2f}", found=...)."""
-        display(Markdown(sentence))
+    def say(self, english, chinese="", **values):
+        """Show a sentence made from tables: say("Four heads reach {found:.2f}.", "四个头达到 {found:.2f}。", found=...).
+
+        Markdown, its placeholders filled by str.format; the language that is not the reader's unfolds.
+        """
+        both = [text.format(**values) if values else text for text in (english, chinese)]
+        text = folded(both[1], both[0], "en") if chinese and language.language() == "zh" else folded(*both)
+        if text:
+            display(Markdown(text))
 
     def told(self, claim, **sentences):
-        """The sentence that the verdict on a claim chooses, such as supported=tr("..."); "" where none is given for it.
+        """The pair of sentences that the verdict on a claim chooses, such as supported=("Yes.", "是。"), for `say`.
 
-        So no prose says what a table might deny.
+        Two empty ones where none is given for it. So no prose says what a table might deny.
         """
-        return sentences.get(self._verdicts[claim].verdict.replace(" ", "_"), "")
+        return sentences.get(self._verdicts[claim].verdict.replace(" ", "_"), ("", ""))
 
     def judge(self, claim, measured, *, rates=None, figure="", table="", note=""):
         """Judge a claim of this exercise and show its card; smoke runs are not judged.

@@ -18,7 +18,6 @@ from lab.ledger import cards, claims, findings, openings, summary
 from lab.states import TYPE
 
 HERE = Path(__file__).parent
-BARE = re.compile(r'(<img [^>]*alt="([^"]*)">)(</figure>)')  # a figure without a caption: what it shows stands under it
 TEXTS = ("reading", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
 
 
@@ -193,7 +192,6 @@ def copy_notebook(run, path):
             if TYPE in data:
                 data["text/html"] = turn_html(data.pop(TYPE), data.pop("image/png"))
             if "text/html" in data:
-                data["text/html"] = BARE.sub(r"\1<figcaption>\2</figcaption>\3", data["text/html"])
                 if stem := next((stem for stem, picture in pictures.items() if picture in data["text/html"]), ""):
                     link = f' <a href="../{tables.place(run.stem, stem)}">{tr("its table")}</a></figcaption>'
                     data["text/html"] = data["text/html"].replace("</figcaption>", link, 1)

@@ -116,15 +116,14 @@ class Run:
         path = self.spoken / "figures" / f"{stem}.png"
         return path if path.exists() else self.folder / "figures" / f"{stem}.png"
 
-    def words(self, stem):
-        """(alternative text, caption) of a figure; without an alternative text its name in words stands for it."""
-        alt, caption = figures.words(self.picture(stem))
-        return alt or stem.replace("_", " "), caption
+    def caption(self, stem):
+        """The caption of a figure in the reader's language; without one, its name in words."""
+        return language.in_language(*figures.words(self.picture(stem))) or stem.replace("_", " ")
 
     def read(self):
         """The executed notebook, its prose in the reader's language."""
         book = nbformat.read(self.spoken / "notebook.ipynb", 4)
-        return language.translated(book, self.notebook, language.language())
+        return language.translated(book, language.language())
 
 
 def counted(verdicts):

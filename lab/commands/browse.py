@@ -7,13 +7,9 @@ from typing import Annotated
 import typer
 
 from lab.commands.arguments import refuse
-from lab.language import tr, using
+from lab.language import in_language, tr, using
 
 WIDEST = 37  # columns of a question, so that a line has 80
-SUMMARIES = (
-    r"\*\*([^*]*？)\*\*",
-    r"\*\*中文摘要\*\*\s*(?:问题：)?([^？。：\n]+[？。：])",
-)  # of a first cell, in Chinese
 Language = Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en or zh.")]
 
 
@@ -65,17 +61,10 @@ def speaks(language):
 
 
 def question(notebook):
-    """The title of a lesson without its number, in the language in use: in Chinese by its catalogue or its summary."""
-    from lab.engine import parameters
-    from lab.language import catalogue, language, messages
+    """The title of a lesson without its number, in the language in use."""
+    from lab.ledger import openings
 
-    title = parameters.title_of(notebook)
-    if language() == "zh":
-        first = next(source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown")
-        translated = messages(catalogue("zh", notebook)).get(first, "").partition("\n")[0]
-        summary = next((found for form in SUMMARIES if (found := re.search(form, first))), None)
-        title = translated.lstrip("# ") or (summary[1].rstrip("。：") if summary else title)
-    return re.sub(r"^1\.\d+\s*", "", title)
+    return re.sub(r"^1\.\d+\s*", "", openings.title(notebook))
 
 
 def state(notebook):
@@ -149,9 +138,9 @@ def figures_page(folder):
 
     parts = []
     for path in sorted((folder / "figures").glob("*.png")):
-        alt, caption = words(path)
-        image = f'<img src="{path.resolve().as_uri()}" alt="{html.escape(alt or path.stem)}">'
-        parts.append(f"<figure>{image}<figcaption>{html.escape(caption or alt or path.stem)}</figcaption></figure>")
+        caption = html.escape(in_language(*words(path)) or path.stem)
+        image = f'<img src="{path.resolve().as_uri()}" alt="{caption}">'
+        parts.append(f"<figure>{image}<figcaption>{caption}</figcaption></figure>")
     title = html.escape(tr("Figures of {name}", name=folder.name))
     head = f'<meta charset="utf-8"><title>{title}</title>'
     body = f'<body style="font-family: sans-serif; margin: 2em"><h1>{title}</h1>'

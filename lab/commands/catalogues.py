@@ -1,7 +1,6 @@
-"""Catalogues of translations: what they should hold, how they are brought up to date, and what is wrong with one.
+"""The package's catalogue of translations: what it should hold, how it is brought up to date, what is wrong with one.
 
-`python -m lab.commands.catalogues zh` brings the package's catalogue up to date, and those that notebooks have; with
-`zh 1.4` it begins or updates that of a notebook.
+`python -m lab.commands.catalogues zh` brings lab/languages/zh.po up to date.
 """
 
 import ast
@@ -12,7 +11,7 @@ from string import Formatter
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po, write_po
 
-from lab.engine import parameters, runs
+from lab.engine import runs
 from lab.language import PACKAGE, catalogue
 
 HEADER = (
@@ -27,7 +26,7 @@ NO_PROSE = re.compile(
 def passed(code):
     """[(message, line, whether it has placeholders)] of all calls of `tr`. ValueError where one has no literal."""
     found = []
-    for node in ast.walk(parameters.parsed(code)):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "tr":
             message = node.args[0] if node.args else None
             if not isinstance(message, ast.Constant) or not isinstance(message.value, str):
@@ -36,29 +35,20 @@ def passed(code):
     return sorted(found, key=lambda item: item[1])
 
 
-def template(notebook=None):
-    """The catalogue without translations of a notebook, its markdown cells and what its code says; or of the package.
+def template():
+    """The catalogue without translations of what the package says.
 
     ValueError names the place where `tr` is called without a literal.
     """
     wanted = Catalog()
-    if notebook is None:
-        sources = [(path.relative_to(PACKAGE.parents[1]).as_posix(), "code", path.read_text("utf-8"))
-                   for path in sorted(PACKAGE.parent.rglob("*.py"))]  # fmt: skip
-    else:
-        cells = enumerate(parameters.cells_of(notebook))
-        sources = [(f"{notebook.name}#{i}", kind, source) for i, (kind, _, source) in cells if source.strip()]
-    for place, kind, source in sources:
-        if kind == "markdown":
-            wanted.add(source, locations=[(place, None)])
-        elif kind == "code" and "tr(" in source:
-            try:
-                found = passed(source)
-            except ValueError as error:
-                raise ValueError(f"{place}: {error}") from None
-            for message, _, filled in found:
-                flags = ["python-brace-format"] if filled else []
-                wanted.add(message, locations=[(place, None)], flags=flags)
+    for path in sorted(PACKAGE.parent.rglob("*.py")):
+        place, source = path.relative_to(PACKAGE.parents[1]).as_posix(), path.read_text("utf-8")
+        try:
+            found = passed(source) if "tr(" in source else ()
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+        for message, _, filled in found:
+            wanted.add(message, locations=[(place, None)], flags=["python-brace-format"] if filled else [])
     return wanted
 
 
@@ -70,13 +60,13 @@ def read(path):
         return read_po(file, abort_invalid=True)
 
 
-def update(language, notebook=None):
-    """Write the catalogue of a notebook, or of the package; returns its path.
+def update(language, wanted):
+    """Write the catalogue of a language, to hold what is `wanted`; returns its path.
 
     Translations stay; one whose message has changed is marked fuzzy, with the message that it was of; what is said no
     more goes.
     """
-    path, wanted = catalogue(language, notebook), template(notebook)
+    path = catalogue(language)
     merged = read(path)
     merged.update(wanted, update_creation_date=False)
     with runs.replacing(path) as temporary, temporary.open("wb") as file:
@@ -114,15 +104,9 @@ def problems(found, wanted):
     return said + [f"{message[:60]!r} is said no more" for message in dead]
 
 
-def main(language, *names):
-    notebooks = [parameters.notebook_of(name) for name in names]
-    if not names:
-        notebooks = [None, *(path for path in parameters.notebooks() if catalogue(language, path).exists())]
-    for notebook in notebooks:
-        path = update(language, notebook)
-        left = problems(read(path), template(notebook))
-        print(f"{runs.shown(path)}: {len(left)} to do", *left[:20], sep="\n  ")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:]) if sys.argv[1:] else sys.exit("python -m lab.commands.catalogues LANGUAGE [NOTEBOOK ...]")
+    if len(sys.argv) != 2:
+        sys.exit("python -m lab.commands.catalogues LANGUAGE")
+    written = update(sys.argv[1], template())
+    left = problems(read(written), template())
+    print(f"{runs.shown(written)}: {len(left)} to do", *left[:20], sep="\n  ")

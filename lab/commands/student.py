@@ -55,7 +55,7 @@ def without_answers(notebook, language):
     from lab.language import translated
     from lab.ledger import claims, rests
 
-    book = translated(nbformat.read(notebook, 4), notebook, language)
+    book = translated(nbformat.read(notebook, 4), language)
     book, _ = ClearOutputPreprocessor().preprocess(book, {})
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     bodies = {cell.id: parameters.parsed(cell.source).body for cell in code}

@@ -57,12 +57,8 @@ class Job:
         return runs.text_hash(
             source_code(parameters.parsed(self.code)).digest
             + json.dumps(told, sort_keys=True)
-            + "".join(json.dumps(language.messages(path)) for path in self._catalogues if path.exists())
+            + json.dumps(language.messages(language.catalogue(self.language)))
         )
-
-    @property
-    def _catalogues(self):
-        return language.catalogue(self.language), language.catalogue(self.language, self.notebook)
 
     def to_do(self):
         """Why the notebook has to run, or None where this very code ran with these parameters.
@@ -113,7 +109,7 @@ class Job:
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # others have no use for it
             values = values | {"results": str(aside)}
-        book = language.translated(nbformat.read(self.notebook, 4), self.notebook, self.language)
+        book = language.translated(nbformat.read(self.notebook, 4), self.language)
         began = time.time()
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start

@@ -3,9 +3,7 @@
 import re
 
 from lab.engine import parameters
-from lab.language import catalogue, language, messages
-
-ABSTRACT = "**中文摘要**"
+from lab.language import in_language, sides
 
 
 def title(notebook):
@@ -14,13 +12,8 @@ def title(notebook):
 
 
 def question(notebook):
-    """The first paragraph under the heading; in Chinese, without a catalogue, the first sentence of its abstract."""
+    """The first paragraph under the heading."""
     paragraphs = [" ".join(part.split()) for part in _opening(notebook).split("\n\n")[1:]] or [""]
-    if language() == "zh":
-        for paragraph in paragraphs:
-            if paragraph.startswith(ABSTRACT):
-                asked = paragraph.removeprefix(ABSTRACT).strip().removeprefix("问题：")
-                return re.split(r"(?<=[？。])", asked)[0]
     return paragraphs[0].strip("*")
 
 
@@ -32,7 +25,6 @@ def figures(notebook, folder):
 
 
 def _opening(notebook):
-    """The cell with the heading, in the reader's language where the notebook's catalogue has it."""
+    """The cell with the heading, in the reader's language."""
     cells = (source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown")
-    source = next((source for source in cells if source.startswith("#")), f"# {notebook.stem}")
-    return messages(catalogue(language(), notebook)).get(source, source)
+    return in_language(*sides(next((source for source in cells if source.startswith("#")), f"# {notebook.stem}")))
