@@ -2,7 +2,9 @@
 
 import base64
 import html
+import inspect
 import io
+import re
 import warnings
 from functools import cache
 
@@ -90,6 +92,13 @@ def draw(plot, table):
         plot(table)
         (new,) = set(plt.get_fignums()) - figures
         return plt.figure(new)
+
+
+def captions(plot):
+    """The (English, Chinese) captions that the docstring of a drawing function gives, a paragraph each; else ""."""
+    paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(plot) or "").split("\n\n")]
+    chinese = len(paragraphs) == 2 and re.search("[\u4e00-\u9fff]", paragraphs[1])
+    return (paragraphs[0], re.sub(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])", "", paragraphs[1])) if chinese else ("", "")
 
 
 def save(figure, stem, caption="", caption_zh="", vector=True):

@@ -168,9 +168,10 @@ class Study:
         """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in smoke, SVG.
 
         The caption, in English and in Chinese, says what to look for. It stands under the figure, is its alternative
-        text, and is kept in the PNG.
+        text, and is kept in the PNG. Without one it is the docstring of `plot`, if that has a paragraph in each.
         """
-        figure, words = figures.draw(plot, self.table(stem, frame)), (caption, caption_zh)
+        words = (caption, caption_zh) if caption else figures.captions(plot)
+        figure = figures.draw(plot, self.table(stem, frame))
         picture = figures.save(figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke")
         figures.show(picture, *words)
         plt.close(figure)
