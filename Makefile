@@ -53,7 +53,7 @@ SPEAK = $(if $(filter command,$(origin LANGUAGE)),$(LANGUAGE),en)
 	@touch $@
 
 jupyter: setup $(if $(filter zh,$(SPEAK)),.venv/.ready-zh)  ## JupyterLab on this machine only, with its token; LANGUAGE=zh: all in Chinese
-	$(BIN)/python -m lab.commands.translated $(SPEAK)
+	$(if $(filter zh,$(SPEAK)),$(BIN)/lab zh)
 	LAB_LANGUAGE=$(SPEAK) $(BIN)/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir=. \
 		$(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(filter zh,$(SPEAK)),--LabApp.app_settings_dir=$(CURDIR)/lab/languages/jupyterlab-zh) \

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 import typer.core
 
-from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, worker
+from lab.commands import (
+    arguments,
+    browse,
+    chinese,
+    classroom,
+    machines,
+    new,
+    record,
+    replicate,
+    student,
+    upkeep,
+    worker,
+)
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
 from lab.commands.execution import execute, mended
 from lab.language import using
@@ -164,6 +176,7 @@ COMMANDS = (
     record.publish,
     new.new,
     student.student,
+    chinese.zh,
     browse.show,
     replicate.replicate,
     worker.worker,

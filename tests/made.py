@@ -8,6 +8,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from lab.engine import runs
+from lab.language import folded
 from lab.ledger.claims import Verdict, ledger
 
 ABOVE = {"compares": "four over one", "compares_zh": "四比一", "direction": "above", "threshold": 0.1}
@@ -66,7 +67,7 @@ def write_ledger(root, ledger=LEDGER):
 
 
 def notebook(title, question, chinese, *cells):
-    opening = f"# {title}\n\n*{question}*\n\n**中文摘要** 问题：{chinese}做法：训练。"
+    opening = folded(f"# {title}\n\n*{question}*", f"# 第一\n\n*{chinese}*\n\n训练。")
     declared = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
     return new_notebook(cells=[new_markdown_cell(opening), declared, *map(new_code_cell, cells)])
 

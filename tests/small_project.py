@@ -10,8 +10,8 @@ import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lab.commands import catalogues
 from lab.engine import parameters, runs
+from lab.language import folded
 
 DICE = "01_dice"
 THROWS = 8  # trials of its sweep in smoke
@@ -41,22 +41,21 @@ def thrown(seed: int, sides: int, dice: int, scale: float):
     return [{"step": step, "mean": scale * total / dice / step} for step in (1, 3)]
 """
 CELLS = (  # tag, source; what begins with # is Markdown
-    ("", "# 1.1 What do dice show?\n\n**骰子掷出多少？** 面数越多，平均点数越大吗？\n\nNothing is trained here."),
+    ("", folded("# 1.1 What do dice show?\n\nNothing is trained here.", "# 1.1 骰子掷出多少？\n\n这里不训练。")),
     ("parameters", PARAMETERS),
     ("checks", CHECKS),
-    ("", "import matplotlib.pyplot as plt\n\nimport lab\nfrom lab.charts import by_arm\nfrom lab.language import tr"),
-    ("", '## Guess first\n\nTwo sentences are tested below.'),
+    ("", "import matplotlib.pyplot as plt\n\nimport lab\nfrom lab.charts import by_arm"),
+    ("", folded("## Guess first\n\nTwo sentences are tested below.", "## 先猜\n\n下面检验两句话。")),
     ("", 'study = lab.study("1.1", globals())\nstudy.claims()'),
-    ("", "## The throws"),
+    ("", folded("## The throws", "## 投掷")),
     ("", SOURCE),
     ("", TRIAL),
     ("", 'grid = {"seed": list(range(seeds)), "sides": sides, "dice": dice, "scale": scale}\n'
          'throws = study.sweep(thrown, grid)\n'
          'shown = ["seed", "sides", "dice", "scale", "mean"]\n'
          'first = study.table("throws", throws[throws.step == 1][shown])'),
-    ("", 'def draw(table):\n    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")'),
-    ("answer", 'alt = tr("The mean of {n} dice, by their sides.", n=dice)\n'
-               'study.figure("means", first, draw, alt=alt)'),
+    ("", 'def draw(table):\n    \"\"\"The mean of dice, by their sides.\n\n    骰子的平均点数。\"\"\"\n    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")'),
+    ("answer", 'study.figure("means", first, draw)'),
     ("answer", 'study.judge("dice-more-sides", first, figure="means")'),
     ("answer", 'study.judge("dice-count", float(len(first)) / len(sides) / seeds, table="throws")'),
     ("answer", "study.finish()"),
@@ -130,19 +129,6 @@ def write_ledger(folder, claims):
         mine = [each for each in claims if each["exercise"] == f"1.{int(path.stem[:2])}"]
         text = yaml.safe_dump(mine, allow_unicode=True)
         runs.write_text(folder / "experiments" / "claims" / f"{path.stem}.yaml", text)
-
-
-def translate(notebook):
-    """Write a finished Chinese catalogue of a notebook, and return its path."""
-    path = catalogues.update("zh", notebook)
-    found = catalogues.read(path)
-    for message in found:
-        if message.id:
-            message.string = "译文 " + ("{n}" if "{n}" in message.id else message.id[:4])
-    with path.open("wb") as file:
-        file.write(catalogues.HEADER.format("zh").encode())
-        catalogues.write_po(file, found, width=0, omit_header=True)
-    return path
 
 
 def ran(folder, place="quick"):

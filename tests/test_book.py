@@ -31,7 +31,7 @@ from lab.engine import parameters
 from lab.ledger import claims
 
 pytest.importorskip("myst_nb")
-ALT, CAPTION = 'Loss "falls": [a](b) *x* <y> & {z}, 下降。', "One line: its **loss** at 1_000 steps."
+CAPTIONS = 'Loss "falls": [a](b) *x* <y> & {z}.', "一条线：第 1_000 步的 **损失**。"
 ERRATUM = {"id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
            "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
            "claims": {"four-win": "holds"}, "evidence": ["01_first/drawn"]}  # fmt: skip
@@ -75,7 +75,7 @@ def built(tmp_path_factory):
         shown = []
         patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))
         figure = plt.figure()
-        figures.show(figures.save(figure, folder / "figures" / "drawn", ALT, CAPTION), alt=ALT, caption=CAPTION)
+        figures.show(figures.save(figure, folder / "figures" / "drawn", *CAPTIONS), *CAPTIONS)
         plt.close(figure)
         notebook = nbformat.read(folder / "notebook.ipynb", 4)
         notebook.cells[-1] = new_code_cell("study.figure(...)", outputs=[new_output("display_data", shown[0])])
@@ -320,13 +320,6 @@ def test_states_cannot_end_their_script():
     words = "</script><script>alert(1)</script>"
     made = pages.turn_html({"states": [{"axes": [], "title": words}], "controls": [], "pool": []}, "AAAA")
     assert made.count("</script") == 1 and made.count("<script") == 1
-
-
-def test_a_figure_without_a_caption_has_what_it_shows_under_it():
-    image, under = '<img src="data:x" alt="a &lt; b">', r"\1<figcaption>\2</figcaption>\3"
-    said = pages.BARE.sub(under, f"<figure>{image}</figure>")
-    assert said == f"<figure>{image}<figcaption>a &lt; b</figcaption></figure>"
-    assert pages.BARE.sub(under, said) == said
 
 
 def test_without_results_there_is_no_book(monkeypatch, tmp_path):

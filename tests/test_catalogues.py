@@ -1,10 +1,10 @@
-"""Every catalogue holds every message, in Chinese; translations survive what notebooks and code become.
+"""The package's catalogue holds every message, in Chinese; texts in two languages turn.
 
-Of `lab.language`, `lab.commands.catalogues` and `lab.commands.translated`.
+Of `lab.language`, `lab.commands.catalogues` and `lab.commands.chinese`.
 """
 
 import ast
-import json
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from small_project import DICE, translate
+from small_project import DICE
 
 from lab import figures, language
-from lab.commands import catalogues, translated
+from lab.commands import catalogues, chinese
 from lab.engine import batch, parameters, runs
 from lab.language import tr
 from lab.study import Study
@@ -26,30 +26,17 @@ NOTEBOOKS = parameters.notebooks()  # the lessons
 
 # The lessons and the package
 
-THERE = [(name, path) for name in FOREIGN for path in (None, *NOTEBOOKS) if language.catalogue(name, path).exists()]
 
-
-@pytest.mark.parametrize("name, notebook", THERE, ids=lambda value: getattr(value, "stem", str(value)))
-def test_a_catalogue_holds_all_that_is_said(name, notebook):
-    found = catalogues.read(language.catalogue(name, notebook))
-    assert catalogues.problems(found, catalogues.template(notebook)) == []
-
-
-def test_every_catalogue_belongs_to_a_notebook():
-    stems = {path.stem for path in NOTEBOOKS}
-    for path in (runs.CHECKOUT / "notebooks" / "languages").rglob("*.po"):
-        assert path.stem in stems and path.parent.name in FOREIGN, path
+@pytest.mark.parametrize("name", FOREIGN)
+def test_the_catalogue_holds_all_that_is_said(name):
+    assert catalogues.problems(catalogues.read(language.catalogue(name)), catalogues.template()) == []
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_trial_of_a_notebook_says_anything(notebook):
+def test_nothing_of_a_notebook_hangs_on_the_language(notebook):
     sources = [parameters.parsed(source) for kind, _, source in parameters.cells_of(notebook) if kind == "code"]
-    nodes = [node for tree in sources for node in ast.walk(tree)]
-    swept = {node.args[0].id for node in nodes if isinstance(node, ast.Call) and node.args
-             and getattr(node.func, "attr", "") == "sweep" and isinstance(node.args[0], ast.Name)}  # fmt: skip
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and node.name in swept:
-            assert "tr" not in {getattr(inner, "id", "") for inner in ast.walk(node)}, node.name
+    named = {getattr(node, "id", getattr(node, "attr", "")) for tree in sources for node in ast.walk(tree)}
+    assert named.isdisjoint({"tr", "language"})
 
 
 # What a catalogue is held to
@@ -79,55 +66,80 @@ def test_a_message_is_a_literal():
         catalogues.passed("tr(name)")
 
 
-# A notebook of the test's own
-
-SOURCES = ["# Heads", "Nothing is measured here, and nothing is trained.", "Last words of this notebook."]
-
-
 @pytest.fixture
-def notebook(tmp_path):
-    return write(
-        tmp_path / "mine.ipynb", SOURCES, "import os\nfrom lab.language import tr\nprint(tr('{n} heads', n=4))"
-    )
+def mine(tmp_path, monkeypatch):
+    """A catalogue of the test's own."""
+    monkeypatch.setattr(language, "PACKAGE", tmp_path)
+    return tmp_path / "zh.po"
 
 
-def write(path, sources, code):
-    nbformat.write(new_notebook(cells=[*map(new_markdown_cell, sources), new_code_cell(code)]), path)
-    return path
+def wanted(*messages):
+    found = catalogues.Catalog()
+    for message in messages:
+        found.add(message)
+    return found
 
 
-@pytest.fixture
-def translations(notebook):
-    return translate(notebook)
-
-
-def test_a_catalogue_follows_its_notebook(notebook, translations):
-    before = translations.read_bytes()
-    assert catalogues.update("zh", notebook).read_bytes() == before, "nothing has changed"
-    assert catalogues.problems(catalogues.read(translations), catalogues.template(notebook)) == []
-    write(notebook, [SOURCES[0], SOURCES[1] + " Or is it?", "A new thought, unlike the others"], "print(1)")
-    catalogues.update("zh", notebook)
-    found = {m.id: (m.string, m.fuzzy) for m in catalogues.read(translations) if m.id}
+def test_a_catalogue_follows_what_is_said(mine):
+    old = wanted("Heads", "Nothing is measured here, and nothing is trained.", "Last words.")
+    for message in (catalogues.update("zh", old), old) and old:
+        message.string = "译文" if message.id else ""
+    with mine.open("wb") as file:
+        file.write(catalogues.HEADER.format("zh").encode())
+        catalogues.write_po(file, old, width=0, omit_header=True)
+    before = mine.read_bytes()
+    assert catalogues.update("zh", old).read_bytes() == before, "nothing has changed"
+    new = wanted("Heads", "Nothing is measured here, and nothing is trained. Or is it?", "A thought unlike the others")
+    catalogues.update("zh", new)
+    found = {m.id: (m.string, m.fuzzy) for m in catalogues.read(mine) if m.id}
     assert found == {
-        "# Heads": ("译文 # He", False),
-        SOURCES[1] + " Or is it?": ("译文 Noth", True),
-        "A new thought, unlike the others": ("", False),
+        "Heads": ("译文", False),
+        "Nothing is measured here, and nothing is trained. Or is it?": ("译文", True),
+        "A thought unlike the others": ("", False),
     }
-    assert "#~" not in translations.read_text("utf-8"), "what is said no more is gone"
-    assert len(catalogues.problems(catalogues.read(translations), catalogues.template(notebook))) == 2
-    assert set(language.messages(translations)) == {"# Heads"}, "what is fuzzy is said in English"
+    assert "#~" not in mine.read_text("utf-8"), "what is said no more is gone"
+    assert len(catalogues.problems(catalogues.read(mine), new)) == 2
+    assert set(language.messages(mine)) == {"Heads"}, "what is fuzzy is said in English"
 
 
-def test_words_are_found_in_the_notebook_then_in_the_package_then_in_english(notebook, translations, monkeypatch):
-    assert tr("{n} heads", n=4) == "4 heads" and tr("query") == "query" and tr("{braces}") == "{braces}"
+def test_words_are_found_in_the_catalogue_then_in_english(monkeypatch):
+    assert tr("query") == "query" and tr("{braces}") == "{braces}"
     monkeypatch.setenv("LAB_LANGUAGE", "zh")
-    assert tr("query") == "查询" and tr("{n} heads", n=4) == "4 heads"
-    with language.using("zh", notebook):
-        assert tr("{n} heads", n=4) == "译文 4" and tr("query") == "查询" and tr("nonsuch") == "nonsuch"
+    assert tr("query") == "查询" and tr("{n} such heads", n=4) == "4 such heads" and tr("nonsuch") == "nonsuch"
     with language.using("en"):
         assert tr("query") == "query"
-    with language.using("fr", notebook):
+    with language.using("fr"):
         assert tr("query") == "query"
+
+
+# Texts in two languages
+
+ENGLISH = "# Heads\n\nOne $x$.\n\n```\n# no heading\n```\n\n## Two\n\nMore."
+CHINESE = "# 头\n\n一 $x$。\n\n**要点**与\n\n## 二\n\n还有。"
+
+
+def test_a_text_unfolds_and_turns():
+    text = language.folded(ENGLISH, CHINESE)
+    assert text.startswith(ENGLISH) and text.endswith("</details>") and "\n# 头" not in text and "**头**" in text
+    assert language.sides(text) == (ENGLISH, CHINESE)
+    turned = language.turned(text)
+    assert turned.startswith(CHINESE) and "<summary>English</summary>" in turned and "**Two**" in turned
+    assert "```\n# no heading\n```" in turned
+    assert language.folded("Alone.", "") == language.turned("Alone.") == "Alone."
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_lesson_says_all_in_both_languages(notebook):
+    texts = [source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown"]
+    if not language.sides(texts[1])[1]:
+        texts = texts[:1]  # no lesson yet: only its opening has both
+    for text in texts:
+        english, chinese = language.sides(text)
+        assert not re.search("[\u4e00-\u9fff]{4}", english) and re.search("[\u4e00-\u9fff]", chinese), text
+        for form in (r"^#+ ", r"\$[^$]+\$", r"`[^`\n]+`", r"\]\(([^)]+)\)"):
+            told, said = (sorted(re.findall(form, side, re.MULTILINE)) for side in (english, chinese))
+            assert form == r"^#+ " and told == said or set(told) == set(said), text
+        assert language.folded(english, chinese) == text
 
 
 # Runs
@@ -155,18 +167,17 @@ def test_a_named_run_of_one_language_stays_when_another_is_asked_for(project, tm
 
 
 @pytest.mark.slow
-def test_an_executed_notebook_has_translated_cells_and_the_same_code(notebook, translations, tmp_path):
-    code = notebook_code = "import lab\nfrom lab.language import tr\nlab.study(globals())\nprint(tr('{n} heads', n=4))"
-    write(notebook, SOURCES, notebook_code)
+def test_an_executed_notebook_has_turned_cells_and_the_same_code(tmp_path):
+    code = "import lab\nlab.study(globals()).say('{n} heads', '{n} 个头', n=4)"
+    notebook = tmp_path / "mine.ipynb"
+    cells = [new_markdown_cell(language.folded(ENGLISH, CHINESE)), new_code_cell(code)]
+    nbformat.write(new_notebook(cells=cells), notebook)
     (job,) = batch.plan([notebook], "quick", tmp_path / "results", speak="zh")
-    before = job.fingerprint
     job.run(runs.Options(store=tmp_path / "store"))
-    book = nbformat.read(job.folder / "notebook.ipynb", 4)
-    assert [c.source for c in book.cells if c.cell_type == "markdown"] == ["译文 # He", "译文 Noth", "译文 Last"]
-    assert book.cells[-1].source == code and "译文 4" in json.dumps(book.cells[-1].outputs, ensure_ascii=False)
+    text, ran = nbformat.read(job.folder / "notebook.ipynb", 4).cells
+    assert text.source.startswith(CHINESE) and ran.source == code
+    assert ran.outputs[0].data["text/markdown"].startswith("4 个头\n\n<details><summary>English</summary>")
     assert runs.read_run(job.folder)["language"] == "zh"
-    translations.write_text(translations.read_text("utf-8").replace("译文 Last", "最后"), "utf-8")
-    assert job.fingerprint != before, "another translation is another run"
 
 
 def squared(seed):
@@ -237,15 +248,14 @@ def test_the_first_font_with_chinese_characters_is_chosen(monkeypatch, there, ch
 
 def test_chinese_notebooks_are_made_for_jupyterlab_and_what_a_reader_edits_stays(project, tmp_path):
     notebook = parameters.notebook_of("1.1")
-    translate(notebook)
-    assert translated.write("zh", tmp_path) == []
-    assert [path.name for path in tmp_path.iterdir()] == [notebook.name], "the other is not translated"
+    assert chinese.write(parameters.notebooks(), tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == [notebook.name], "the other is in English alone"
     path = tmp_path / notebook.name
     book, source = nbformat.read(path, 4), nbformat.read(notebook, 4)
-    assert book.cells[0].source.startswith("译文")
+    assert re.match("# .*[\u4e00-\u9fff]", book.cells[0].source)
     assert [c.source for c in book.cells if c.cell_type == "code"] == [
         c.source for c in source.cells if c.cell_type == "code"
     ]
     book.cells[0].source = "mine"
     nbformat.write(book, path)
-    assert translated.write("zh", tmp_path) == [path] and nbformat.read(path, 4).cells[0].source == "mine"
+    assert chinese.write([notebook], tmp_path) == [path] and nbformat.read(path, 4).cells[0].source == "mine"

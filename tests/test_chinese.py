@@ -10,7 +10,7 @@ ROOT = project_root()
 TEXTS = [
     *(ROOT / "experiments").glob("*.yaml"),
     *(ROOT / "lab" / "languages").glob("*.po"),
-    *(ROOT / "notebooks" / "languages").rglob("*.po"),
+    *(ROOT / "notebooks").glob("*.ipynb"),
     *(ROOT / "lab" / "book" / "texts" / "zh").glob("*.md"),
     *(ROOT / "lab" / "book" / "templates").glob("*"),
     ROOT / "README.zh.md",

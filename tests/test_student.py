@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from helpers import names_that_are_lacking
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from small_project import CLAIMS, DICE, ran, translate, write_notebook
+from small_project import CLAIMS, DICE, ran, write_notebook
 from typer.testing import CliRunner
 
 from lab import answers, language
@@ -77,7 +77,6 @@ def test_what_later_cells_need_of_an_answer_stays(project, tmp_path):
 
 
 def test_the_notebooks_speak_chinese_and_overwrite_nothing(project, tmp_path):
-    translate(parameters.notebook_of(DICE))
     made = command("student", "--language", "zh", "--to", tmp_path)
     assert made.exit_code == 0 and len(made.output.splitlines()) == 1, "of all that are lessons"
     book = nbformat.read(tmp_path / f"{DICE}.ipynb", 4)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers import notebook_with, recorded
 
-from lab import figures
+from lab import figures, language
 from lab.engine import parameters, provenance, runs
 from lab.ledger import claims, summary
 from lab.ledger.claims import NOT_REPRODUCED, NOT_RUN, Claim
@@ -62,25 +62,54 @@ def test_a_study_touches_nothing_earlier_until_it_is_complete(project, said):
     assert said[-1] == "Results: `results/interactive/mine`"
 
 
+def rising(table):
+    """A line \\ rises,
+    x < "2".
+
+    一条线
+    上升。
+    """
+    table.plot()
+
+
 def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     mine, frame = run_of(1), pd.DataFrame({"x": [1, 2]})
     mine.figure("bare", frame, lambda table: table.plot())
     assert {*said[-1]} == {"image/png", "text/plain"} and said[-1]["text/plain"] == "a figure"
-    mine.figure("told", frame, lambda table: table.plot(), alt='x < "2" rises', caption="A line & its words, 上升。")
-    shown = said[-1]
-    assert shown["text/plain"] == 'x < "2" rises' and 'alt="x &lt; &quot;2&quot; rises">' in shown["text/html"]
-    assert "<figcaption>A line &amp; its words, 上升。</figcaption>" in shown["text/html"]
-    mine.figure("under", frame, lambda table: table.plot(), caption="A line.")
-    assert 'alt="a figure"' in said[-1]["text/html"]
+    mine.figure("told", frame, rising)
+    shown, told = said[-1], ('A line \\ rises, x < "2".', "一条线上升。")
+    assert shown["text/plain"] == told[0] and 'alt="A line \\ rises, x &lt; &quot;2&quot;.">' in shown["text/html"]
+    below = 'A line \\ rises, x &lt; &quot;2&quot;.<br><span lang="zh">一条线上升。</span>'
+    assert f"<figcaption>{below}</figcaption>" in shown["text/html"]
+    mine.figure("own", frame, rising, "Other words & signs.")
+    assert "<figcaption>Other words &amp; signs.</figcaption>" in said[-1]["text/html"]
     mine.finish()
     place = project / "interactive" / "mine"
     kept = {path.stem: figures.words(path) for path in (place / "figures").glob("*.png")}
-    assert kept == {"bare": ("", ""), "told": ('x < "2" rises', "A line & its words, 上升。"), "under": ("", "A line.")}
+    assert kept == {"bare": ("", ""), "told": told, "own": ("Other words & signs.", "")}
     encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()
     assert "figures/told.png" in runs.read_run(place)["files"]
-    assert 'x &lt; "2" rises' in (place / "figures" / "told.svg").read_text("utf-8")
-    assert summary.described(project / "interactive") == ['* [mine/told](mine/figures/told.png): x < "2" rises']
+    assert 'x &lt; "2"' in (place / "figures" / "told.svg").read_text("utf-8")
+    described = [
+        "* [mine/own](mine/figures/own.png): Other words & signs.",
+        f"* [mine/told](mine/figures/told.png): {told[0]}",
+    ]
+    assert summary.described(project / "interactive") == described
+
+
+def test_a_sentence_is_said_in_both_languages(project, said):
+    mine = run_of(1)
+    mine.say("{n:.1f} heads", "{n:.1f} 个头", n=4)
+    assert said[-1].startswith("4.0 heads\n\n<details><summary>中文</summary>\n\n4.0 个头")
+    with language.using("zh"):
+        mine.say("{n:.1f} heads", "{n:.1f} 个头", n=4)
+        assert said[-1].startswith("4.0 个头\n\n<details><summary>English</summary>\n\n4.0 heads")
+    mine.say("{as it is}")
+    assert said[-1] == "{as it is}"
+    heard = len(said)
+    mine.say("", "")
+    assert len(said) == heard
 
 
 def test_the_last_runs_by_hand_stay(project):

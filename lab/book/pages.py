@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 import shutil
 from pathlib import Path
 

@@ -78,7 +78,7 @@ def draw(table):
     by_arm(axes, table, "length", "accuracy", "arm", **words)
 
 
-study.figure("lengths", end, draw, alt="Right symbols by length, a line for each encoding.")"""
+study.figure("lengths", end, draw, caption="Right symbols by length, a line for each encoding.")"""
 
 CARD = """\
 study.judge("{slug}-holds-beyond", end, figure="lengths")

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from lab import language
 from lab.engine import cells, checks, kernel, parameters, provenance, runs
-from lab.engine.fingerprint import source_code
+from lab.engine.fingerprint import kind_hash, source_code
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,16 @@ class Job:
         run = runs.read_run(self.folder)
         if run is None:
             return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
-        if run.get("fingerprint") != self.fingerprint:
+        if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
         damaged = runs.damaged(self.folder, run)
         return f"{', '.join(damaged)} is not as the run left it" if damaged else None
+
+    def _other_kinds(self, run):
+        """Whether a kind that the run's trials looked up is another one now; of kinds of its own its cells tell."""
+        import lab.recipes.comparison  # noqa: F401, which leads to all kinds of the package
+
+        return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
 
     def conflict(self):
         """What stands where this run would go and must stay, in words; None where nothing does."""

@@ -1,7 +1,5 @@
 """How a notebook reads: its title and its question, in the reader's language, and the order of its figures."""
 
-import re
-
 from lab.engine import parameters
 from lab.language import in_language, sides
 
