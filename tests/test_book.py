@@ -274,7 +274,7 @@ def test_a_claim_says_where_it_was_measured():
     rows += [rows[0] | {"seeds_from": 7}, rows[0] | {"seeds_from": 8, "verdict": "refuted"}]
 
     def signs(n, **origin):
-        run = SimpleNamespace(record={"record": origin}, profile="quick")
+        run = SimpleNamespace(about={"record": origin}, profile="quick")
         return set(board.signed(claim, [(run, verdict)], pd.DataFrame(rows[:n], columns=list(rows[0]))))
 
     assert signs(0) == set()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lab.book.tables import place
+from lab.book.tables import href
 from lab.language import in_language, tr, using
 from lab.ledger import cards, claims, errata, machines, replication
 
@@ -40,7 +40,7 @@ class Card:
     @property
     def href(self):
         """Its figure with the table behind it, or its exercise."""
-        return place(self.stem, self.verdict.figure) if self.stem else ""
+        return href(self.stem, self.verdict.figure) if self.stem else ""
 
 
 def claim_cards(runs):
@@ -66,8 +66,8 @@ def claim_cards(runs):
 def places(claim, run, verdict, contributed, timed):
     """Lines that tell where a verdict was measured, and what other machines and seeds say."""
     told = f"{cards.words()[verdict.verdict]} {cards.measured(verdict)}".strip()
-    yield f"{run.profile}: {told} ({run.record['machine']}; {run.size})"
-    origin = run.record.get("record", {})
+    yield f"{run.profile}: {told} ({run.about['machine']}; {run.size})"
+    origin = run.about.get("record", {})
     if origin.get("recorded"):
         yield tr("{n} trials of the notebook recorded, {here} run there", n=origin["recorded"], here=origin["ran_here"])
     sure = replication.confirmed(claim, verdict.verdict, run.profile, contributed)
@@ -93,7 +93,7 @@ def signed(claim, judged, contributed):
     """The signs of a claim by its runs: trials of the record, trials run there, recorded ones repeated there as
     recorded, and what machines contributed, replications by whether all agree."""
     for run, verdict in judged:
-        origin = run.record.get("record", {})
+        origin = run.about.get("record", {})
         yield from (sign for sign, name in (("recorded", "recorded"), ("run", "ran_here")) if origin.get(name))
         if origin.get("checks") and verdict.verdict != claims.NOT_REPRODUCED:
             yield "checked"
@@ -171,4 +171,4 @@ def corrections(runs):
 def address(item, stems):
     """Where the book has a piece of evidence; `stems` are the tables of each finished notebook."""
     notebook, _, part = item.partition("/")
-    return place(notebook, part) if notebook in stems and (not part or part in stems[notebook]) else ""
+    return href(notebook, part) if notebook in stems and (not part or part in stems[notebook]) else ""

@@ -87,9 +87,9 @@ def taught(shown):
     for run in shown:
         cells = parameters.cells_of(run.notebook)
         code = "".join(source for kind, _, source in cells if kind == "code")
-        about = {"run": run, "minutes": run.record["seconds"] / 60, "memory": run.record.get("peak_mib")}
+        row = {"run": run, "minutes": run.about["seconds"] / 60, "memory": run.about.get("peak_mib")}
         live = {"sliders": code.count("study.play("), "trainings": code.count("study.live(")}
-        found += [about | live] * any("answer" in tags for _, tags, _ in cells)
+        found += [row | live] * any("answer" in tags for _, tags, _ in cells)
     return found
 
 
@@ -192,7 +192,7 @@ def copy_notebook(run, path):
                 data["text/html"] = turn_html(data.pop(TYPE), data.pop("image/png"))
             if "text/html" in data:
                 if stem := next((stem for stem, picture in pictures.items() if picture in data["text/html"]), ""):
-                    link = f' <a href="../{tables.place(run.stem, stem)}">{tr("its table")}</a></figcaption>'
+                    link = f' <a href="../{tables.href(run.stem, stem)}">{tr("its table")}</a></figcaption>'
                     data["text/html"] = data["text/html"].replace("</figcaption>", link, 1)
     counts = ", ".join(f"{n} {words()[verdict]}" for verdict, n in run.counts.items())
     minutes = tr("{n:.1f} core minutes", n=run.minutes)

@@ -30,7 +30,7 @@ class Run:
     notebook: Path
     profile: str
     folder: Path
-    record: dict  # run.json
+    about: dict  # run.json
 
     @property
     def stem(self):
@@ -52,12 +52,12 @@ class Run:
     @property
     def minutes(self):
         """Core minutes of all that the run shows, trials that were finished before included."""
-        return self.record["core_seconds"] / 60
+        return self.about["core_seconds"] / 60
 
     @property
     def size(self):
         """The parameters that make a run large or small, in words."""
-        chosen = {name: self.record["parameters"][name] for name in SIZES if name in self.record["parameters"]}
+        chosen = {name: self.about["parameters"][name] for name in SIZES if name in self.about["parameters"]}
         return ", ".join(f"{name} {value}" for name, value in chosen.items())
 
     @cached_property
@@ -65,7 +65,7 @@ class Run:
         """The folder of the run in the reader's language; this run's own where there is none."""
         folder = runs.place_of_run(self.profile, f"{self.stem}-{language.language()}")
         told = runs.read_run(folder)
-        alike = told is not None and told["parameters"] == self.record["parameters"] and not runs.damaged(folder, told)
+        alike = told is not None and told["parameters"] == self.about["parameters"] and not runs.damaged(folder, told)
         return folder if alike else self.folder
 
     @cached_property
@@ -141,10 +141,10 @@ def finished_runs():
     for profile in ("quick", "full"):
         for notebook in parameters.notebooks():
             folder = runs.latest(profile, notebook.stem)
-            if record := runs.read_run(folder):
-                if damaged := runs.damaged(folder, record):
+            if about := runs.read_run(folder):
+                if damaged := runs.damaged(folder, about):
                     raise ValueError(f"{folder}: {', '.join(damaged)} is damaged; `lab run` makes it anew")
-                found.append(Run(notebook, profile, folder, record))
+                found.append(Run(notebook, profile, folder, about))
     return found
 
 

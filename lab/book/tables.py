@@ -15,7 +15,7 @@ def anchor(stem):
     return stem.replace("_", "-").lower()
 
 
-def place(notebook, figure=""):
+def href(notebook, figure=""):
     """The address of an exercise, or of one of its figures with the table behind it."""
     return f"tables/{notebook}.html#{anchor(figure)}" if figure else f"exercises/{notebook}.html"
 
@@ -47,12 +47,12 @@ def matters(runs):
 
 def machines(runs):
     """Where each profile was measured."""
-    about = [
-        (run.profile, run.record["machine"], run.record["device"],
-         ", ".join(f"{name} {version}" for name, version in run.record["versions"].items()))
+    rows = [
+        (run.profile, run.about["machine"], run.about["device"],
+         ", ".join(f"{name} {version}" for name, version in run.about["versions"].items()))
         for run in runs
     ]  # fmt: skip
-    table = pd.DataFrame(sorted(set(about)), columns=["profile", "machine", "device", "versions"])
+    table = pd.DataFrame(sorted(set(rows)), columns=["profile", "machine", "device", "versions"])
     return plain_table(table)
 
 

@@ -26,7 +26,7 @@ from lab.engine.runs import Options
 
 FOLDER = "models"  # in the store
 OUTSIDE = object()
-place = ContextVar("models", default=OUTSIDE)  # in a trial the folder of its models; None: none is kept or taken
+kept_in = ContextVar("models", default=OUTSIDE)  # in a trial the folder of its models; None: none is kept or taken
 home = None  # the store for who asks outside trials; None: the usual one. Set by a study
 
 
@@ -41,8 +41,8 @@ def kept(train, parameters, *, also=(), data=None):
 
     from lab.engine import arithmetic
 
-    inside = place.get() is not OUTSIDE
-    folder = place.get() if inside else Path(home or Options().store) / FOLDER
+    inside = kept_in.get() is not OUTSIDE
+    folder = kept_in.get() if inside else Path(home or Options().store) / FOLDER
     words = {name: _plain(value) for name, value in parameters.items()}
     run = partial(_run, train, parameters, int(store.key(words)[:8], 16))
     with nullcontext() if inside else _as_in_a_trial():

@@ -32,7 +32,7 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
 
     threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
     seed = int(hashlib.sha256(trial_store.canonical(parameters).encode()).hexdigest()[:8], 16)
-    tokens = current.set(device), models.place.set(kept)
+    tokens = current.set(device), models.kept_in.set(kept)
     torch.set_num_threads(threads)
     try:
         start = time.perf_counter()
@@ -56,7 +56,7 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
         torch.set_num_threads(threads_before)
         torch.set_default_dtype(dtype_before)
         current.reset(tokens[0])
-        models.place.reset(tokens[1])
+        models.kept_in.reset(tokens[1])
 
 
 def run_traced(code, trial, parameters, **options):

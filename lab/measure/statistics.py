@@ -5,7 +5,6 @@ did something have intervals of their own, Wilson's and Newcombe's: of five runs
 runs do. Non-finite input is an error: a diverged run is counted, never averaged.
 """
 
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -175,38 +174,6 @@ def exponent(x, y, seeds=None) -> Interval:
     return mean([slope(np.log(x), np.log(row)).effect for row in y])
 
 
-def median_time(times, reached) -> Interval:
-    """Median of the times to a mark where some runs ended without it: Kaplan & Meier 1958, interval log-log.
-
-    `times` are those at which runs reached the mark, or at which they ended (`reached` False). An end of the interval
-    is where its bound of the share still without the mark passes one half (Brookmeyer & Crowley 1982); it and the
-    median are infinite where the runs do not say. Below five runs the interval holds the median in less than 95 %.
-    """
-    curve = stats.ecdf(_censored(times, reached)).sf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no bound where the share is 1 or 0
-        bounds = curve.confidence_interval(method="log-log")
-
-    def passes(share):
-        below = curve.quantiles[share <= 0.5]
-        return float(below[0]) if len(below) else inf
-
-    low = passes(np.where(curve.probabilities == 0, 0.0, bounds.low.probabilities))
-    high = passes(bounds.high.probabilities)
-    return Interval(passes(curve.probabilities), low, high, len(times))
-
-
-def log_rank(times_a, reached_a, times_b, reached_b) -> float:
-    """Two-sided p of the log-rank test (Mantel 1966) that two independent arms reach a mark at the same pace.
-
-    Times as in `median_time`. 1 where no run reached it: nothing tells the arms apart.
-    """
-    a, b = _censored(times_a, reached_a), _censored(times_b, reached_b)
-    if not np.any(reached_a) and not np.any(reached_b):
-        return 1.0
-    return float(stats.logrank(a, b).pvalue)
-
-
 @lru_cache
 def _quantiles(degrees):
     """(two-sided 5 % point of t, noncentrality found with power .8; the far tail, below 1e-6, is left out)."""
@@ -230,13 +197,6 @@ def _numbers(values, name):
         wrong = NotFinite if values.ndim == 1 and values.size else ValueError
         raise wrong(f"{name} must be a non-empty list of finite numbers: shape {values.shape}, {finite} finite")
     return values
-
-
-def _censored(times, reached):
-    times, reached = _numbers(times, "times"), np.asarray(reached, dtype=bool)
-    if times.shape != reached.shape:
-        raise ValueError(f"{len(times)} times need as many answers whether the mark was reached, got {reached.shape}")
-    return stats.CensoredData.right_censored(times, ~reached)
 
 
 def _positive(values, name):

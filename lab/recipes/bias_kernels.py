@@ -16,8 +16,6 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from lab.models.transformer import ModelConfig, Transformer
 
-KERNELS = ("stored mask", "flex", "fused causal")
-
 
 @cache
 def compiled():

@@ -69,8 +69,8 @@ def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_p
     verdicts = run.verdicts.assign(note=ATTACK, unit=ATTACK)
     verdicts.to_csv(folder / "verdicts.csv", index=False)
     verdicts.to_csv(folder / "tables" / "caption.csv", index=False)
-    record = run.record | {"machine": ATTACK, "parameters": run.record["parameters"] | {"d_model": ATTACK}}
-    hostile = runs.Run(tmp_path / run.notebook.name, "quick", folder, record)
+    about = run.about | {"machine": ATTACK, "parameters": run.about["parameters"] | {"d_model": ATTACK}}
+    hostile = runs.Run(tmp_path / run.notebook.name, "quick", folder, about)
     monkeypatch.setattr(runs, "finished_runs", lambda: [hostile])
     index = book.build(tmp_path / "book")
     for page in index.parent.rglob("*.html"):

@@ -116,7 +116,7 @@ def test_where_machines_differ_is_told_in_list_readme_and_scoreboard(finish, pro
     timings = machines.timings()
 
     def told(name):
-        run = SimpleNamespace(profile="quick", size="", record={"machine": "here"})
+        run = SimpleNamespace(profile="quick", size="", about={"machine": "here"})
         verdict = Verdict(id=name, exercise="1.2", verdict="refuted")
         return board.places(claims.ledger()[name], run, verdict, machines.contributed(), timings)
 

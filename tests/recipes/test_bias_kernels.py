@@ -7,8 +7,9 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from lab.models.positions import alibi_slopes
 from lab.recipes import bias_kernels
-from lab.recipes.bias_kernels import KERNELS, inputs, kernel_call
+from lab.recipes.bias_kernels import inputs, kernel_call
 
+KERNELS = "stored mask", "flex", "fused causal"
 SIZES = {"n": 64, "d": 32, "heads": 4}
 
 
