@@ -36,7 +36,7 @@ def test_the_catalogue_holds_all_that_is_said(name):
 def test_nothing_of_a_notebook_hangs_on_the_language(notebook):
     sources = [parameters.parsed(source) for kind, _, source in parameters.cells_of(notebook) if kind == "code"]
     named = {getattr(node, "id", getattr(node, "attr", "")) for tree in sources for node in ast.walk(tree)}
-    assert named.isdisjoint({"tr", "language"})
+    assert "tr" not in named
 
 
 # What a catalogue is held to
@@ -128,17 +128,29 @@ def test_a_text_unfolds_and_turns():
     assert language.folded("Alone.", "") == language.turned("Alone.") == "Alone."
 
 
+def headings(text):
+    return re.findall(r"^#+ ", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+
+
+def exact(text):
+    """Its formulas without the words in them, its code words and the targets of its links."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"\$\$.*?\$\$|\$[^$]+\$|`[^`]+`|\]\([^)]+\)", text, re.DOTALL)
+    return {re.sub(r"\\text\{[^}]*\}|\s", "", each) for each in found}
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_lesson_says_all_in_both_languages(notebook):
-    texts = [source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown"]
-    if not language.sides(texts[1])[1]:
-        texts = texts[:1]  # no lesson yet: only its opening has both
-    for text in texts:
+    opening, *texts = [source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown"]
+    assert re.search("[\u4e00-\u9fff]", language.sides(opening)[1])
+    if not any(language.sides(text)[1] for text in texts):
+        return  # no lesson yet: its opening alone has both
+    for text in (opening, *texts):
         english, chinese = language.sides(text)
-        assert not re.search("[\u4e00-\u9fff]{4}", english) and re.search("[\u4e00-\u9fff]", chinese), text
-        for form in (r"^#+ ", r"\$[^$]+\$", r"`[^`\n]+`", r"\]\(([^)]+)\)"):
-            told, said = (sorted(re.findall(form, side, re.MULTILINE)) for side in (english, chinese))
-            assert form == r"^#+ " and told == said or set(told) == set(said), text
+        assert not re.search("[\u4e00-\u9fff]{4}", english), text
+        assert re.search("[\u4e00-\u9fff]", chinese) or not catalogues.prose(english), text
+        assert headings(english) == headings(chinese), text
+        assert exact(english) == exact(chinese), text
         assert language.folded(english, chinese) == text
 
 

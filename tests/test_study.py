@@ -264,12 +264,13 @@ def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_verdict(p
                             for s in range(5) for h in (8, 32))  # fmt: skip
         mine, verdict = judged(rows, {}, about=about)
         assert verdict.verdict == word and "✓ regime: n_heads 8 … 32, wanted ≥ 8, ≤ 32" in said[-1]
-        mine.say(mine.told("hurt", supported="it hurts", refuted="it helps"))
+        mine.say(*mine.told("hurt", supported=("it hurts", "有害"), refuted=("it helps", "有益")))
         assert said[-1] == sentence
         assert about.claim in mine.finish().to_html() and "hurt" not in mine.finish().to_html().replace(about.claim, "")
     mine, _ = judged(rows[rows.n_heads == 8], {}, about=about)
-    assert mine.told("hurt", supported="it hurts", not_run_at_these_values="gone") == "gone"
-    assert mine.told("hurt", refuted="it helps") == ""
+    gone = ("gone", "没有了")
+    assert mine.told("hurt", supported=("it hurts", "有害"), not_run_at_these_values=gone) == gone
+    assert mine.told("hurt", refuted=("it helps", "有益")) == ("", "")
 
 
 # What verdicts rest on

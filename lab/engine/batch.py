@@ -1,6 +1,8 @@
 """The runner: notebooks one after another, so that timings are undisturbed; the trials inside them in parallel."""
 
+import ast
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -77,8 +79,10 @@ class Job:
 
     def _other_kinds(self, run):
         """Whether a kind that the run's trials looked up is another one now; of kinds of its own its cells tell."""
-        import lab.recipes.comparison  # noqa: F401, which leads to all kinds of the package
-
+        if run.get("kinds"):
+            for node in ast.walk(parameters.parsed(self.code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab."):
+                    importlib.import_module(node.module)  # which registers its kinds
         return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
 
     def conflict(self):
