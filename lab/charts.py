@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from lab import figures
-from lab.language import tr
 
 LEAST = 0.005  # lighter weights are left out of tables, but for that of the last query on the last key
 DOT = "\u00b7"
@@ -79,7 +78,7 @@ def _along(table, side):
 def draw_map(axis, table):
     """A map with its tokens along both sides, where there is room for them and they can be written."""
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
-    axis.set(xlabel=tr("key"), ylabel=tr("query"))
+    axis.set(xlabel="key", ylabel="query")
     axis.locator_params(integer=True)
     for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
         texts = characters(_along(table, side))
@@ -130,7 +129,7 @@ def plot_heads(tokens, maps):
             axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
             axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
         axis.grid(False)
-    fig.suptitle(tr("Every head, layer . head: rows look, columns are looked at, darker is more"))
+    fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
 
 
 def plot_arcs(table, threshold=0.2):
@@ -140,22 +139,6 @@ def plot_arcs(table, threshold=0.2):
     for axis, (name, part) in zip(axes.flat, panels, strict=True):
         draw_arcs(axis, part, threshold)
         axis.set_title(name)
-
-
-def _measure(name):
-    """The name of a measure of head_scores in the reader's language; that of another one as it is."""
-    known = {
-        "distance": tr("distance"),
-        "entropy": tr("entropy"),
-        "content": tr("content"),
-        "within 3": tr("within 3"),
-        "first token": tr("first token"),
-        "previous token": tr("previous token"),
-        "induction": tr("induction"),
-        "duplicate": tr("duplicate"),
-        "before the copy": tr("before the copy"),
-    }
-    return known.get(name, name)
 
 
 def plot_scores(table):
@@ -170,8 +153,8 @@ def plot_scores(table):
         axis.imshow(grid, vmin=0, vmax=max(1, np.nanmax(grid, initial=0)), cmap="Blues", origin="lower", aspect="auto")
         for (i, j), value in np.ndenumerate(grid if grid.size <= 24 else np.empty((0, 0))):
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", color="w" if value > 0.6 else "k", fontsize=7)
-        axis.set(xlabel=tr("head"), ylabel=tr("layer"), xticks=[], yticks=range(len(grid)))
-        axis.set_title(_measure(measure) + "\n" + tr("uniform: {value:.3g}", value=part.uniform.iloc[0]), fontsize=8)
+        axis.set(xlabel="head", ylabel="layer", xticks=[], yticks=range(len(grid)))
+        axis.set_title(f"{measure}\nuniform: {part.uniform.iloc[0]:.3g}", fontsize=8)
         axis.grid(False)
 
 
@@ -230,7 +213,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
         axes.axvline(at, **figures.PREDICTION)
-        axes.annotate(tr("bar {at:g}", at=at), (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
+        axes.annotate(f"bar {at:g}", (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
     axes.set_yticklabels([_word(name, names) for name in groups.groups])
     axes.grid(False, axis="y")
@@ -252,10 +235,10 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
     def power(of):
         return np.exp(np.log(table[y]).mean() + of * (np.log(ends) - np.log(table[x]).mean()))
 
-    said = tr("slope {effect:.2f} [{low:.2f}, {high:.2f}]", effect=found.effect, low=found.low, high=found.high)
+    said = f"slope {found.effect:.2f} [{found.low:.2f}, {found.high:.2f}]"
     axes.plot(ends, power(found.effect), color=dots.get_color(), label=f"{label}: {said}" if label else said)
     if slope is not None:
-        axes.plot(ends, power(slope), **figures.PREDICTION, label=tr("predicted slope {slope:g}", slope=slope))
+        axes.plot(ends, power(slope), **figures.PREDICTION, label=f"predicted slope {slope:g}")
     return found
 
 

@@ -88,20 +88,6 @@ def test_axes_and_arcs_name_a_character_once():
     plt.close(figure)
 
 
-def test_charts_say_their_words_in_the_readers_language():
-    weights = random_maps(1, 2, 4)
-    table = head_scores([weights], torch.ones(1, 4, dtype=torch.bool), patterns.copying(2, 2))
-    with language.using("zh"):
-        figure = figures.draw(charts.plot_scores, table)
-        said = {text.get_text() for text in figure.findobj(Text)}
-        plt.close(figure)
-        figure = figures.draw(charts.plot_maps, charts.long_map([1, 2, 3, 4], weights[0, 0].numpy(), panel="x"))
-        said |= {text.get_text() for text in figure.findobj(Text)}
-        plt.close(figure)
-    assert {"查询", "键", "头", "层"} <= said and any(text.startswith("前一词元\n均匀时：") for text in said)
-    assert [text for text in said if re.search("[A-Za-z]{2,}", text)] == []
-
-
 def test_a_forest_has_each_seed_its_mean_and_interval_and_the_bar():
     table = pd.DataFrame({"arm": ["a"] * 3 + ["b"], "gain": [1.0, 2.0, 3.0, -1.0]})
     _, axes = plt.subplots()
