@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import typer.core
 
-from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, worker
+from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, where, worker
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
 from lab.commands.execution import execute, mended
 from lab.language import using
@@ -162,6 +162,7 @@ def book(
 COMMANDS = (
     record.record,
     record.publish,
+    where.where,
     new.new,
     student.student,
     browse.show,
