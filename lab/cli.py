@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 import typer.core
 
+<<<<<<< HEAD
 from lab.commands import (
     arguments,
     browse,
@@ -21,6 +22,9 @@ from lab.commands import (
     upkeep,
     worker,
 )
+=======
+from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, where, worker
+>>>>>>> where
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
 from lab.commands.execution import execute, mended
 from lab.language import using
@@ -174,6 +178,7 @@ def book(
 COMMANDS = (
     record.record,
     record.publish,
+    where.where,
     new.new,
     student.student,
     chinese.zh,
