@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 import typer.core
 
-<<<<<<< HEAD
 from lab.commands import (
     arguments,
     browse,
@@ -20,11 +19,9 @@ from lab.commands import (
     replicate,
     student,
     upkeep,
+    where,
     worker,
 )
-=======
-from lab.commands import arguments, browse, classroom, machines, new, record, replicate, student, upkeep, where, worker
->>>>>>> where
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
 from lab.commands.execution import execute, mended
 from lab.language import using
