@@ -208,7 +208,7 @@ class Study:
         return states.MOST if self.profile != "smoke" else 8
 
     def say(self, english, chinese="", **values):
-        """Show a sentence made from tables: say("Four heads reach {found:.2f}.", "四个头达到 {found:.2f}。", found=...).
+        """Show a sentence made from tables: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...).
 
         Markdown, its placeholders filled by str.format; the language that is not the reader's unfolds.
         """

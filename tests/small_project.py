@@ -54,7 +54,8 @@ CELLS = (  # tag, source; what begins with # is Markdown
          'throws = study.sweep(thrown, grid)\n'
          'shown = ["seed", "sides", "dice", "scale", "mean"]\n'
          'first = study.table("throws", throws[throws.step == 1][shown])'),
-    ("", 'def draw(table):\n    \"\"\"The mean of dice, by their sides.\n\n    骰子的平均点数。\"\"\"\n    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")'),
+    ("", 'def draw(table):\n    """The mean of dice, by their sides.\n\n    骰子的平均点数，按面数。"""\n'
+         '    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")'),
     ("answer", 'study.figure("means", first, draw)'),
     ("answer", 'study.judge("dice-more-sides", first, figure="means")'),
     ("answer", 'study.judge("dice-count", float(len(first)) / len(sides) / seeds, table="throws")'),

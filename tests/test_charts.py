@@ -14,10 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from helpers import random_maps
-from matplotlib.text import Text
 from scipy import stats
 
-from lab import charts, figures, language
+from lab import charts, figures
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe
 from lab.measure.heads import head_scores
