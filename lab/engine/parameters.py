@@ -267,12 +267,12 @@ def window_bytes(windows, context, d_model):
 
 
 def score_bytes(lengths, score_heads=8):
-    """Explicit attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
+    """Naive attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
     return 24 * score_heads * lengths**2
 
 
 def block_bytes(widths, context, n_layers=2):
-    """The widest block, and a training step at width 128 with explicit attention of four heads, 4 bytes a number."""
+    """The widest block, and a training step at width 128 with naive attention of four heads, 4 bytes a number."""
     return 4 * max(widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context))
 
 

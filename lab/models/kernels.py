@@ -71,7 +71,7 @@ def tiled_attention(q, k, v, *, block, causal=False):
 
 
 KINDS = {
-    "explicit": naive_attention,
+    "naive": naive_attention,
     "tiled": partial(tiled_attention, block=256),
     "fused": F.scaled_dot_product_attention,
 }
@@ -80,7 +80,7 @@ KINDS = {
 def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
     """A function without arguments that runs one attention core of this size, to be timed.
 
-    `kind` is explicit, tiled or fused; with `backward` it also computes the gradients of q, k and v.
+    `kind` is naive, tiled or fused; with `backward` it also computes the gradients of q, k and v.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")

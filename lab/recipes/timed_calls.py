@@ -55,7 +55,7 @@ def block_call(n, d, heads, backward=False, device="cpu"):
 
 
 def reused_call(n, d_head, heads, buffer):
-    """A call of explicit attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
+    """A call of naive attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
     the arithmetic of `naive_attention` without asking the system for fresh memory."""
     generator = torch.Generator(buffer.device).manual_seed(0)
     q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=buffer.device) for _ in range(3))

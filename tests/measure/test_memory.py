@@ -36,16 +36,16 @@ def test_sixteen_thousand_positions_and_eight_heads_need_less_than_two_gigabytes
 
 
 @pytest.mark.slow
-def test_explicit_memory_is_the_scores_and_tiled_memory_is_not():
+def test_naive_memory_is_the_scores_and_tiled_memory_is_not():
     heads, width, tiny = 4, 16, 64
     lengths = (1024, 2048)
     extra = {}
-    for kind in ("explicit", "tiled"):
+    for kind in ("naive", "tiled"):
         calls = [(kind, n, width, heads) for n in lengths]
         extra[kind] = peak_memory(run_attention, calls, warmup_args=(kind, tiny, width, heads))
-    for n, found in zip(lengths, extra["explicit"], strict=True):  # the scores and their softmax are alive at once
+    for n, found in zip(lengths, extra["naive"], strict=True):  # the scores and their softmax are alive at once
         assert 1.5 < found / (4 * heads * n * n) < 2.5
-    assert extra["tiled"][1] < extra["explicit"][1] / 5
+    assert extra["tiled"][1] < extra["naive"][1] / 5
 
 
 def hold_mebibytes(count):

@@ -83,7 +83,7 @@ def test_a_call_repeats_itself(kind):
     call = attention_call(kind, 16, 4, 2, backward=True)
     for first, again in zip(call(), call(), strict=True):
         assert torch.equal(first, again) and first.shape == (1, 2, 16, 4)
-    torch.testing.assert_close(attention_call(kind, 16, 4, 2)(), attention_call("explicit", 16, 4, 2)())
+    torch.testing.assert_close(attention_call(kind, 16, 4, 2)(), attention_call("naive", 16, 4, 2)())
 
 
 def test_bad_arguments():
@@ -94,5 +94,5 @@ def test_bad_arguments():
         tiled_attention(q, k, v, block=2, causal=True)
     with pytest.raises(ValueError, match="block"):
         tiled_attention(q, k, v, block=0)
-    with pytest.raises(ValueError, match="explicit.*fused.*tiled"):
+    with pytest.raises(ValueError, match="fused.*naive.*tiled"):
         attention_call("flash", 4, 4, 1)

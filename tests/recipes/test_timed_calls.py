@@ -42,7 +42,7 @@ def test_operations_write_to_memory_that_is_kept_and_make_up_attention(n, d, hea
 def test_reused_memory_changes_nothing():
     reused = timed_calls.reused_call(24, 16, 3, torch.empty(3 * 24 * 24 + 5))
     for _ in range(2):
-        torch.testing.assert_close(reused(), attention_call("explicit", 24, 16, 3)()[0])
+        torch.testing.assert_close(reused(), attention_call("naive", 24, 16, 3)()[0])
 
 
 def test_checkpoints_keep_less_and_change_no_gradient():
