@@ -288,18 +288,18 @@ def draw(rows, plan, asked):
     *_, bar, _ = asked
     _, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.5))
     curve, compared = rows[rows.panel == "curve"], rows[rows.panel == "compared"]
-    word = {"accuracy": tr("accuracy"), "exact": tr("texts with all answers right"), "loss": tr("nats an answer")}
-    said = {"title": tr("Did they learn?"), "xlabel": tr("optimiser steps"), "ylabel": word[plan.measure]}
+    word = {"accuracy": "accuracy", "exact": "texts with all answers right", "loss": "nats an answer"}
+    said = {"title": "Did they learn?", "xlabel": "optimiser steps", "ylabel": word[plan.measure]}
     charts.by_arm(left, curve, "x", "y", "arm", **said)
-    charts.marks(left, {tr("mark"): plan.mark})
+    charts.marks(left, {"mark": plan.mark})
     if plan.lengths:
-        said = {"title": tr("At lengths beyond those of training, the dashed line"), "xlabel": tr("length of the test")}
+        said = {"title": "At lengths beyond those of training, the dashed line", "xlabel": "length of the test"}
         charts.by_arm(right, compared, "x", "y", "arm", **said, ylabel=word[plan.measure])
         right.axvline(plan.trained_at, **figures.PREDICTION)
         right.set_xticks(plan.lengths)
     else:
         charts.forest(
-            right, compared, "y", "arm", bar=bar, title=tr("How large is the difference?"), xlabel=word[plan.measure]
+            right, compared, "y", "arm", bar=bar, title="How large is the difference?", xlabel=word[plan.measure]
         )
 
 

@@ -3,10 +3,7 @@
 Of `lab.charts` and `lab.figures`.
 """
 
-import ast
-import inspect
 import math
-import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -115,23 +112,6 @@ def test_a_fitted_line_has_the_power_and_its_interval_over_seeds_beside_the_pred
         assert math.sqrt(y0 * y1) == pytest.approx(3 * 8**1.5), "through the middle of the dots"
     assert fitted.get_label() == "mine: slope 1.50 [1.25, 1.75]" and predicted.get_label() == "predicted slope 2"
     plt.close("all")
-
-
-WORDS = {"xlabel", "ylabel", "title", "label", "set_title", "set_xlabel", "set_ylabel", "suptitle", "text", "annotate"}
-
-
-@pytest.mark.parametrize("module", [charts, figures], ids=lambda module: module.__name__)
-def test_no_word_is_drawn_but_by_way_of_the_translation(module):
-    """Of the arguments that matplotlib writes, none holds a literal with letters outside of a call of `tr`."""
-    for call in (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)):
-        written = [each.value for each in call.keywords if each.arg in WORDS]
-        written += call.args if getattr(call.func, "attr", "") in WORDS else []
-        while written:
-            node = written.pop()
-            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "tr"):
-                text = getattr(node, "value", None)
-                assert not (isinstance(text, str) and re.search("[A-Za-z]{2,}", text)), f"line {call.lineno}: {text!r}"
-                written += ast.iter_child_nodes(node)
 
 
 def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path):

@@ -85,6 +85,7 @@ def test_every_figure_says_what_it_shows(notebook):
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "figure":
             named = {keyword.arg for keyword in node.keywords}
+            named |= {"caption", "caption_zh"} if isinstance(node.args[-1], ast.Starred) else set()
             docstring = told.get(getattr(node.args[2], "id", ""), "")
             assert named >= {"caption", "caption_zh"} or re.search("\n\n.*[\u4e00-\u9fff]", docstring), ast.unparse(
                 node

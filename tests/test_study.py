@@ -265,7 +265,7 @@ def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_verdict(p
         mine, verdict = judged(rows, {}, about=about)
         assert verdict.verdict == word and "✓ regime: n_heads 8 … 32, wanted ≥ 8, ≤ 32" in said[-1]
         mine.say(*mine.told("hurt", supported=("it hurts", "有害"), refuted=("it helps", "有益")))
-        assert said[-1] == sentence
+        assert said[-1].startswith(f"{sentence}\n\n<details>")
         assert about.claim in mine.finish().to_html() and "hurt" not in mine.finish().to_html().replace(about.claim, "")
     mine, _ = judged(rows[rows.n_heads == 8], {}, about=about)
     gone = ("gone", "没有了")
