@@ -207,6 +207,8 @@ class T5(Position, kind="t5"):
     `max_distance` is no more than the single distances.
     """
 
+    undecayed = ("table.weight",)
+
     def __init__(self, config, *, buckets=32, max_distance=128):
         super().__init__(config)
         self.max_distance, self.causal = max_distance, config.causal
