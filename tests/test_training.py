@@ -366,7 +366,8 @@ def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
                 assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
         found = {name.split(".", 2)[-1] for name, p in model.named_parameters() if p in spared and p.ndim >= 2}
         wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.taps"},
-                  "convolution": {"mixer.taps"}}  # fmt: skip
+                  "convolution": {"mixer.taps"},
+                  "t5": {"position.table.weight"}}  # fmt: skip
         assert found == wanted.get(kind, set()), kind
 
 
