@@ -365,7 +365,8 @@ def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
             for name, p in module.named_parameters(recurse=False):
                 matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding | nn.GRU) and "bias" not in name
                 assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
-        found = {re.sub(r"^blocks.\d+.", "", name) for name, p in model.named_parameters() if p in spared and p.ndim >= 2}
+        tables = [name for name, p in model.named_parameters() if p in spared and p.ndim >= 2]
+        found = {re.sub(r"^blocks.\d+.", "", name) for name in tables}
         wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.taps"},
                   "convolution": {"mixer.taps"},
                   "t5": {"position.table.weight"}}  # fmt: skip
