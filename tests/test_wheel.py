@@ -53,7 +53,7 @@ def main():
         model(torch.arange(5)[None])
     mine.finish()
     with language.using("zh"):
-        said = language.tr("query")
+        said = language.tr("supported")
     found = {"lab": lab.__file__, "values": table.value.tolist(), "said": said, "weeks": len(weekly_co2()),
              "verdict": [verdict.verdict, verdict.effect], "heads": len(probe.table()),
              "reference": sum(p.numel() for p in lab.zoo.reference().parameters())}
@@ -104,7 +104,7 @@ def test_a_script_elsewhere_sweeps_its_own_trial(wheel, alone):
     script.write_text(SCRIPT, "utf-8")
     found = json.loads(run(script, **alone).splitlines()[-1])
     assert Path(found["lab"]).parent == site / "lab", "the checkout is not what is tested"
-    assert found["values"] == [9, 36] and found["said"] == "查询"
+    assert found["values"] == [9, 36] and found["said"] == "支持"
     assert found["weeks"] > 1000 and found["reference"] > 100_000
     kept = alone["cwd"] / "results" / "interactive" / "mine"
     assert (kept / "run.json").exists() and (kept / "figures" / "drawn.png").exists()
