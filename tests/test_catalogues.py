@@ -186,7 +186,7 @@ def test_an_executed_notebook_has_turned_cells_and_the_same_code(tmp_path):
     nbformat.write(new_notebook(cells=cells), notebook)
     (job,) = batch.plan([notebook], "quick", tmp_path / "results", speak="zh")
     job.run(runs.Options(store=tmp_path / "store"))
-    text, *_, ran = nbformat.read(job.folder / "notebook.ipynb", 4).cells
+    *_, text, ran = nbformat.read(job.folder / "notebook.ipynb", 4).cells
     assert text.source.startswith(CHINESE) and ran.source == code
     assert ran.outputs[0].data["text/markdown"].startswith("4 个头\n\n<details><summary>English</summary>")
     assert runs.read_run(job.folder)["language"] == "zh"
