@@ -15,6 +15,9 @@ from types import SimpleNamespace
 PACKAGE = Path(__file__).parent / "languages"
 NAMES = {"en": "English", "zh": "中文"}  # of the languages of a text that unfolds
 _FOLD = re.compile(rf"\n*<details><summary>{NAMES['zh']}</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL)
+_UNFOLDS = re.compile(
+    rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n.*?\n\n</details>\s*$", re.DOTALL
+)
 _HEADING = re.compile(r"```.*?```|^(#+) ([^\n]+)$", re.DOTALL | re.MULTILINE)
 _BOLD_LINE = re.compile(r"```.*?```|^\*\*([^*\n]+)\*\*$", re.DOTALL | re.MULTILINE)
 _now = SimpleNamespace(language="")  # what `use` chose
@@ -110,13 +113,20 @@ def turned(text):
     return folded(chinese, english, "en") if chinese else text
 
 
-def translated(book, language):
-    """The nbformat notebook with its texts, those among outputs too, turned to a language; code stays as it is."""
-    if language == "zh":
-        for cell in book.cells:
-            if cell.cell_type == "markdown":
-                cell.source = turned(cell.source)
-            for data in (output.data for output in cell.get("outputs", ()) if "data" in output):
-                if "text/markdown" in data:
-                    data["text/markdown"] = turned(data["text/markdown"])
+def translated(book, language, alone=False):
+    """The nbformat notebook with its texts, those among outputs too, turned to a language; code stays as it is.
+
+    `alone`: without the other language, for pages that stand in each.
+    """
+
+    def told(text):
+        text = turned(text) if language == "zh" else text
+        return _UNFOLDS.sub("", text) if alone else text
+
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            cell.source = told(cell.source)
+        for data in (output.data for output in cell.get("outputs", ()) if "data" in output):
+            if "text/markdown" in data:
+                data["text/markdown"] = told(data["text/markdown"])
     return book

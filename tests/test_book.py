@@ -235,6 +235,15 @@ def test_a_figure_has_its_words_on_every_page_that_shows_it(built, read):
             assert "[a](b) *x* <y> & {z}." in page.said, name
 
 
+def test_a_page_is_in_its_own_language_alone(built, read):
+    for page, mine, other in (
+        ("exercises/01_first", "How many?", "多少个？"),
+        ("zh/exercises/01_first", "多少个？", "How many?"),
+    ):
+        said = read[built / f"{page}.html"].said
+        assert mine in said and other not in said and "details>" not in said, page
+
+
 def test_every_chart_verb_is_drawn_once_with_its_call(tmp_path):
     public = {name for name, verb in vars(lab.charts).items() if inspect.isfunction(verb)
               and verb.__module__ == "lab.charts" and not name.startswith("_")}  # fmt: skip

@@ -121,9 +121,9 @@ class Run:
         return language.in_language(*figures.words(self.picture(stem))) or stem.replace("_", " ")
 
     def read(self):
-        """The executed notebook, its prose in the reader's language."""
+        """The executed notebook, its prose in the reader's language alone."""
         book = nbformat.read(self.spoken / "notebook.ipynb", 4)
-        return language.translated(book, language.language())
+        return language.translated(book, language.language(), alone=True)
 
 
 def counted(verdicts):

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab import trace
 from lab.engine import arithmetic, checks, provenance, runs, standing, store
 from lab.engine.points import points_of
-from lab.engine.record import File, digits
+from lab.engine.record import File, State, digits
 from lab.engine.trials import Used
 
 KEPT = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
@@ -23,8 +23,8 @@ class CannotRecord(ValueError):
 def record_run(folder, trials, path, *, because=""):
     """Write the trials of the finished run in `folder`, kept in the store `trials`, to the record file at `path`.
 
-    Rows of the same trials stay, those made by other code go; a row whose commit is not in this repository gets the
-    labels of the run that agrees with it in every digit. Returns {"new", "same", "replaced", "dropped"} counts.
+    Rows of the same trials stay, those made by other code or kinds go; a row whose commit is not in this repository
+    gets the labels of the run that agrees with it in every digit. Returns counts: new, same, replaced, dropped.
     CannotRecord where the run is none of this machine's or was made beside a commit, where a trial read a file outside
     the project, or where a valid row would get other digits and `because` does not say why.
     """
@@ -61,13 +61,17 @@ def record_run(folder, trials, path, *, because=""):
         labels |= {"because": because} if valid and not same else {}
         known[name] = {part: body[part] for part in KEPT} | {"run": file.add_run(labels)}
         file.codes[body["code"]] = {"parts": body["parts"]}
-    counts_still = {(each["accepted"], each["old"]["code"], each["new"]["code"]) for each in file.accepted}
-    file.trials = [
-        body
-        for body in known.values()
-        if (state := states.get(body["trial"]))
-        and (body["code"] == state["code"] or (body["trial"], body["code"], state["code"]) in counts_still)
-    ]
+    kinds = run.get("kinds", {})
+
+    def stands(body):
+        """Whether a row counts by the code and the kinds of the run, or since a change was accepted."""
+        if (state := states.get(body["trial"])) is None:
+            return False
+        now = State(state["code"], lambda name: kinds.get(name, body["kinds"].get(name)), body["data"].get)
+        changes = [each for each in file.accepted if each["accepted"] == body["trial"]]
+        return now.agrees(body) or now.accepts(body, changes) is not None
+
+    file.trials = [body for body in known.values() if stands(body)]
     count["dropped"] = len(known) - len(file.trials)
     file.accepted = [each for each in file.accepted if each["new"]["code"] in {s["code"] for s in states.values()}]
     file.write()

@@ -26,8 +26,10 @@ from papermill.parameterize import parameterize_notebook
 from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
+import lab.models.positions  # noqa: F401, which registers rotary
 from lab.cli import app, under_test
 from lab.engine import batch, kernel, runs, store, workers
+from lab.engine.fingerprint import kind_hash
 from lab.engine.runs import CHECKOUT
 from lab.ledger import summary
 
@@ -124,6 +126,18 @@ def test_truncated_files_are_named(undisturbed, job):
         (job.folder / name).write_bytes(sound[:-40])
         assert name in job.to_do()
         (job.folder / name).write_bytes(sound)
+
+
+def test_a_run_is_done_again_when_a_kind_that_it_looked_up_is_another_now(undisturbed, job):
+    sound, run = (job.folder / "run.json").read_bytes(), runs.read_run(job.folder)
+    rotary = kind_hash("Position.rotary")
+    for kinds, reason in (
+        ({"Position.rotary": rotary, "Position.of my own": "x"}, None),
+        ({"Position.rotary": "x"}, "code"),
+    ):
+        runs.write_run(job.folder, run | {"kinds": kinds})
+        assert (job.to_do() or "").startswith(reason or "") and bool(job.to_do()) == bool(reason)
+    (job.folder / "run.json").write_bytes(sound)
 
 
 def test_a_flipped_bit_anywhere_is_noticed(undisturbed, job):

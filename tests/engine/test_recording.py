@@ -127,6 +127,14 @@ def test_rows_of_other_code_go_and_those_of_other_parameters_stay(project):
     assert [each["code"] for each in File(project.path).trials] == ["newer"]
 
 
+def test_rows_of_a_kind_that_is_another_now_go_and_those_of_other_kinds_stay(project):
+    project.finish(body(0, kinds={"Position.a": "old"}), body(1, kinds={"Position.b": "old"}))
+    project.record()
+    project.finish(body(2, kinds={"Position.a": "new"}), kinds={"Position.a": "new"})
+    assert project.record() == {"new": 1, "same": 0, "replaced": 0, "dropped": 1}
+    assert sorted(each["parameters"]["seed"] for each in File(project.path).trials) == [1, 2]
+
+
 # Accepting a change
 
 
