@@ -105,11 +105,11 @@ def compare(
     end = plan.checked(table)
     first, second, *_ = wanted[0]
     drawn = plan.drawn(table, end, first, second)
-    captions = {
-        "caption": "On the left what each arm learns by training step; on the right what is compared, each seed a dot.",
-        "caption_zh": "左：各条件随训练步数学到什么；右：所比较的量，每个种子一个点。",
-    }
-    mine.figure("comparison", drawn, lambda rows: draw(rows, plan, wanted[0]), **captions)
+    captions = (
+        "On the left what each arm learns by training step; on the right what is compared, each seed a dot.",
+        "左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。",
+    )
+    mine.figure("comparison", drawn, lambda rows: draw(rows, plan, wanted[0]), *captions)
     mine.table("runs", end)
     note = plan.sizes_in_words(end, parameters_within)
     for claim in stamped:

@@ -127,7 +127,7 @@ def png(figure, caption="", caption_zh=""):
     return small.getvalue()
 
 
-def words(path):
+def captions_in(path):
     """The (English, Chinese) captions that `save` put into a PNG, "" where there is none."""
     with Image.open(path) as picture:
         return tuple(picture.text.get(keyword, "") for keyword in CAPTIONS)

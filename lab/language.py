@@ -14,10 +14,9 @@ from types import SimpleNamespace
 
 PACKAGE = Path(__file__).parent / "languages"
 NAMES = {"en": "English", "zh": "中文"}  # of the languages of a text that unfolds
-_FOLD = re.compile(rf"\n*<details><summary>{NAMES['zh']}</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL)
-_UNFOLDS = re.compile(
-    rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n.*?\n\n</details>\s*$", re.DOTALL
-)
+_FOLD = re.compile(
+    rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL
+)  # its language, the text in it
 _HEADING = re.compile(r"```.*?```|^(#+) ([^\n]+)$", re.DOTALL | re.MULTILINE)
 _BOLD_LINE = re.compile(r"```.*?```|^\*\*([^*\n]+)\*\*$", re.DOTALL | re.MULTILINE)
 _now = SimpleNamespace(language="")  # what `use` chose
@@ -95,7 +94,8 @@ def sides(text):
     """(English, Chinese) of a text in two languages, the Chinese one with headings where the English has them; "" where
     it is in one.
     """
-    if not (found := _FOLD.search(text)):
+    found = _FOLD.search(text)
+    if not found or found[1] != NAMES["zh"]:
         return text, ""
     english, levels = text[: found.start()], [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]]
     heads = iter(levels)
@@ -104,7 +104,7 @@ def sides(text):
         level = next(heads, "") if line[1] else ""
         return f"{level} {line[1]}" if level else line[0]
 
-    return english, _BOLD_LINE.sub(headed, found[1])
+    return english, _BOLD_LINE.sub(headed, found[2])
 
 
 def turned(text):
@@ -121,7 +121,7 @@ def translated(book, language, alone=False):
 
     def told(text):
         text = turned(text) if language == "zh" else text
-        return _UNFOLDS.sub("", text) if alone else text
+        return _FOLD.sub("", text) if alone else text
 
     for cell in book.cells:
         if cell.cell_type == "markdown":

@@ -85,7 +85,7 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     assert "<figcaption>Other words &amp; signs.</figcaption>" in said[-1]["text/html"]
     mine.finish()
     place = project / "interactive" / "mine"
-    kept = {path.stem: figures.words(path) for path in (place / "figures").glob("*.png")}
+    kept = {path.stem: figures.captions_in(path) for path in (place / "figures").glob("*.png")}
     assert kept == {"bare": ("", ""), "told": told, "own": ("Other words & signs.", "")}
     encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()

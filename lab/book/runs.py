@@ -118,7 +118,7 @@ class Run:
 
     def caption(self, stem):
         """The caption of a figure in the reader's language; without one, its name in words."""
-        return language.in_language(*figures.words(self.picture(stem))) or stem.replace("_", " ")
+        return language.in_language(*figures.captions_in(self.picture(stem))) or stem.replace("_", " ")
 
     def read(self):
         """The executed notebook, its prose in the reader's language alone."""

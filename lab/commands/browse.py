@@ -134,11 +134,11 @@ def figures_page(folder):
     """A page of all figures of a run, each with its words."""
     import html
 
-    from lab.figures import words
+    from lab.figures import captions_in
 
     parts = []
     for path in sorted((folder / "figures").glob("*.png")):
-        caption = html.escape(in_language(*words(path)) or path.stem)
+        caption = html.escape(in_language(*captions_in(path)) or path.stem)
         image = f'<img src="{path.resolve().as_uri()}" alt="{caption}">'
         parts.append(f"<figure>{image}<figcaption>{caption}</figcaption></figure>")
     title = html.escape(tr("Figures of {name}", name=folder.name))

@@ -84,7 +84,7 @@ def numbers(row):
 def about(table, wrong, folder):
     """Two paragraphs: claims, errata and lessons; the record, what it cost, what each way to run takes."""
     notebooks, home = parameters.notebooks(), folder.parent
-    seconds = sum(run["core_seconds"] for path in notebooks if (run := runs.read_run(folder / path.stem)))
+    seconds = sum(run["seconds"] for path in notebooks if (run := runs.read_run(folder / path.stem)))
     full = sum(runs.read_run(home / "full" / path.stem) is not None for path in notebooks)
     files = [File(path) for path in sorted((home / "record").glob("*.jsonl"))]
     trials = [body for file in files for body in file.trials]
@@ -103,9 +103,9 @@ def about(table, wrong, folder):
         tr("The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} core minutes ({machines}).",
            record=record, n=len(trials), minutes=recorded / 60, machines=machines),
         tr("A run takes its numbers from there, repeats a few of them here, and says so."),
-        tr("`quick`, the default, computes here what is not recorded: {minutes:.0f} core minutes.",
-           minutes=(seconds - recorded) / 60),
-        tr("`--fresh` computes everything here: {minutes:.0f} core minutes.", minutes=seconds / 60),
+        tr("`quick`, the default, computes here what is not recorded: the published runs took {minutes:.0f} minutes.",
+           minutes=seconds / 60),
+        tr("`--fresh` computes everything here: some {minutes:.0f} core minutes.", minutes=(seconds + recorded) / 60),
         tr("`full` has the sizes of the chapter, hours a notebook; {full} of {n} have been run so.",
            full=full, n=len(notebooks)),
     ]  # fmt: skip

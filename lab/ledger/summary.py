@@ -79,7 +79,7 @@ def shown(folder, stem):
     """What a figure shows; its name in words where it does not say so."""
     from lab import figures
 
-    said = " ".join(figures.words(folder / "figures" / f"{stem}.png")[0].split())
+    said = " ".join(figures.captions_in(folder / "figures" / f"{stem}.png")[0].split())
     return said.translate(str.maketrans("[]", "()")) or stem.replace("_", " ")
 
 
@@ -88,7 +88,7 @@ def described(folder):
     from lab import figures
 
     pictures = [path for path in sorted(folder.glob("*/figures/*.png")) if runs.read_run(path.parents[1])]
-    said = {path.relative_to(folder).as_posix(): " ".join(figures.words(path)[0].split()) for path in pictures}
+    said = {path.relative_to(folder).as_posix(): " ".join(figures.captions_in(path)[0].split()) for path in pictures}
     return [f"* [{path.replace('/figures/', '/')[:-4]}]({path}): {alt}" for path, alt in said.items() if alt]
 
 
