@@ -12,19 +12,15 @@ import torch
 from lab import trace
 
 
-def keep_memory():
-    """From here on freed memory stays with this process (glibc), so that asking the system for pages is not timed."""
-    if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
-        glibc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
-        glibc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest allowed
-
-
 def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
     """Wall-clock of every function in rounds of shuffled order: columns name, repeat, seconds, one row per call.
 
-    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians.
+    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians. Memory that
+    is freed stays with this process from here on, so no clock counts the system's finding of pages and filling them
+    with zeros, which took half the time of naive attention and would take it from one side of a comparison only.
     """
     trace.clock("interleaved")
+    _keep_memory()
     if not callables or repeats < 1:
         raise ValueError("give at least one function and one repeat")
     for function in callables.values():
@@ -45,6 +41,7 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
     elsewhere `seconds_a_call` is the time on the wall.
     """
     trace.clock("seconds_a_call")
+    _keep_memory()
     loops, spent = {}, []
     for name, call in calls.items():
         taken = []
@@ -90,6 +87,13 @@ def machine_peaks(device="cpu") -> dict:
         "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),
         "threads": torch.get_num_threads(),
     }
+
+
+def _keep_memory():
+    """Blocks of any size come from the heap, and the heap is never given back (glibc; elsewhere nothing changes)."""
+    if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
+        glibc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        glibc.mallopt(-4, 0)  # M_MMAP_MAX: with mappings allowed, each block of 32 MiB or more would have its own
 
 
 def _seconds(function):

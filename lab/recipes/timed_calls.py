@@ -4,6 +4,7 @@ be timed.
 b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences at once, L layers.
 """
 
+import mmap
 from functools import partial
 from math import sqrt
 
@@ -54,18 +55,27 @@ def block_call(n, d, heads, backward=False, device="cpu"):
     return call
 
 
-def reused_call(n, d_head, heads, buffer):
-    """A call of naive attention, forward, that keeps scores and weights in the first h·n² elements of `buffer`:
-    the arithmetic of `naive_attention` without asking the system for fresh memory."""
-    generator = torch.Generator(buffer.device).manual_seed(0)
-    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=buffer.device) for _ in range(3))
-    scores, mixed = buffer[: heads * n * n].view(heads, n, n), torch.empty_like(q)
+def stored_call(n, d_head, heads, device="cpu", buffer=None):
+    """A call of naive attention, forward, whose scores, and then its weights, stand in the first h·n² elements of
+    `buffer`; without one, in memory that every call asks the system for."""
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=device) for _ in range(3))
+    mixed, elements = torch.empty_like(q), heads * n * n
 
     def call():
+        scores = (fresh_memory(elements, device) if buffer is None else buffer[:elements]).view(heads, n, n)
         torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
         return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
 
     return call
+
+
+def fresh_memory(elements, device="cpu"):
+    """float32 elements that the system has to find pages for and to fill with zeros; on a GPU torch's own pool."""
+    if device != "cpu":
+        return torch.empty(elements, device=device)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # not on Windows
+    return torch.frombuffer(mmap.mmap(-1, 4 * elements, **private), dtype=torch.float32)
 
 
 def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None):

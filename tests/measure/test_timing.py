@@ -1,5 +1,7 @@
 """Clocks: every call is timed as often as asked, in changing order, under its own name."""
 
+import resource
+import sys
 from functools import partial
 
 import pytest
@@ -20,6 +22,21 @@ def test_interleaved_rounds_hold_every_name_once_in_changing_order():
     assert interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
     with pytest.raises(ValueError):
         interleaved({}, repeats=3)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
+@pytest.mark.parametrize("clock", [interleaved, partial(seconds_a_call, parts=["call"], fill=1e-9)])
+def test_no_clock_times_the_finding_of_pages(clock):
+    """Blocks of 2 and of 48 MiB, in shuffled rounds: hardly a page is asked for once every call has run."""
+    faults = []
+
+    def call(elements):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(elements).sum()
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    clock({(n,): partial(call, n) for n in (2**19, 12 * 2**20)}, repeats=20)
+    assert sum(faults[-20:]) < 0.01 * 10 * 50 * 2**20 / 4096
 
 
 def test_a_slow_first_call_shortens_no_loop(monkeypatch):

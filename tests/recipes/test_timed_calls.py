@@ -39,10 +39,20 @@ def test_operations_write_to_memory_that_is_kept_and_make_up_attention(n, d, hea
     torch.testing.assert_close(calls["projections"]()[1], block.mixer(x), rtol=1e-5, atol=1e-6)
 
 
-def test_reused_memory_changes_nothing():
-    reused = timed_calls.reused_call(24, 16, 3, torch.empty(3 * 24 * 24 + 5))
+@pytest.mark.parametrize("buffer", [torch.empty(3 * 24 * 24 + 5), None])
+def test_where_scores_are_stored_changes_nothing(buffer):
+    stored = timed_calls.stored_call(24, 16, 3, buffer=buffer)
     for _ in range(2):
-        torch.testing.assert_close(reused(), attention_call("naive", 24, 16, 3)()[0])
+        torch.testing.assert_close(stored(), attention_call("naive", 24, 16, 3)()[0])
+
+
+def test_fresh_memory_is_new_pages_at_every_call():
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        assert timed_calls.fresh_memory(2**20).fill_(1).sum() == 2**20
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults > 5 * 2**22 / 2**16, "at the least one for each 64 KiB, the largest usual page"
 
 
 def test_checkpoints_keep_less_and_change_no_gradient():
