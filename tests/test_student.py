@@ -169,7 +169,7 @@ def test_a_students_notebook_runs_from_top_to_bottom(project, tmp_path):
     smoke = project / "experiments" / "smoke" / f"{DICE}.yaml"
     done = command("run", tmp_path / f"{DICE}.ipynb", "-f", smoke, "--jobs", "1", "--results", tmp_path / "res")
     assert done.exit_code == 0, done.output
-    (path,) = tmp_path.glob("res/runs/*/notebook.ipynb")
+    (path,) = tmp_path.glob("res/runs/*/*/notebook.ipynb")
     assert path.read_text("utf-8").count("Not answered yet") == len(DICE_CLAIMS)
 
 
