@@ -1,8 +1,8 @@
 """Full, sparse or linear: ten ways to mix, each one configuration for every question (exercise 1.14, chapter §1.6.5).
 
-One model for all: two layers, heads 32 wide, rotary positions. A query looks at 16 keys (the sparse kinds), or a head
-keeps a memory of 32 x 32 numbers (the linear ones), which is as much as 16 keys and values hold. What is trained is
-what is timed and counted: the sparse kinds run by the kernels that cost as little as they promise.
+One model for all: two layers, heads 32 wide, rotary positions. A query looks at 16 keys (the sparse kinds; in LSH at
+its bucket), or a head keeps a memory of 32 x 32 numbers (the linear ones), as much as 16 keys and values hold. What is
+trained is what is timed and counted, by kernels that cost as little as they promise; but for LSH, see SORTED.
 """
 
 import torch
