@@ -40,6 +40,7 @@ NEEDED = {  # options without a default
     "offset-gate": {"reach": 6, "start": 0.0}, "hierarchical": {"unit": 5},
 }  # fmt: skip
 UNLIKE = {"linformer", "transformer-xl"}  # no causal form; attention, without a cache: see test_linear, test_segments
+UNLIKE |= {"bigbird-blocks", "sorted-lsh"}  # of lengths that their blocks divide: see recipes/test_tradeoffs
 
 
 def choices(seam):
