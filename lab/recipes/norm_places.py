@@ -1,0 +1,81 @@
+"""Models of the next byte that differ in where their norms stand and in what these hold (chapter §1.5.3, §1.5.4)."""
+
+import numpy as np
+
+from lab.engine.device import device
+from lab.measure.depth import likeness, moved, outputs_of, rises_without
+from lab.measure.linear_probe import probe_accuracy
+from lab.models import Transformer
+from lab.models.residuals import Residual
+from lab.recipes.byte_model import byte_model, table_losses, validation_loss
+from lab.training import fit
+
+ARMS = {
+    "pre": {"residual": "pre"},
+    "post": {"residual": "post"},
+    "sandwich": {"residual": "sandwich"},
+    "norm on q and k": {"residual": "pre", "qk_norm": "layernorm"},
+    "norm after FFN only": {"residual": "post"},
+    "no gain": {"residual": "pre", "norm": {"kind": "layernorm", "affine": False}},
+    "rmsnorm": {"residual": "pre", "norm": "rmsnorm"},
+}
+
+
+def model_of(arm, config, seed):
+    """The model of an arm; what a configuration cannot say is done to the model."""
+    model = Transformer(config, seed=seed)
+    if arm == "norm after FFN only":
+        for block in model.blocks:
+            block.attention_residual = Residual.build("plain", config)
+    return model.to(device())
+
+
+def text_model(seed, order, arm, learning_rate, n_layers, d_model, context, batch, steps, corpus, ffn="relu"):
+    """A trial: validation loss of an arm while it learns, beside tables of the same bytes. `order` is that of the data.
+
+    The last row has what the layers of plain pre and post do: see `inside`.
+    """
+    fields = {"n_layers": n_layers, "d_model": d_model, "ffn": ffn} | ARMS[arm]
+    sizes = {"batch": batch, "context": context, "learning_rate": learning_rate, "corpus": corpus}
+    config, task, schedule = byte_model(steps, **sizes, **fields)
+    model, tables = model_of(arm, config, seed), table_losses(task, schedule, seed + order)
+    run, history = fit(
+        model, task, schedule, seed=seed + order, every=max(1, steps // 8), mark=("loss", "<", tables["trigram"]),
+        evaluate=lambda m: {"loss": validation_loss(m, task)},
+    )  # fmt: skip
+    rows = [run | tables | row for row in history[["step", "loss"]].to_dict("records")]
+    if arm in ("pre", "post"):
+        rows[-1] |= inside(model, task)
+    return rows
+
+
+def inside(model, task):
+    """What the layers of a model do on text that it was not trained on.
+
+    Cosine of neighbouring layers, input byte found behind the last block, rise of the loss without an inner block (the
+    mean over them; at least 3 blocks) and under weight noise of a tenth.
+    """
+    tokens = task.validation(128)[0].to(device())
+
+    def loss():
+        return validation_loss(model, task, 256)
+
+    streams, noisy, base = outputs_of(model.blocks, lambda: model(tokens)), [], loss()
+    for draw in range(3):
+        with moved(model, 0.1, draw):
+            noisy.append(loss())
+    return {
+        "cosine": likeness(streams).mean().item(),
+        "probe": probe_accuracy(streams[-1].flatten(0, 1).cpu(), tokens.flatten().cpu()),
+        "removal": float(np.mean(rises_without(model.blocks[1:-1], loss))),
+        "noise": float(np.mean(noisy)) - base,
+    }
+
+
+def untrained_probe(seed, n_layers, d_model, context, corpus):
+    """A trial: how well a probe finds the input byte at the first block's input and behind an untrained stack."""
+    config, task, _ = byte_model(1, context=context, corpus=corpus, n_layers=n_layers, d_model=d_model, ffn="relu")
+    model, seen, tokens = model_of("pre", config, seed), [], task.validation(128)[0].to(device())
+    model.blocks[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    streams = {"behind": outputs_of(model.blocks, lambda: model(tokens))[-1].detach(), "at_input": seen[0]}
+    return {name: probe_accuracy(x.flatten(0, 1).cpu(), tokens.flatten().cpu()) for name, x in streams.items()}
