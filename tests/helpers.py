@@ -19,6 +19,11 @@ from lab.models.heads import Heads
 from lab.models.norms import Norm
 
 
+def kinds_of_models(seam):
+    """The kinds that lab.models has for a seam; those that a recipe adds are tested with it."""
+    return sorted(kind for kind, made in seam.kinds.items() if made.__module__.startswith("lab.models"))
+
+
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

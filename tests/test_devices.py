@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import kinds_of_models
 from pretend import device, twins
 
 import lab.tasks
@@ -56,7 +57,7 @@ def close(there, here):
 
 def each_kind():
     for field, seam in SEAMS.items():
-        for kind in sorted(kind for kind, made in seam.kinds.items() if made.__module__.startswith("lab.models")):
+        for kind in kinds_of_models(seam):
             choice = {"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind
             marks = pytest.mark.xfail(strict=True, **FAULTS[kind]) if kind in FAULTS else ()
             yield pytest.param({field: choice} | UNLIKE.get(kind, {}), id=f"{field}-{kind}", marks=marks)

@@ -13,14 +13,16 @@ READMES = {"README.md": "en", "README.zh.md": "zh"}
 def collect(*folders):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim.
 
-    Of a notebook that has run in several of the folders, the last of these counts. `confirmed` says of a comparison
+    Of a notebook that has run in several of the folders, the last of these counts. A verdict on another comparison than
+    today's is none: the claim is pending again. `confirmed` says of a comparison
     that was changed after a run whether a replication agrees.
     """
     found, ledger, contributed = {}, claims.ledger(), machines.contributed()
     for place in (folder / notebook.stem for folder in folders for notebook in parameters.notebooks()):
         run = runs.read_run(place)
         if run is not None and "verdicts.csv" not in runs.damaged(place, run):
-            found |= {row["id"]: row for row in read_verdicts(place).to_dict("records")}
+            verdicts = read_verdicts(place).to_dict("records")
+            found |= {row["id"]: row for row in verdicts if _compares_the_same(row, ledger.get(row["id"]))}
     rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in ledger.values()]
     table = pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
     table["confirmed"] = [
@@ -28,6 +30,13 @@ def collect(*folders):
         for name, verdict in zip(table.id, table.verdict, strict=True)
     ]
     return table
+
+
+def _compares_the_same(row, claim):
+    """Whether a verdict answers what the ledger compares today; early runs do not say what they compared."""
+    with using("en"):
+        english = claim and claim.compared
+    return claim is not None and row["threshold"] in ("", english, claim.compared)
 
 
 def overview(folder, prefix="", older=()):

@@ -72,9 +72,7 @@ ARMS = {  # fields of ModelConfig by which they differ
     "gated delta": {"mixer": "gated-delta"},
     "hybrid": {"mixer": ["linear", "attention"]},
 }
-SORTED = {
-    "score": "sorted-lsh"
-}  # the same hashing, as it is timed; where it cuts depends on the future: none learns so
+SORTED = {"score": "sorted-lsh"}  # how LSH is timed; where sorting cuts depends on the future, so no arm learns with it
 WHOLE = ("linformer",)  # mix a whole sequence: they see the future, and cannot write token by token
 UNTIMED = ("linformer", "lsh")  # no way to decode is built here
 TASKS = ("code", "recall")

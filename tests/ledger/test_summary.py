@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from lab.engine import runs
+from lab.language import using
 from lab.ledger import summary
 
 
@@ -36,6 +37,15 @@ def test_an_overview_counts_what_was_judged(project):
         "| [1.1 First](there/01_first/notebook.ipynb) | [1](there/01_first/figures) "
         "| 3 pending, 2 supported; 1 not yet gated | 2.0 |"
     )
+
+
+@pytest.mark.parametrize("threshold, word", [("", "supported"), ("four over two > 0.1", "pending")])
+def test_a_verdict_on_another_comparison_is_none(project, threshold, word):
+    made.finish(project, made.verdict("four-win", threshold=threshold), made.verdict("two-parts"))
+    for language in ("en", "zh"):
+        with using(language):
+            found = summary.collect(project / "results" / "quick").set_index("id").verdict
+        assert (found["four-win"], found["two-parts"]) == (word, "supported")
 
 
 def test_a_profile_without_any_finished_run_is_summarised_all_the_same(project):

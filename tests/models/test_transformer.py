@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import kinds_of_models
 from pydantic import ValidationError
 from torch import nn
 
@@ -40,12 +41,11 @@ NEEDED = {  # options without a default
     "offset-gate": {"reach": 6, "start": 0.0}, "hierarchical": {"unit": 5},
 }  # fmt: skip
 UNLIKE = {"linformer", "transformer-xl"}  # no causal form; attention, without a cache: see test_linear, test_segments
-UNLIKE |= {"bigbird-blocks", "sorted-lsh"}  # of lengths that their blocks divide: see recipes/test_tradeoffs
 
 
 def choices(seam):
-    """Every registered kind of a seam as a choice, with the options that it cannot do without."""
-    kinds = sorted(set(seam.kinds) - UNLIKE)
+    """Every kind that lab.models has for a seam as a choice, with the options that it cannot do without."""
+    kinds = [kind for kind in kinds_of_models(seam) if kind not in UNLIKE]
     return [{"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind for kind in kinds]
 
 
