@@ -139,7 +139,7 @@ class Budget(_Gate):
 
     `rate` is the column of the rate; the table of the sweep has it, a row for each rate, arm and seed of its own. Rates
     whose measure (`by`, else the one compared) is `within` that of the best are as good as it: an arm has one of them,
-    and not all lie at the edge.
+    and not all lie at the edge. An arm that learns at none of the rates has no best one, and the gate says so.
     """
 
     same: list[str] = Field(min_length=1)
@@ -154,25 +154,28 @@ class Budget(_Gate):
         if wrong:
             told = [tr("{columns} differ", columns=", ".join(dict.fromkeys(wrong)))]
         if self.rate:
-            faults, chosen = self._rates(about, cases, rates)
-            told += [tr("rates {rates}", rates=chosen), *faults]
+            faults, chosen, hopeless = self._rates(about, cases, rates)
+            told += [tr("rates {rates}", rates=chosen), *hopeless, *faults]
             wrong += faults
         return not wrong, "; ".join(told)
 
     def _rates(self, about, cases, rates):
         if rates is None:
             raise NoNumbers("rates are wanted: judge(claim, table, rates=the table of their sweep)")
-        faults, chosen, measure = [], set(), self.by or about.arms.measure
+        faults, hopeless, chosen, measure = [], [], set(), self.by or about.arms.measure
         for part, where in self._arms(cases, rates):
             swept = selected(rates, where).groupby(self.rate)[measure].mean()
             behind = swept - swept.min() if self.best == "lowest" else swept.max() - swept
             good, used = set(behind.index[behind <= self.within]), set(numbers(part, self.rate))
             chosen |= used
-            if not used <= good:
+            if self.best == "highest" and not swept.any():
+                hopeless.append(tr("{arm} learns at none of the {n} rates tried", arm=named(where), n=len(swept)))
+            elif not used <= good:
                 faults.append(tr("not at its best rate: {arm}", arm=named(where)))
             elif good <= {swept.index.min(), swept.index.max()}:
                 faults.append(tr("at the edge of its rates: {arm}", arm=named(where)))
-        return list(dict.fromkeys(faults)), " ".join(f"{value:g}" for value in sorted(chosen))
+        said = " ".join(f"{value:g}" for value in sorted(chosen))
+        return list(dict.fromkeys(faults)), said, list(dict.fromkeys(hopeless))
 
     def besides(self, about, cases, rates):
         return [selected(rates, where) for _, where in self._arms(cases, rates)] if self.rate else []

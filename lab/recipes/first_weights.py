@@ -14,7 +14,10 @@ from lab.training import cross_entropy
 
 
 def at_start(seed, placement, n, n_layers, d_model):
-    """Stream and gradients by layer of a mean-field stack at its initial weights."""
+    """Stream, branches and gradients by layer of a mean-field stack at its initial weights.
+
+    S is the mean square of the stream behind the layer, branch that of what its two branches return, added up.
+    """
     config = ModelConfig(
         vocabulary=512, context=n, d_model=d_model, n_layers=n_layers, n_heads=1, position="none", mask="none",
         ffn={"kind": "relu", "ratio": 1}, initialization="mean-field", residual=placement,
@@ -24,14 +27,18 @@ def at_start(seed, placement, n, n_layers, d_model):
     tokens, targets = order.view(2, -1, n).to(device())
     for block in model.blocks:
         block.ffn_residual.norm.register_forward_pre_hook(lambda _, x: sums.append(x[0].square().mean().item()))
+    branches = [f"{site}.{part}" for site in sites for part in ("mixer", "ffn")]
     with (
-        tap(model, dict.fromkeys(sites, lambda x: x.square().mean())) as streams,
+        tap(model, dict.fromkeys(sites + branches, lambda x: x.square().mean())) as squares,
         tap(model, dict.fromkeys(sites, lambda g: g.norm()), gradients=True) as gradients,
     ):
         cross_entropy(model(tokens), targets).backward()
     weights = gradient_norms(model)
     second = weights[weights.parameter.str.endswith("ffn.down.weight")].norm.to_numpy()
-    found = {"layer": np.arange(n_layers) + 1, "S": streams().value, "sum": sums, "w2_gradient": second}
+    size = squares().set_index("site").value
+    added = size[branches].to_numpy().reshape(n_layers, 2).sum(1)
+    found = {"layer": np.arange(n_layers) + 1, "S": size[sites].to_numpy(), "branch": added, "sum": sums}
+    found["w2_gradient"] = second
     return pd.DataFrame(found | {"stream_gradient": gradients().set_index("site").value[sites].to_numpy()})
 
 

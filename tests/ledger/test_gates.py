@@ -109,6 +109,9 @@ def test_budgets_are_equal_and_rates_inside_their_grid():
     assert gate(BUDGET, table(rate=0.005), rates=alike).passed, "all do equally well"
     near = {"equal budget": BUDGET["equal budget"] | {"within": 0.006}}
     assert gate(near, table(rate=0.005), rates=RATES).passed
+    nowhere = RATES.assign(accuracy=RATES.accuracy.where(RATES.n_heads == 4, 0))
+    found = gate(BUDGET, table(rate=0.01), rates=nowhere)
+    assert found.passed and "n_heads 1 learns at none of the 3 rates tried" in found.told
     with pytest.raises(NoNumbers, match="rates are wanted"):
         gate(BUDGET, table())
 
