@@ -17,7 +17,7 @@ def lab(project, kernels):
     """lab(*arguments): the command in a project that is a clean clone; its output."""
     (project / ".gitignore").write_text((CHECKOUT / ".gitignore").read_text("utf-8"))
     for name in ("README.md", "README.zh.md"):
-        marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("findings", "about", "overview", "ratios"))
+        marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("findings", "about", "overview"))
         (project / name).write_text(marks)
     runs.write_text(project / "results" / "benchmarks" / "summary.csv", "benchmark,case,measured,low,high,target,met\n")
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):

@@ -21,7 +21,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 @pytest.mark.slow
 def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
-    (snippet,) = (text for text in SNIPPETS if 'kind="noisy"' in text)
+    (snippet,) = (text for text in SNIPPETS if 'kind="fading"' in text)
     swept = f"""
         from pathlib import Path
         from lab.engine import trials
@@ -33,7 +33,7 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
 
         if __name__ == "__main__":
             sources = trials.Sources(store=Path({str(tmp_path)!r}))
-            table = trials.sweep(size, {{"position": ["noisy", "none"], "seed": [0, 1]}}, sources=sources, jobs=2)
+            table = trials.sweep(size, {{"position": ["fading", "none"], "seed": [0, 1]}}, sources=sources, jobs=2)
             assert table.logit.nunique() == 4
             print("swept")
         """
@@ -45,15 +45,15 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
 # Commands
 
 BOTH = pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-PLACEHOLDERS = ("path/to/mine.ipynb", "mine", "FOLDER", "DIR", "my.yaml")
-FAST = ("list", "claims", "new", "student")
+PLACEHOLDERS = ("path/to/mine.ipynb", "mine", "DIR", "my.yaml")
+FAST = ("list", "claims", "new")
 
 
 def commands(name, word):
     """[words after the first] of the commands that a README shows, on lines of their own and inside sentences."""
     text = (project_root() / name).read_text("utf-8")
     shown = re.findall(rf"^    (?:\.venv/bin/)?{word} (.*)$", text, re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in shown + re.findall(rf"`{word} ([a-z-][^`]*)`", text)]
+    return [shlex.split(line, comments=True) for line in shown + re.findall(rf"`{word} ([a-z][^`]*)`", text)]
 
 
 def parsed(words):
@@ -69,7 +69,7 @@ def parsed(words):
 @BOTH
 def test_every_command_is_understood_and_what_it_names_is_there(name):
     shown = [parsed(words) for words in commands(name, "lab")]
-    assert len(shown) > 20
+    assert len(shown) > 15
     made = set()
     for command, given in shown:
         exercises = [each for each in given.get("notebooks") or given.get("lessons") or () if each not in PLACEHOLDERS]
@@ -95,10 +95,10 @@ def test_commands_that_take_a_moment_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = 0
     for place, words in enumerate(commands(name, "lab")):
-        if words[0] in FAST and "--compare" not in words:
+        if words[0] in FAST:
             (tmp_path / str(place)).mkdir()
             monkeypatch.chdir(tmp_path / str(place))
             done = CliRunner().invoke(app, words)
             assert done.exit_code == 0 and done.output, (words, done.output)
             ran += 1
-    assert ran >= 4
+    assert ran >= 2

@@ -140,25 +140,6 @@ def ratios(path):
     return "\n".join(lines)
 
 
-def benchmarks(path):
-    """A Markdown line a benchmark: what its first comparison gave over all sizes, and how many targets were met."""
-    words = {
-        "attention_probe": tr("peak memory of the attention probe over that of output_attentions"),
-        "decoding": tr("tokens a second in decoding, over GPT-2 of transformers"),
-        "engine": tr("milliseconds that an empty trial takes"),
-        "runner": tr("trials a second of two workers, over one"),
-        "training_step": tr("speed of a training step, over GPT-2 of transformers"),
-    }
-    lines = [f"| {tr('benchmark')} | {tr('measured')} | {tr('targets met')} |", "| --- | --- | --- |"]
-    for name, table in pd.read_csv(path).groupby("benchmark", sort=False):
-        first = table.case.iloc[0].split(", ")[0]
-        values = table.measured[table.case.str.split(", ").str[0] == first]
-        reach = f"{values.min():.3g}" + (f" … {values.max():.3g}" if len(values) > 1 else "")
-        met = tr("{met} of {n}", met=(table.met == "yes").sum(), n=len(table))
-        lines.append(f"| {words[name]} | {reach} | {met} |")
-    return "\n".join(lines)
-
-
 def publish(older=()):
     """Write what the READMEs say of the results, between their markers, and the table of all benchmarks.
 
@@ -171,7 +152,7 @@ def publish(older=()):
     for name, speak in READMES.items():
         text = (root / name).read_text("utf-8")
         with using(speak):
-            for mark, table in made(root / "results" / "quick", summary, older).items():
+            for mark, table in made(root / "results" / "quick", older).items():
                 before, _, rest = text.partition(f"<!-- {mark} -->")
                 _, _, after = rest.partition("<!-- end -->")
                 text = f"{before}<!-- {mark} -->\n\n{table}\n\n<!-- end -->{after}"
@@ -183,7 +164,7 @@ def publish(older=()):
     summarise(root / "results" / "quick", older)
 
 
-def made(quick, summary, older=()):
+def made(quick, older=()):
     """{marker: Markdown} of what stands in a README, in the reader's language."""
     from lab.ledger import errata
 
@@ -193,5 +174,4 @@ def made(quick, summary, older=()):
         "findings": findings.findings(table, "results/quick/"),
         "about": findings.about(table, wrong, quick),
         "overview": overview(quick, "results/quick/", older),
-        "ratios": benchmarks(summary),
     }
