@@ -13,7 +13,6 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
-from helpers import names_that_are_lacking
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
