@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: lab setup wheelhouse lint test test-all jupyter book bench readme publish format clean
+.PHONY: lab setup wheelhouse lint translations test test-all jupyter book bench readme publish format clean
 
 lab: setup  ## run every exercise that is not done, at quick sizes
 	$(BIN)/lab run
@@ -33,6 +33,10 @@ wheelhouse: setup  ## all packages as files in a folder: `make setup` there need
 	@echo "what the tests need"
 	@$(PIP) -e ".[test]"
 	@touch $@
+
+translations: .venv/.ready  ## bring lab/languages/zh.po up to date with what the package says
+	$(BIN)/pybabel --quiet extract -k tr --add-location=file -o .venv/lab.pot lab
+	$(BIN)/pybabel --quiet update -l zh -i .venv/lab.pot -o lab/languages/zh.po -w 0 --ignore-obsolete --previous --ignore-pot-creation-date
 
 lint: .venv/.ready-test  ## style of code and notebooks
 	$(BIN)/ruff check .

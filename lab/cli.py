@@ -12,14 +12,9 @@ from lab.commands import (
     arguments,
     browse,
     chinese,
-    classroom,
-    machines,
     new,
     record,
-    replicate,
-    student,
     upkeep,
-    where,
     worker,
 )
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
@@ -42,8 +37,6 @@ class Commands(typer.core.TyperGroup):
 
 app = typer.Typer(cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
-app.add_typer(machines.app, name="machines")
-app.add_typer(classroom.app, name="class")
 app.command("list")(browse.lessons)
 
 
@@ -101,7 +94,7 @@ def run(
 
 @app.command()
 def claims(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of claims, earlier ones too; none: all.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of claims; none: all.")] = None,
     exercise: Annotated[str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")] = "",
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
@@ -130,7 +123,7 @@ def claims(
     for row in table.itertuples():
         bare = row.gates if row.gates == ledger.UNGATED else ""
         note = row.note if row.verdict == "open" and not ids else ""
-        told = [" · ".join(filter(None, [cards.line(row), row.id, row.confirmed, bare, note]))]
+        told = [" · ".join(filter(None, [cards.line(row), row.id, bare, note]))]
         if ids:
             told += filter(None, (cards.predicted(row), *cards.gates(row), row.note))
         typer.echo(f"{row.exercise:7}{by_id[row.id].sentence}")
@@ -175,12 +168,9 @@ def book(
 COMMANDS = (
     record.record,
     record.publish,
-    where.where,
     new.new,
-    student.student,
     chinese.zh,
     browse.show,
-    replicate.replicate,
     worker.worker,
     upkeep.doctor,
     upkeep.clean,

@@ -1,8 +1,8 @@
 """What is shown, in the reader's language.
 
 What the package says stands in a gettext catalogue, lab/languages/LANGUAGE.po; what that lacks, or holds as fuzzy, is
-said in English. `lab.commands.catalogues` writes it. A notebook holds both languages itself: a text in English, then in
-Chinese in a block that unfolds. `turned` lets them swap places.
+said in English. `make translations` brings it up to date. A notebook holds both languages itself: a text in English,
+then in Chinese in a block that unfolds. `turned` lets them swap places.
 """
 
 import os

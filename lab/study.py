@@ -14,10 +14,9 @@ import pandas as pd
 from IPython import get_ipython
 from IPython.display import Markdown
 
-from lab import answers, figures, language, states, turn, zoo
+from lab import figures, language, states, turn, zoo
 from lab.engine import checks, entry_points, fingerprint, models, parameters, provenance, runs, trials
 from lab.engine.device import available
-from lab.engine.points import on_seeds_from
 from lab.engine.record import Record
 from lab.guesses import Guesses
 from lab.language import folded, tr
@@ -95,7 +94,6 @@ class Study:
         self._started, self._run, self.used = time.time(), None, []
         self._verdicts, self._rows = {}, {}  # by claim; the rows that were compared
         self._judged = {}  # by claim: the verdict that the tables give, the table and that of rates
-        self._answers = {}  # a student's, by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
@@ -114,13 +112,13 @@ class Study:
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
-        began, options, start = time.time(), self.options, self.options.seeds_from
+        began, options = time.time(), self.options
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
         try:
             table = trials.sweep(
                 trial,
-                on_seeds_from(start, trial, grid) if start else grid,
+                grid,
                 sources=self.sources,
                 jobs=jobs or at_once,
                 cluster=None if jobs == 1 else options.cluster or None,
@@ -134,8 +132,6 @@ class Study:
             progress.stopped()
             raise
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
-        if start and "seed" in table:  # a replication's notebook counts its seeds as ever
-            table["seed"] -= start
         return table
 
     @cached_property
@@ -259,16 +255,6 @@ class Study:
         origin = cards.origin(checks.origins(self._behind(claim)))
         display(Markdown(cards.card(self.ledger[claim], self._verdicts[claim], own, origin)))
 
-    def answer(self, claim, says="", effect=None):
-        """A student's answer to a claim: holds, fails or undecided, and the effect that was measured.
-
-        Shows whether the lab's run says the same. A notebook that asks for answers is a student's: it finishes without
-        verdicts, and keeps the answers with the guesses.
-        """
-        about, answer = self._claim(claim), {"says": answers.said(says), "effect": effect and float(effect)}
-        self._answers[claim] = answer
-        self.say(answers.told(about, answer, answers.measured(self.notebook.stem).get(claim)))
-
     def _claim(self, claim):
         if claim not in self.ledger:
             known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims"
@@ -282,11 +268,10 @@ class Study:
     def finish(self):
         """Write verdicts.csv and run.json, and put the run in its place; returns the table of verdicts.
 
-        Every claim but the open ones is judged, except in a student's notebook; RuntimeError names those that are not.
+        Every claim but the open ones is judged; RuntimeError names those that are not.
         """
-        student = bool(self._answers)
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
-        if missing and not student:
+        if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         checked, more = self._check()
         origins = checks.origins(self.used)
@@ -294,7 +279,8 @@ class Study:
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        self._hand_in(verdicts)
+        if score := self.guesses.score(verdicts):
+            display(Markdown(score))
         kinds = sorted({name for each in self.used for name in each.body["kinds"]})
         self._run = {
             "status": "done",
@@ -302,14 +288,12 @@ class Study:
             "profile": self.profile,
             "parameters": {name: value for name, value in self.parameters.items() if name != "results"},
             "own_parameters": self.own,
-            "seeds_from": self.options.seeds_from,
             "corpus": self.corpus_hash,
             "ledger": self._ledger_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
             "guesses": self.guesses.made(),
-            "answers": self._answers,
             "record": origins | {"told": told, "checks": [str(each) for each in checked.findings]},
             "kinds": {name: fingerprint.kind_hash(name) for name in kinds},
             "peak_mib": provenance.peak_mib(),
@@ -330,18 +314,6 @@ class Study:
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
-
-    def _hand_in(self, verdicts):
-        """How many guesses were right; the saved notebook keeps them and the answers, for `lab class collect`.
-
-        In a student's notebook only what was answered is told, as the lab's run has it.
-        """
-        known = answers.measured(self.notebook.stem)
-        answered = [name for name, answer in self._answers.items() if answer["says"] and name in known]
-        score = self.guesses.score([known[name] for name in answered] if self._answers else verdicts)
-        if score or answered:
-            kept = {"exercise": self.exercise, "guesses": self.guesses.made(), "answers": self._answers}
-            display(Markdown(score or tr("Your answers are kept.")), metadata={answers.KEPT: kept})
 
     @property
     def _kept(self):

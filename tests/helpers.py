@@ -1,7 +1,5 @@
 """What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
 
-import ast
-import builtins
 import copy
 import linecache
 
@@ -9,11 +7,8 @@ import nbformat
 import pytest
 import torch
 
-from lab.engine import parameters
 from lab.engine.record import File
 from lab.engine.recording import KEPT
-from lab.engine.source import DEFINING, outside_names
-from lab.ledger import rests
 from lab.models import ModelConfig, Transformer
 from lab.models.heads import Heads
 from lab.models.norms import Norm
@@ -128,18 +123,6 @@ def recorded(path, bodies, **labels):
     file.codes = {body["code"]: {"parts": body["parts"]} for body in bodies}
     file.write()
     return file
-
-
-def names_that_are_lacking(book):
-    """{statement: names} that no earlier cell of a notebook defines."""
-    nodes = [node for cell in book.cells if cell.cell_type == "code" for node in parameters.parsed(cell.source).body]
-    known, everything = {*dir(builtins)}, {*dir(builtins)}.union(*map(rests.bound, nodes))
-    found = {}
-    for node in nodes:
-        lacking = outside_names(node) - (everything if isinstance(node, DEFINING) else known | rests.bound(node))
-        found |= {ast.unparse(node): lacking} if lacking else {}
-        known |= rests.bound(node)
-    return found
 
 
 def defined_in_a_cell(source):

@@ -38,7 +38,7 @@ LEDGER = {
         entry("two-parts", "arithmetic", prediction={"compares": "parts", "direction": "equal", "threshold": 2}),
         entry("four-win", unit="points", arms=ARMS, reference={"heads": 4}, needs={"regime": {"width": [8, None]}},
               finding=FINDING, finding_zh=FOUND),
-        entry("four-win-early", unit="relative change", values={"heads": [1, 4]}, was=["four-are-quick"]),
+        entry("four-win-early", unit="relative change", values={"heads": [1, 4]}),
         entry("how-many", "question"),
     ],
     "02_second": [
@@ -51,7 +51,7 @@ LEDGER = {
 PARAMETERS = 'profile: str = "quick"\nheads: list = [1, 4]\nseeds: int = 5\nresults: str = ""'
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
-    "seeds_from": 0, "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
+    "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
     "machine": "A machine, 2 cores, Linux x86_64", "card": "", "device": "cpu", "versions": {"torch": "2"},
 }  # fmt: skip
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ff"

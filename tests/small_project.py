@@ -84,7 +84,7 @@ def claim(name, exercise, kind, **fields):
 
 CLAIMS = [
     claim(
-        "dice-more-sides", "1.1", "comparison", was=["dice-of-old"], unit="points",
+        "dice-more-sides", "1.1", "comparison", unit="points",
         arms={"measure": "mean", "compare": {"sides": [8, 4]}, "sizes": ["dice"]},
         needs={"one model": {"same": ["scale"]}},
         prediction={"compares": "8 sides minus 4", "direction": "above", "because": "more sides, more points"},

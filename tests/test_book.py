@@ -157,7 +157,7 @@ def test_the_scoreboard_has_a_card_and_an_address_for_every_claim(built, read):
     known = [claim for claims in made.LEDGER.values() for claim in claims]
     for name in ("scoreboard", "zh/scoreboard"):
         page = read[built / f"{name}.html"]
-        assert {each for claim in known for each in (claim["id"], *claim.get("was", []))} <= page.ids
+        assert {claim["id"] for claim in known} <= page.ids
         assert page.text.count('<article class="claim"') == len(known)
         assert f">{len(known)} / {len(known)}</output>" in page.text
         assert "2.5 [1.5, 3.5]" in page.text
@@ -279,18 +279,15 @@ def test_what_a_run_wrote_is_text():
 def test_a_claim_says_where_it_was_measured():
     claim = claims.Claim(**made.entry("x"))
     verdict = claims.Verdict(id=claim.id, exercise="1.1", verdict="supported")
-    rows = [{"id": claim.id, "profile": "quick", "verdict": "supported", "seeds_from": 0}]
-    rows += [rows[0] | {"seeds_from": 7}, rows[0] | {"seeds_from": 8, "verdict": "refuted"}]
 
-    def signs(n, **origin):
+    def signs(**origin):
         run = SimpleNamespace(about={"record": origin}, profile="quick")
-        return set(board.signed(claim, [(run, verdict)], pd.DataFrame(rows[:n], columns=list(rows[0]))))
+        return set(board.signed([(run, verdict)]))
 
-    assert signs(0) == set()
-    assert signs(0, recorded=3, ran_here=0, checks=["as recorded"]) == {"recorded", "checked"}
-    assert signs(1, recorded=0, ran_here=2, checks=[]) == {"run", "machines"}
-    assert signs(2) == {"machines", "replicated"} and signs(3) == {"machines"}
-    assert set(board.measured_where()) == {"recorded", "run", "checked", "machines", "replicated"}
+    assert signs() == set()
+    assert signs(recorded=3, ran_here=0, checks=["as recorded"]) == {"recorded", "checked"}
+    assert signs(recorded=0, ran_here=2, checks=[]) == {"run"}
+    assert set(board.measured_where()) == {"recorded", "run", "checked"}
 
 
 def test_a_prediction_is_told_in_the_readers_language_if_it_is_that_of_the_ledger():

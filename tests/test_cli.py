@@ -214,8 +214,8 @@ def test_claims_are_listed_and_chosen(dice_ran):
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
 
 
-def test_a_claim_is_listed_by_its_earlier_id(dice_ran):
-    shown = lab("claims", "dice-of-old")
+def test_a_claim_is_listed_by_its_id(dice_ran):
+    shown = lab("claims", "dice-more-sides")
     assert shown.exit_code == 0 and "dice-more-sides" in shown.output
     assert "8 sides minus 4 > 0\n" in shown.output and "\n       ✓ one model" in shown.output, "all of it"
     assert re.search(r"\n1 claims: 1 \w+\n$", shown.output)

@@ -4,7 +4,6 @@ import pytest
 from made import entry
 
 from lab import language
-from lab.commands import catalogues
 from lab.guesses import MEANS, Guesses
 from lab.ledger.claims import JUDGED, VERDICTS, Claim, Verdict
 
@@ -58,7 +57,7 @@ def test_the_form_shows_sentences_and_choices_in_the_readers_language(name):
         score = guessed("fails").score(verdicts("proved"))
     lines = [(choice.options[1][0], text.value) for choice, text in (line.children for line in form.children[1:])]
     sentences = [claim.claim_zh if name == "zh" else claim.claim for claim in CLAIMS]
-    holds = catalogues.read(language.catalogue("zh"))["holds"].string if name == "zh" else "holds"
+    holds = language.messages(language.catalogue("zh"))["holds"] if name == "zh" else "holds"
     assert lines == [(holds, sentence) for sentence in sentences]
     assert not any(each in text for each in NAMES for text in (score, *(text for _, text in lines)))
     assert sentences[0] in score and holds in score

@@ -28,14 +28,12 @@ ALLOWED = {
     "figures": {"language", "shown"},
     "charts": {"figures", "measure", "language"},
     "guesses": {"language"},
-    "answers": {"guesses", "language", "names", "engine", "ledger"},
     "pretrained": {"models"},
     "recipes": {"models", "tasks", "training", "measure", "engine", "names"},
     "zoo": {"models", "tasks", "training", "engine"},
     "states": set(),
     "turn": {"figures", "language", "engine", "states"},
     "study": {
-        "answers",
         "figures",
         "guesses",
         "language",
@@ -61,7 +59,7 @@ ALLOWED = {
         "ledger",
     },  # fmt: skip
     "book": {"charts", "figures", "language", "models", "engine", "ledger", "states"},
-    "commands": {"answers", "language", "figures", "engine", "ledger", "study"},
+    "commands": {"language", "figures", "engine", "ledger", "study"},
     "cli": {"commands", "book", "engine", "language", "ledger"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

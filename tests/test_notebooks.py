@@ -13,13 +13,11 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
-from helpers import names_that_are_lacking
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lab.commands import student
 from lab.commands.arguments import under_test
 from lab.engine import batch, parameters, runs
 from lab.engine.runs import project_root
@@ -199,12 +197,6 @@ def test_most_notebooks_are_checked_without_torch():
         sys.exit("torch" in sys.modules)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=project_root())
-
-
-@each_notebook
-def test_a_students_notebook_lacks_no_name_that_went_with_an_answer(notebook):
-    if student.answered(notebook):
-        assert names_that_are_lacking(nbformat.reads(student.without_answers(notebook, "en"), 4)) == {}
 
 
 # Runs

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lab.book.tables import href
 from lab.language import in_language, tr, using
-from lab.ledger import cards, claims, errata, machines, replication
+from lab.ledger import cards, claims, errata
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Card:
 def claim_cards(runs):
     """A card for each claim of the ledger, in the order of the runs, then those that none judged."""
     known, found = claims.ledger(), {}
-    contributed, timed, wrong = machines.contributed(), machines.timings(), errata.errata().values()
+    wrong = errata.errata().values()
     for run in runs:
         for row in run.verdicts.to_dict("records"):
             if row["id"] in known and row["verdict"] not in ("open", "pending"):
@@ -56,26 +56,20 @@ def claim_cards(runs):
     for name in [*found, *(name for name in known if name not in found)]:
         claim, judged = known[name], found.get(name, [])
         run, verdict = judged[0] if judged else (None, claim.unjudged)
-        where = [line for each in judged for line in places(claim, *each, contributed, timed)]
+        where = [line for each in judged for line in places(*each)]
         mine = [entry for entry in wrong if isinstance(entry.claims, dict) and name in entry.claims]
-        signs = [sign for sign in measured_where() if judged and sign in set(signed(claim, judged, contributed))]
+        signs = [sign for sign in measured_where() if judged and sign in set(signed(judged))]
         made.append(Card(claim, verdict, run.stem if run else "", where, mine, signs, notes(claim, verdict)))
     return made
 
 
-def places(claim, run, verdict, contributed, timed):
-    """Lines that tell where a verdict was measured, and what other machines and seeds say."""
+def places(run, verdict):
+    """Lines that tell where a verdict was measured."""
     told = f"{cards.words()[verdict.verdict]} {cards.measured(verdict)}".strip()
     yield f"{run.profile}: {told} ({run.about['machine']}; {run.size})"
     origin = run.about.get("record", {})
     if origin.get("recorded"):
         yield tr("{n} trials of the notebook recorded, {here} run there", n=origin["recorded"], here=origin["ran_here"])
-    sure = replication.confirmed(claim, verdict.verdict, run.profile, contributed)
-    yield from {"confirmed": [tr("a replication agrees")], "not confirmed": [tr("no replication agrees yet")]}.get(
-        sure, []
-    )
-    if others := machines.elsewhere(claim.id, run.profile, timed):
-        yield others
 
 
 def measured_where():
@@ -84,24 +78,16 @@ def measured_where():
         "recorded": tr("recorded"),
         "run": tr("run in this notebook"),
         "checked": tr("checked here"),
-        "machines": tr("other machines"),
-        "replicated": tr("replicated"),
     }
 
 
-def signed(claim, judged, contributed):
-    """The signs of a claim by its runs: trials of the record, trials run there, recorded ones repeated there as
-    recorded, and what machines contributed, replications by whether all agree."""
+def signed(judged):
+    """The signs of a claim by its runs: trials of the record, trials run there, recorded ones repeated there."""
     for run, verdict in judged:
         origin = run.about.get("record", {})
         yield from (sign for sign, name in (("recorded", "recorded"), ("run", "ran_here")) if origin.get(name))
         if origin.get("checks") and verdict.verdict != claims.NOT_REPRODUCED:
             yield "checked"
-        others = contributed[(contributed.id == claim.id) & (contributed.profile == run.profile)]
-        if (others.seeds_from == 0).any():
-            yield "machines"
-        if len(again := others[others.seeds_from > 0]) and (again.verdict == verdict.verdict).all():
-            yield "replicated"
 
 
 def notes(claim, verdict):

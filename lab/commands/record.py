@@ -11,7 +11,6 @@ from lab.commands.arguments import refuse
 
 def record(
     notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
-    because: Annotated[str, typer.Option(help="Why valid rows get other digits.")] = "",
     status: Annotated[bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")] = False,
     accept: Annotated[str, typer.Option(metavar="WHY", help="Keep stale rows where no digit moves.")] = "",
     strict: Annotated[bool, typer.Option("--strict", help="With --status: exit 1 where something is stale.")] = False,
@@ -29,7 +28,7 @@ def record(
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
         for notebook in chosen:
             found = recording.record_run(
-                runs.place_of_run("quick", notebook.stem), root / ".trials", record_of(notebook), because=because
+                runs.place_of_run("quick", notebook.stem), root / ".trials", record_of(notebook)
             )
             said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
             typer.echo(f"{notebook.stem}: {said}")

@@ -34,7 +34,6 @@ class Job:
     name: str | None = None  # after that of the notebook; None: the run of the profile
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
     under_test: str = ""  # the claims, in words that change when they do
-    seeds_from: int = 0  # of a replication
     language: str = "en"
 
     @property
@@ -55,7 +54,7 @@ class Job:
     def fingerprint(self):
         """Of the code cells, all that they import from lab, the claims under test, the parameters, the translations."""
         values = {name: value for name, value in self.parameters.items() if name != "results"}
-        told = [values, self.under_test] + ([self.seeds_from] if self.seeds_from else [])
+        told = [values, self.under_test]
         return runs.text_hash(
             source_code(parameters.parsed(self.code)).digest
             + json.dumps(told, sort_keys=True)
@@ -99,8 +98,6 @@ class Job:
             return (
                 f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}, language {spoken}"
             )
-        if (seeds := there.get("seeds_from", 0)) != self.seeds_from:
-            return f"{runs.shown(self.folder)} holds a run on the seeds from {seeds}"
         return None
 
     def run(self, options, watch=lambda **state: None):
@@ -113,7 +110,7 @@ class Job:
         shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True)
         where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
-        where |= {"seeds_from": self.seeds_from, "language": self.language}
+        where |= {"language": self.language}
         store = Anew(self.results).store if options.fresh else self.results / ".trials"
         options.model_copy(update=where | {"store": store}).write(aside)
         values = self.own if self.foreign else self.parameters

@@ -141,14 +141,13 @@ def under_way(file):
 
 def origins(used):
     """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
-    counts, recorded, because, accepted = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
+    counts, recorded, accepted = {"run": 0, "store": 0, "record": 0}, {}, {}
     for each in used:
         counts[each.origin] += 1
         if each.origin == "record":
             labels = each.body["labels"]
             name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))
             recorded[name] = recorded.get(name, 0) + 1
-            because |= {labels["because"]: None} if "because" in labels else {}
             if "accepted" in labels:
                 accepted[labels["accepted"]] = accepted.get(labels["accepted"], 0) + 1
     states = {}
@@ -163,7 +162,6 @@ def origins(used):
         "trials": states,
         "recorded_by": recorded,
         "arithmetics": arithmetics,
-        "because": list(because),
         "accepted": accepted,
     }
 

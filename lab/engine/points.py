@@ -28,14 +28,6 @@ def points_of(trial, grid):
     return [_complete(trial, point) for point in points]
 
 
-def on_seeds_from(start, trial, grid):
-    """The points of a grid with `start` added to every seed; where a trial takes none, as they are."""
-    return [
-        point | ({"seed": point["seed"] + start} if isinstance(point.get("seed"), int) else {})
-        for point in points_of(trial, grid)
-    ]
-
-
 def _values(values):
     """The list of values of one parameter; what is no list counts as one value."""
     listed = isinstance(values, (list, tuple, range)) or type(values).__name__ == "ndarray"

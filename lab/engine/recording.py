@@ -20,13 +20,13 @@ class CannotRecord(ValueError):
     """Rows that may not enter the record; the message says why and what to do."""
 
 
-def record_run(folder, trials, path, *, because=""):
+def record_run(folder, trials, path):
     """Write the trials of the finished run in `folder`, kept in the store `trials`, to the record file at `path`.
 
     Rows of the same trials stay, those made by other code or kinds go; a row whose commit is not in this repository
     gets the labels of the run that agrees with it in every digit. Returns counts: new, same, replaced, dropped.
     CannotRecord where the run is none of this machine's or was made beside a commit, where a trial read a file outside
-    the project, or where a valid row would get other digits and `because` does not say why.
+    the project, or where a valid row would get other digits.
     """
     run, file = runs.read_run(folder), File(path)
     if run is None or "record" not in run:
@@ -52,13 +52,12 @@ def record_run(folder, trials, path, *, because=""):
             known[name] = earlier
             count["same"] += 1
             continue
-        if valid and not same and not because:
-            raise CannotRecord(f"{name}: other digits than recorded; --because says why they replace them")
+        if valid and not same:
+            raise CannotRecord(f"{name}: other digits than recorded; delete the row to replace it")
         count["same" if same else "replaced" if earlier else "new"] += 1
         labels = {"machine": run["machine"], "arithmetic": body["arithmetic"], "device": body["device"],
                   "threads": body["threads"], "torch": body["torch"], "python": run["versions"]["python"],
                   "commit": run["commit"], "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
-        labels |= {"because": because} if valid and not same else {}
         known[name] = {part: body[part] for part in KEPT} | {"run": file.add_run(labels)}
         file.codes[body["code"]] = {"parts": body["parts"]}
     kinds = run.get("kinds", {})

@@ -4,7 +4,6 @@ results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  param
                                     tables/*.csv  figures/*.png, *.svg
 results/runs/PROFILE/NN_slug-NAME/  the same of other parameters than the profile's, or of another notebook
 results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
-results/machines/NAME/              what machines contributed: timings and replications
 results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are those before it
 results/.running/                   runs that are not complete
 results/.trials/                    the trial store
@@ -90,7 +89,6 @@ class Options(BaseModel):
     deadline: float | None = None  # unix time at which to end
     headless: bool = False  # nobody looks on: no forms, no sliders
     progress: Path | None = None  # where a sweep tells how far it is
-    seeds_from: int = 0  # added to the seed of every trial: a replication
     own: dict = {}  # the parameters that are not the profile's
     language: str = ""  # as LAB_LANGUAGE in the environment says
     notebook: Path | None = None  # what is run; None: whatever calls

@@ -42,7 +42,6 @@ def origin(origins):
     told += [tr("{n} run here", n=here)] if here else []
     n = origins["arithmetics"]
     told += [tr("by {n} arithmetics, which round differently", n=n)] if n > 1 else []
-    told += [tr("earlier digits replaced: {why}", why=why) for why in origins["because"]]
     told += [tr("{n} by older code, accepted: {why}", n=n, why=why) for why, n in origins["accepted"].items()]
     return "; ".join(told)
 

@@ -96,7 +96,6 @@ class Claim(BaseModel):
     reference: dict = {}  # {column: value} of the arm that must have learned, among them
     needs: Needs | None = None  # gates that the comparison must pass
     values: dict[str, list] = {}  # of the notebook's parameters, where a claim without `arms` needs them
-    was: list[str] = []  # earlier ids, where it was renamed or others were merged into it
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
     finding: dict[str, str] = {}  # by verdict: the sentence that a README says, filled by lab.ledger.findings
     finding_zh: dict[str, str] = {}
@@ -309,10 +308,9 @@ def _by_id(found):
     """{id: claim} of [(file, claim)]."""
     holds = {}
     for path, claim in found:
-        for name in (claim.id, *claim.was):
-            if name in holds:
-                raise ValueError(f"{shown(path)}: two claims share an id: {name}, also in {holds[name].name}")
-            holds[name] = path
+        if claim.id in holds:
+            raise ValueError(f"{shown(path)}: two claims share an id: {claim.id}, also in {holds[claim.id].name}")
+        holds[claim.id] = path
     return {claim.id: claim for _, claim in found}
 
 
@@ -340,9 +338,9 @@ def gates_of(table):
 
 
 def find(name):
-    """The claim of this id, also where it is an earlier one. ValueError where there is none."""
-    by_name = {each: claim for claim in ledger().values() for each in (claim.id, *claim.was)}
-    if name not in by_name:
-        near = ", ".join(get_close_matches(name, by_name)) or "those that `lab claims` lists"
+    """The claim of this id. ValueError where there is none."""
+    known = ledger()
+    if name not in known:
+        near = ", ".join(get_close_matches(name, known)) or "those that `lab claims` lists"
         raise ValueError(f"there is no claim {name!r}; there are {near}")
-    return by_name[name]
+    return known[name]

@@ -6,7 +6,7 @@ from pathlib import Path
 from lab.engine import parameters, runs
 from lab.ledger import cards, summary
 
-PLACE = ("seeds_from", "commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
+PLACE = ("commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
 NONE = "–"
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from lab.engine import parameters, runs
 from lab.language import in_language, tr, using
-from lab.ledger import cards, claims, findings, machines, openings, replication
+from lab.ledger import cards, claims, findings, openings
 from lab.ledger.claims import read_verdicts
 
 READMES = {"README.md": "en", "README.zh.md": "zh"}
@@ -14,22 +14,16 @@ def collect(*folders):
     """All verdicts of a profile's finished runs, with the rest of the ledger as pending. One row a claim.
 
     Of a notebook that has run in several of the folders, the last of these counts. A verdict on another comparison than
-    today's is none: the claim is pending again. `confirmed` says of a comparison
-    that was changed after a run whether a replication agrees.
+    today's is none: the claim is pending again.
     """
-    found, ledger, contributed = {}, claims.ledger(), machines.contributed()
+    found, ledger = {}, claims.ledger()
     for place in (folder / notebook.stem for folder in folders for notebook in parameters.notebooks()):
         run = runs.read_run(place)
         if run is not None and "verdicts.csv" not in runs.damaged(place, run):
             verdicts = read_verdicts(place).to_dict("records")
             found |= {row["id"]: row for row in verdicts if _compares_the_same(row, ledger.get(row["id"]))}
     rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in ledger.values()]
-    table = pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
-    table["confirmed"] = [
-        replication.confirmed(ledger[name], verdict, folders[0].name, contributed)
-        for name, verdict in zip(table.id, table.verdict, strict=True)
-    ]
-    return table
+    return pd.DataFrame(rows, columns=list(claims.Verdict.model_fields)).astype({"n": "Int64"})
 
 
 def _compares_the_same(row, claim):

@@ -70,7 +70,7 @@ def test_a_row_whose_commit_is_gone_gets_that_of_a_run_with_its_digits(project):
     project.record()
     project.gone, project.commit = (HEAD,), "b" * 40
     project.finish(body(0), body(1, value=2.5))
-    with pytest.raises(CannotRecord, match="--because"):
+    with pytest.raises(CannotRecord, match="other digits"):
         project.record()
     project.finish(body(0))
     assert project.record() == {"new": 0, "same": 1, "replaced": 0, "dropped": 0}
@@ -104,17 +104,6 @@ def test_no_run_a_lost_trial_and_a_file_from_elsewhere_are_refused(project, tmp_
     next((tmp_path / "trials" / "t").glob("*.json")).unlink()
     with pytest.raises(CannotRecord, match="lacks a trial"):
         project.record()
-
-
-def test_a_valid_row_is_replaced_for_a_reason_alone(project):
-    project.finish(body(0), body(1))
-    project.record()
-    project.finish(body(0), body(1, value=2.5))
-    with pytest.raises(CannotRecord, match="--because"):
-        project.record()
-    assert project.record(because="a kernel was wrong") == {"new": 0, "same": 1, "replaced": 1, "dropped": 0}
-    labels = [File(project.path).runs[each["run"]].get("because") for each in File(project.path).trials]
-    assert sorted(labels, key=str) == [None, "a kernel was wrong"]
 
 
 def test_rows_of_other_code_go_and_those_of_other_parameters_stay(project):
