@@ -121,6 +121,9 @@ def explain(job, error):
             full = "No space left" in error.evalue  # the number of the error stayed in the kernel
             room = tr("; make room: lab clean --keep 500MB") if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
+        if not error.traceback:  # a magic failed
+            first = error.source.strip().partition("\n")[0]
+            return f"cell {error.cell_index + 1}: {first}: {error.evalue or 'failed'}"
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):  # while it ran, or before it answered
