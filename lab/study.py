@@ -235,7 +235,8 @@ class Study:
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
-            verdict = about.unjudged.model_copy(update={"verdict": claims.NOT_RUN, "note": f"without {absent}"})
+            absent = {"verdict": claims.NOT_RUN, "note": tr("without {arm}", arm=absent)}
+            verdict = about.unjudged.model_copy(update=absent)
         else:
             for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
                 if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
