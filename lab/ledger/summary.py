@@ -109,10 +109,17 @@ def outdated(folder):
 
 def summarise(folder, older=()):
     """Write claims.csv and README.md, README.zh.md of a profile from its finished runs; see `overview`."""
-    runs.write_table(folder / "claims.csv", collect(folder))
+    write_claims(folder)
     for name, speak in READMES.items():
         with using(speak):
             runs.write_text(folder / name, page(folder, older))
+
+
+def write_claims(folder):
+    """Write claims.csv. Its exercises are notebooks, such as 10_ffn_sparsity: pandas would read 1.10 as 1.1."""
+    stems = {parameters.exercise_of(path): path.stem for path in parameters.notebooks()}
+    table = collect(folder)
+    runs.write_table(folder / "claims.csv", table.assign(exercise=table.exercise.replace(stems)))
 
 
 def page(folder, older=()):
