@@ -1,5 +1,6 @@
 """What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of guesses."""
 
+import inspect
 import math
 import os
 import sys
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import psutil
 from IPython import get_ipython
 from IPython.display import Markdown
 
@@ -29,6 +31,7 @@ from lab.tasks.pieces import pieces_hash
 
 DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
+BUSY = 30  # percent of all cores, taken by others when a timing begins
 OWN = "lab-results"  # the folder of results beside a ledger of one's own
 
 
@@ -114,6 +117,8 @@ class Study:
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
+        if timing and (busy := psutil.cpu_percent(0.3)) > BUSY:
+            self.say(tr("Other programs take {n:.0f} percent of this machine: its times may be wrong.", n=busy))
         began, options, start = time.time(), self.options, self.options.seeds_from
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
@@ -444,3 +449,4 @@ class _Callable(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__signature__ = inspect.signature(study)

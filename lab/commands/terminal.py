@@ -192,7 +192,8 @@ def all_claims(job):
 def address(job):
     """What `lab show` knows a run by."""
     if job.name is not None or job.results != runs.project_root() / "results":
-        return runs.shown(job.folder)
+        here = Path.cwd()
+        return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
     return " ".join([exercise_of(job.notebook), *of_profile(job)])
 
 

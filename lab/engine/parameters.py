@@ -45,7 +45,7 @@ def notebooks():
 
 
 def notebook_of(name):
-    """The notebook of an exercise named 1.4, 4, 04 or 04_head_count, or at a path. Refused lists the valid ones."""
+    """The notebook named 1.4, 4, 04, 04_head_count or head_count, or at a path. Refused lists the valid ones."""
     for path in notebooks():
         if is_called(path, name):
             return path
@@ -56,9 +56,9 @@ def notebook_of(name):
 
 
 def is_called(notebook, name):
-    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04 or 04_head_count."""
-    number = int(notebook.stem[:2])
-    return str(name) in (f"1.{number}", str(number), notebook.stem[:2], notebook.stem)
+    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04, 04_head_count or head_count."""
+    number, stem = int(notebook.stem[:2]), notebook.stem
+    return str(name) in (f"1.{number}", str(number), stem[:2], stem, stem[3:])
 
 
 def exercise_of(notebook):

@@ -45,7 +45,7 @@ def overview(folder, prefix="", older=()):
     `older` are the stems of the runs that older code made, or that read another text: their rows say so.
     """
     table = collect(folder)
-    heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("core minutes")]
+    heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("minutes without the record")]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- |"]
     for notebook in parameters.notebooks():
         if run := runs.read_run(folder / notebook.stem):
@@ -73,7 +73,7 @@ def gallery_cards(folder, older=()):
             continue
         place, stem = notebook.stem, findings.hero(notebook, folder, table)
         counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
-        minutes = tr("{n:.1f} core minutes", n=run["core_seconds"] / 60)
+        minutes = tr("{n:.1f} minutes without the record", n=run["core_seconds"] / 60)
         minutes += f" · *{tr('by older code')}*" if place in older else ""
         told += [f"### [{openings.title(notebook)}]({place}/notebook.ipynb)", openings.question(notebook)]
         told += [f"**{found}**"] if (found := findings.finding_of(notebook, table)) else []
