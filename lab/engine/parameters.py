@@ -209,7 +209,7 @@ def read_yaml(text):
     """What the YAML text says, as plain Python values. ValueError where it cannot be read."""
     try:
         return yaml.load(text, EachOnce)
-    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe, 2024-99-99
+    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe
         raise ValueError(str(error)) from None
 
 

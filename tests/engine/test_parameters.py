@@ -196,7 +196,6 @@ UNREADABLE = {
     "two documents": "d_model: 64\n---\nd_model: 32\n",
     "alias to nothing": "d_model: *width\n",
     "tag": "d_model: !!python/object/apply:os.getcwd []\n",
-    "impossible date": "d_model: 2024-13-45\n",
     "impossible number": "d_model: !!int wide\n",
     "impossible truth": "d_model: !!bool maybe\n",
     "impossible time": "d_model: !!timestamp later\n",
