@@ -4,8 +4,13 @@ A notebook begins with `study = lab.study("1.4", globals())`.
 """
 
 import importlib
+import pkgutil
 
 __version__ = "0.1.0"
+
+
+def __dir__():
+    return sorted({*globals(), *(part.name for part in pkgutil.iter_modules(__path__))})
 
 
 def __getattr__(name):  # submodules on first use: `import lab` costs nothing

@@ -94,7 +94,7 @@ def run(
 
 @app.command()
 def claims(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of claims; none: all.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Exercises, or ids of claims; none: all.")] = None,
     exercise: Annotated[str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")] = "",
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
@@ -110,7 +110,12 @@ def claims(
             raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
         if profile not in parameters.PROFILES:
             raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
-        by_id, chosen = ledger.ledger(), {ledger.find(name).id for name in ids or []}
+        by_id, notebooks = ledger.ledger(), parameters.notebooks()
+        named = [(name, path) for name in ids or [] for path in notebooks if parameters.is_called(path, name)]
+        asked = {parameters.exercise_of(path) for _, path in named}
+        ids = [name for name in ids or [] if name not in dict(named)]
+        chosen = {ledger.find(name).id for name in ids}
+        chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
         if exercise not in ("", ledger.BEYOND):
             exercise = parameters.exercise_of(parameters.notebook_of(exercise))
     except ValueError as error:

@@ -5,6 +5,7 @@
 It works from any folder: a script, a notebook, an installed package. `lab.recipes.standard` holds the tasks by name.
 """
 
+import functools
 import inspect
 import json
 import re
@@ -33,7 +34,7 @@ from lab.training import TrainConfig
 RATE_SEED = 10_000  # of the trainings that choose a learning rate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What came of it: a Verdict for each prediction, a row for each arm, seed and length, where all is kept."""
 
@@ -45,6 +46,10 @@ class Comparison:
     def verdict(self):
         """The word of the first prediction: supported, refuted, inconclusive or out of reach."""
         return self.verdicts[0].verdict
+
+    def __repr__(self):
+        words = ", ".join(verdict.verdict for verdict in self.verdicts)
+        return f"<Comparison: {words}; .table has {len(self.table)} rows, .folder is {self.folder}>"
 
 
 def compare(
@@ -306,8 +311,10 @@ def draw(rows, plan, asked):
 class _Callable(ModuleType):
     """So that `lab.compare(...)` works although this module bears the name of its function."""
 
+    @functools.wraps(compare)
     def __call__(self, *arguments, **options):
         return compare(*arguments, **options)
 
 
 sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__signature__ = inspect.signature(compare)

@@ -1,6 +1,7 @@
 """One look for every figure, and a font for every character."""
 
 import base64
+import contextlib
 import html
 import inspect
 import io
@@ -55,6 +56,17 @@ CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han
 @cache
 def chinese_font():
     """The name of a font on this system that has Chinese characters, or None."""
+    fonts = font_manager.fontManager
+    if not (found := _first_chinese()):  # matplotlib's list is as old as its cache
+        listed = {entry.fname for entry in fonts.ttflist}
+        for path in set(font_manager.findSystemFonts()) - listed:
+            with contextlib.suppress(Exception):  # of files that are no fonts
+                fonts.addfont(path)
+        found = _first_chinese()
+    return found
+
+
+def _first_chinese():
     there = {entry.name for entry in font_manager.fontManager.ttflist}
     return next((name for name in CHINESE if name in there), None)
 
@@ -78,7 +90,7 @@ def say_what_to_install():
     warnings.warn(
         tr(
             "no font with Chinese characters was found, so figures show boxes: install Noto Sans CJK (Debian: "
-            "fonts-noto-cjk; Windows and macOS bring one) and remove matplotlib's fontlist-*.json from its cache folder"
+            "apt install fonts-noto-cjk; Windows and macOS bring one)"
         ),
         stacklevel=2,
     )
@@ -133,6 +145,11 @@ def captions_in(path):
         return tuple(picture.text.get(keyword, "") for keyword in CAPTIONS)
 
 
+def caption_of(text):
+    """HTML of a caption, in the colour that JupyterLab's theme, light or dark, has for text."""
+    return f'<figcaption style="color: var(--jp-content-font-color1, inherit)">{text}</figcaption>'
+
+
 def show(picture, caption="", caption_zh="", *, live=None):
     """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run.
 
@@ -144,6 +161,6 @@ def show(picture, caption="", caption_zh="", *, live=None):
         both = (html.escape(caption), f'<span lang="zh">{html.escape(caption_zh)}</span>' if caption_zh else "")
         below = "<br>".join(filter(None, both if language() == "en" else reversed(both)))
         image = f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
-        shown = {"text/html": f'<figure style="margin: 0">{image}<figcaption>{below}</figcaption></figure>',
+        shown = {"text/html": f'<figure style="margin: 0">{image}{caption_of(below)}</figure>',
                  "text/plain": text}  # fmt: skip
     display(shown | (live or {}), raw=True)

@@ -1,5 +1,6 @@
 """What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of guesses."""
 
+import inspect
 import math
 import os
 import sys
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import psutil
 from IPython import get_ipython
 from IPython.display import Markdown
 
@@ -28,6 +30,7 @@ from lab.tasks.pieces import pieces_hash
 
 DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
+BUSY = 30  # percent of all cores, taken by others when a timing begins
 OWN = "lab-results"  # the folder of results beside a ledger of one's own
 
 
@@ -112,6 +115,8 @@ class Study:
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
+        if timing and (busy := psutil.cpu_percent(0.3)) > BUSY:
+            self.say(tr("Other programs take {n:.0f} percent of this machine: its times may be wrong.", n=busy))
         began, options = time.time(), self.options
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
@@ -231,7 +236,8 @@ class Study:
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
-            verdict = about.unjudged.model_copy(update={"verdict": claims.NOT_RUN, "note": f"without {absent}"})
+            absent = {"verdict": claims.NOT_RUN, "note": tr("without {arm}", arm=absent)}
+            verdict = about.unjudged.model_copy(update=absent)
         else:
             for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
                 if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
@@ -415,3 +421,4 @@ class _Callable(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__signature__ = inspect.signature(study)

@@ -225,9 +225,24 @@ def test_without_a_font_one_warning_says_what_to_install_and_the_figure_is_drawn
     ({"DejaVu Sans"}, None),
 ])  # fmt: skip
 def test_the_first_font_with_chinese_characters_is_chosen(monkeypatch, there, chosen):
-    fonts = [SimpleNamespace(name=name) for name in there]
+    fonts = [SimpleNamespace(name=name, fname=f"{name}.ttf") for name in there]
     monkeypatch.setattr(figures.font_manager, "fontManager", SimpleNamespace(ttflist=fonts))
+    monkeypatch.setattr(figures.font_manager, "findSystemFonts", lambda: ["DejaVu Sans.ttf"])
     assert figures.chinese_font.__wrapped__() == chosen
+
+
+def test_a_font_that_came_after_matplotlib_made_its_list_is_found(monkeypatch):
+    listed = [SimpleNamespace(name="DejaVu Sans", fname="old.ttf")]
+
+    def addfont(path):
+        assert path in ("new.ttc", "broken.ttf"), "those alone that are not listed"
+        if path == "broken.ttf":
+            raise RuntimeError("no font")
+        listed.append(SimpleNamespace(name="SimHei", fname=path))
+
+    monkeypatch.setattr(figures.font_manager, "fontManager", SimpleNamespace(ttflist=listed, addfont=addfont))
+    monkeypatch.setattr(figures.font_manager, "findSystemFonts", lambda: ["old.ttf", "broken.ttf", "new.ttc"])
+    assert figures.chinese_font.__wrapped__() == "SimHei"
 
 
 def test_chinese_notebooks_are_made_for_jupyterlab_and_what_a_reader_edits_stays(project, tmp_path):

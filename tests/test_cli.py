@@ -208,8 +208,10 @@ def test_claims_are_listed_and_chosen(dice_ran):
     shown = {word for line in some.output.splitlines() for word in line.split()}
     assert shown & set(by_id) == set(mine)
     assert "  It is so that dice-count.\n       proved: 1 throws; predicted = 1 · dice-count\n" in some.output
-    for name in ("1", "01", DICE):
-        assert lab("claims", "--exercise", name).output == some.output
+    for name in ("1", "01", DICE, DICE[3:]):
+        assert lab("claims", "--exercise", name).output == lab("claims", name).output == some.output
+    both = lab("claims", "1.1", "coins-two").output
+    assert f"{len(mine) + 1} claims" in both and "coins-two" in both
     pending = lab("claims", "--exercise", "1.1", "--verdict", "pending")
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
 
@@ -389,7 +391,7 @@ def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_
     assert f"2 more claims: lab claims --exercise 1.1, {other.folder}/verdicts.csv" in told(job, other)
 
 
-def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path):
+def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path, monkeypatch):
     job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
     rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
     runs.write_table(job.folder / "verdicts.csv", rows)
@@ -400,6 +402,8 @@ def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tm
     first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
     assert first.startswith("  Mine is much") and second.endswith("…") and max(len(first), len(second)) <= 40
     assert lines[-1] == f"To look at it: lab show {job.folder}"
+    monkeypatch.chdir(tmp_path)
+    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-mine", "from where one stands"
 
 
 def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):

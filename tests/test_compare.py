@@ -4,6 +4,7 @@ Of `lab.recipes.comparison`, `lab.recipes.standard`, `lab.recipes.arms`, `lab.le
 `lab.shown`.
 """
 
+import inspect
 import os
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import torch
 from torch import nn
 
 import lab
-from lab.compare import Plan
+from lab.compare import Comparison, Plan
 from lab.engine.runs import CHECKOUT, read_run
-from lab.ledger.claims import own_ledger
+from lab.ledger.claims import Verdict, own_ledger
 from lab.ledger.stamps import read_prediction, stamp
 from lab.measure.fairness import UnfairComparison
 from lab.models import ModelConfig
@@ -31,6 +32,18 @@ from lab.tasks.task import Task, uniform
 pytestmark = pytest.mark.usefixtures("project")
 TINY = {"steps": 4, "d_model": 8, "n_heads": 2, "n_layers": 1, "batch": 4, "warmup": 0}
 PREDICT = "fading - rotary > 0.05"
+
+
+def test_a_comparison_is_shown_in_a_line(tmp_path):
+    verdicts = [Verdict(id=name, exercise="", verdict=name) for name in ("supported", "out of reach")]
+    shown = repr(Comparison(verdicts, pd.DataFrame({"seed": range(30)}), tmp_path))
+    assert shown == f"<Comparison: supported, out of reach; .table has 30 rows, .folder is {tmp_path}>"
+
+
+def test_what_is_called_by_its_module_shows_its_arguments_and_lab_lists_its_parts():
+    assert [*inspect.signature(lab.compare).parameters][:3] == ["task", "arms", "predict"]
+    assert [*inspect.signature(lab.study).parameters] == ["exercise", "namespace", "ledger"]
+    assert {"compare", "study", "charts", "zoo"} <= {*dir(lab)}
 
 
 class Fading(Position):

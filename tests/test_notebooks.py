@@ -279,3 +279,19 @@ def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(given, sai
                                    progress_bar=False)  # fmt: skip
     assert len(error.value.traceback) == 1, "one sentence"
     assert not (tmp_path / "results" / notebook.stem).exists()
+
+
+WITHOUT_AN_ARM = {  # values with which some claim is not run; what they lack
+    "04_head_count": {"heads": [1, 2, 4]},
+    "05_attention_variants": {"kv_heads": [2, 1], "recall_heads": [4]},
+    "14_architecture_tradeoffs": {"pairs": 4, "at": 512, "lengths": [256], "contexts": [64]},
+    "16_more_on_heads": {"heads": [2, 4], "wide_heads": [4], "kept_heads": [8], "value_heads": 8},
+    "25_shapes_and_stacking": {"widths": [76, 52]},
+}
+
+
+@pytest.mark.parametrize("stem, values", WITHOUT_AN_ARM.items(), ids=WITHOUT_AN_ARM)
+def test_values_that_leave_out_an_arm_are_no_reason_to_refuse(stem, values):
+    notebook = parameters.notebook_of(stem)
+    checked = parameters.validate(notebook, values, "here")
+    assert {name: checked[name] for name in values} == values

@@ -6,6 +6,7 @@ Of `lab.commands.new`, `lab.commands.browse`, `lab.engine.entry_points` and the 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import webbrowser
@@ -15,6 +16,7 @@ import papermill
 import pytest
 import torch
 import yaml
+from helpers import notebook_with
 from jinja2 import Environment, FileSystemLoader
 from rich.cells import cell_len
 from small_project import DICE, ran
@@ -263,8 +265,30 @@ def test_show_opens_the_figures_or_the_lesson_and_prints_where_they_are(project,
     assert opened == [(shown / f"{DICE}-figures.html").as_uri()]
     text = (shown / f"{DICE}-figures.html").read_text("utf-8")
     assert text.count("<figure>") == len(list(folder.glob("figures/*.png"))) == 1
+    book = nbformat.read(folder / "notebook.ipynb", 4)
+    tags = {"tags": ["injected-parameters"]}
+    book.cells.insert(2, nbformat.v4.new_code_cell("sides_again = 3", metadata=tags))
+    nbformat.write(book, folder / "notebook.ipynb")
     lesson = command("show", "01")
     assert str(shown / f"{DICE}-lesson.html") in lesson.output.replace("\n", "")
     assert "no browser opened" in lesson.output
     assert "What do dice show?" in (shown / f"{DICE}-lesson.html").read_text("utf-8")
+    text = (shown / f"{DICE}-lesson.html").read_text("utf-8")
+    assert "sides_again" not in text and "of what is shown" in text, "the parameters once"
+    assert "formulas need the network" in lesson.output
     assert command("show", "1.99").exit_code == 2 and command("show", "1.1", "--profile", "none").exit_code == 2
+
+
+@pytest.mark.parametrize("profile", ["", "quick"])
+def test_the_run_of_a_notebook_from_elsewhere_is_shown_by_its_path(project, tmp_path, monkeypatch, profile):
+    monkeypatch.setattr(webbrowser, "open", lambda uri: True)
+    monkeypatch.chdir(tmp_path)
+    path = notebook_with(tmp_path, "mine.ipynb", first="print('mine')")
+    assert "has not run" in command("show", "mine.ipynb").output
+    folder = runs.place_of_run(profile, "mine")
+    folder.mkdir(parents=True)
+    shutil.copy(path, folder / "notebook.ipynb")
+    runs.write_run(folder, {"status": "done", "notebook": str(path), "own_parameters": {}})
+    shown = command("show", "mine.ipynb")
+    assert shown.exit_code == 0 and "mine-lesson.html" in shown.output.replace("\n", "")
+    shutil.rmtree(folder)

@@ -62,6 +62,20 @@ def test_a_study_touches_nothing_earlier_until_it_is_complete(project, said):
     assert said[-1] == "Results: `results/interactive/mine`"
 
 
+@pytest.mark.parametrize("load, warned", [(95, True), (3, False)])
+def test_times_that_are_taken_while_the_machine_is_busy_say_so(project, said, monkeypatch, load, warned):
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: load)
+    mine = run_of(1)
+    mine.sweep(measured, {"seed": 0}, timing=True, jobs=1)
+    assert [f"take {load} percent of this machine" in str(text) for text in said] == [True] * warned
+    mine.sweep(measured, {"seed": 1}, jobs=1)
+    assert len(said) == warned, "of timings alone"
+
+
+def measured(seed):
+    return {"value": seed}
+
+
 def rising(table):
     """A line \\ rises,
     x < "2".
@@ -80,9 +94,10 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     shown, told = said[-1], ('A line \\ rises, x < "2".', "一条线上升。")
     assert shown["text/plain"] == told[0] and 'alt="A line \\ rises, x &lt; &quot;2&quot;.">' in shown["text/html"]
     below = 'A line \\ rises, x &lt; &quot;2&quot;.<br><span lang="zh">一条线上升。</span>'
-    assert f"<figcaption>{below}</figcaption>" in shown["text/html"]
+    assert f"{figures.caption_of(below)}</figure>" in shown["text/html"]
+    assert "color: var(--jp-content-font-color1" in shown["text/html"], "as the theme has it, also a dark one"
     mine.figure("own", frame, rising, "Other words & signs.")
-    assert "<figcaption>Other words &amp; signs.</figcaption>" in said[-1]["text/html"]
+    assert ">Other words &amp; signs.</figcaption>" in said[-1]["text/html"]
     mine.finish()
     place = project / "interactive" / "mine"
     kept = {path.stem: figures.captions_in(path) for path in (place / "figures").glob("*.png")}

@@ -197,7 +197,7 @@ def copy_notebook(run, path):
                     link = f' <a href="../{tables.href(run.stem, stem)}">{tr("its table")}</a></figcaption>'
                     data["text/html"] = data["text/html"].replace("</figcaption>", link, 1)
     counts = ", ".join(f"{n} {words()[verdict]}" for verdict, n in run.counts.items())
-    minutes = tr("{n:.1f} core minutes", n=run.minutes)
+    minutes = tr("{n:.1f} minutes without the record", n=run.minutes)
     there = f"[{tr('tables of all figures')}](../tables/{run.stem}.md)"
     play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
     lines = [f"*{counts} · {minutes} ({run.profile}) · {there} · {play}*"]

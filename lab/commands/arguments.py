@@ -24,8 +24,8 @@ def refuse(error):
 
 
 def assignments(items):
-    """{name: value} of NAME=VALUE, each value as YAML reads it or else as text."""
-    from lab.engine.parameters import Refused, read_yaml
+    """{name: value} of NAME=VALUE, each value as `read_value` reads it."""
+    from lab.engine.parameters import Refused, read_value
 
     values = {}
     for item in items:
@@ -34,10 +34,7 @@ def assignments(items):
             raise Refused(f"-p {item!r}: NAME=VALUE is wanted")
         if name in values:
             raise Refused(f"-p {item!r}: {name} is given twice; once is allowed")
-        try:
-            values[name] = read_yaml(text) if text else text
-        except ValueError:
-            values[name] = text
+        values[name] = read_value(text)
     return values
 
 

@@ -29,7 +29,7 @@ def front():
 
 
 def lessons(language: Language = "en"):
-    """The lessons: question, minutes of the last run, core minutes with `--fresh`, and whether they ran here."""
+    """The lessons: question, minutes of the last run, minutes without the record, and whether they ran here."""
     from rich.cells import cell_len, set_cell_size
 
     from lab.engine import parameters
@@ -48,7 +48,7 @@ def lessons(language: Language = "en"):
         cells = [gap + cell if i in (2, 3) else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
         typer.echo("  ".join(cells).rstrip())
     if len(rows) > 1:
-        typer.echo(tr("minutes: of the last run; fresh: core minutes with nothing from the record"))
+        typer.echo(tr("minutes: of the last run; fresh: minutes without the record"))
     if not parameters.notebooks():
         typer.echo(parameters.ALONE)
 
@@ -68,7 +68,7 @@ def question(notebook):
 
 
 def state(notebook):
-    """(minutes of the last quick run, core minutes of all its trials run here, whether there is a record, state).
+    """(minutes of the last quick run, minutes without the record, whether there is a record, state).
 
     The state is whether it ran here, is published, or not at all.
     """
@@ -100,7 +100,11 @@ def show(
     try:
         folder = Path(lesson)
         if not (folder / "run.json").exists():
-            folder = runs.latest(profile, parameters.notebook_of(lesson).stem)
+            notebook = parameters.notebook_of(lesson)
+            folder = runs.latest(profile, notebook.stem)
+            if notebook not in parameters.notebooks():  # its profile is that of its run, if it has one
+                there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
+                folder = next((place for place in there if of_notebook(place, notebook)), there[0])
         if runs.read_run(folder) is None:
             raise parameters.Refused(f"{lesson} has not run at {profile}: `lab run {lesson}` comes first")
     except ValueError as error:
@@ -116,6 +120,13 @@ def show(
         typer.echo(tr("no browser opened: open this file in one"), err=True)
 
 
+def of_notebook(folder, notebook):
+    """Whether a folder holds a run of a notebook from elsewhere."""
+    from lab.engine import runs
+
+    return (runs.read_run(folder) or {}).get("notebook") == str(notebook)
+
+
 def lesson_page(folder):
     """The executed notebook as an HTML page: the book's, where it is newer than the run, else one of its own."""
     from lab.engine import runs
@@ -124,9 +135,14 @@ def lesson_page(folder):
     source = folder / "notebook.ipynb"
     if built.exists() and built.stat().st_mtime >= source.stat().st_mtime and folder.parent.name == "quick":
         return built
+    import nbformat
     from nbconvert import HTMLExporter
 
-    text, _ = HTMLExporter(embed_images=True).from_filename(str(source))
+    book = nbformat.read(source, 4)
+    if not (runs.read_run(folder) or {}).get("own_parameters"):  # the cell of papermill says the same again
+        book.cells = [cell for cell in book.cells if "injected-parameters" not in cell.metadata.get("tags", ())]
+    text, _ = HTMLExporter(embed_images=True).from_notebook_node(book)
+    typer.echo(tr("formulas need the network on this page; the pages of `lab book` need none"), err=True)
     return written(folder, "lesson", text)
 
 

@@ -121,6 +121,9 @@ def explain(job, error):
             full = "No space left" in error.evalue  # the number of the error stayed in the kernel
             room = tr("; make room: lab clean --keep 500MB") if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
+        if not error.traceback:  # a magic failed
+            first = error.source.strip().partition("\n")[0]
+            return f"cell {error.cell_index + 1}: {first}: {error.evalue or 'failed'}"
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):  # while it ran, or before it answered
@@ -189,7 +192,8 @@ def all_claims(job):
 def address(job):
     """What `lab show` knows a run by."""
     if job.name is not None or job.results != runs.project_root() / "results":
-        return runs.shown(job.folder)
+        here = Path.cwd()
+        return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
     return " ".join([exercise_of(job.notebook), *of_profile(job)])
 
 

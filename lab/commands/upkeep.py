@@ -72,8 +72,11 @@ def unlike():
     from importlib import metadata
     from importlib.util import find_spec
 
+    from lab import figures
     from lab.engine.runs import CHECKOUT
 
+    if figures.chinese_font() is None:
+        yield tr("no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk")
     extras = {"transformers": "pretrained", "tokenizers": "pieces", "sphinx": "book"}
     for module, extra in extras.items():
         if find_spec(module) is None:

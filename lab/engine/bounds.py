@@ -3,10 +3,11 @@
     steps: int = 300  # optimiser steps; multiple of 10
     heads: list = [1, 2, 4]  # head counts compared; at most 64; at least 2 entries
 
-An int is 1 or more, a float above 0 and finite, a list has one entry or more, all different, each as its default's
-entries; without a type the default's counts, and what a default breaks is not implied. A part of the comment after a
-semicolon may say otherwise, in one of the `FORMS`; what follows a colon in it is prose. Notebooks of the project say
-`at least 2` where `>= 2` means the same: papermill takes no line with a second equals sign for a parameter.
+None is allowed where the type says so: `int | None`. An int is 1 or more, a float above 0 and finite, a list has one
+entry or more, all different, each as its default's entries; without a type the default's counts, and what a default
+breaks is not implied. A part of the comment after a semicolon may say otherwise, in one of the `FORMS`; what follows a
+colon in it is prose. Notebooks of the project say `at least 2` where `>= 2` means the same: papermill takes no line
+with a second equals sign for a parameter.
 """
 
 import json
@@ -46,9 +47,12 @@ class Parameter:
     bounds: dict  # {what it bounds: (its words, a test of one value)}
     entries: int | None = None  # the fewest of a list; None: no list
     differ: bool = False  # whether a list's entries must
+    optional: bool = False  # whether it may be None
 
     def checked(self, name, value):
         """The value, converted. ValueError names what of it is not allowed, and what is."""
+        if self.optional and value is None:
+            return None
         if self.entries is None:
             return self._entry(name, value)
         if isinstance(value, list) and len(value) >= self.entries:
@@ -66,6 +70,7 @@ class Parameter:
         except (ValueError, TypeError, OverflowError, RecursionError):
             pass
         wanted = dict.fromkeys([WORDS[self.kind], *(words for words, _ in self.bounds.values())])
+        wanted |= {"or None": None} if self.optional else {}
         raise ValueError(f"{name} = {value!r}: {', '.join(wanted)} is wanted")
 
 
@@ -109,8 +114,11 @@ def bounds_of(clause, kind):
 
 def parameter_of(default, annotation, comment):
     """What a line declares. ValueError: its default is not of its type, or its comment a bound that cannot be read."""
-    values, types = (default, {*map(type, default)}) if isinstance(default, list) else ([default], {type(default)})
-    named = re.fullmatch(r"(?:list\[)?(int|float|str|bool)\]?", annotation)
+    annotation, optional = without_none(annotation)
+    values = default if isinstance(default, list) else [default] if default is not None or not optional else []
+    types = {*map(type, values)}
+    form = r"(?:list\[)?(int|float|str|bool)\]?" if values else "(int|float|str|bool)"
+    named = re.fullmatch(form, annotation)
     kind = next((k for k in WORDS if k and named and k.__name__ == named[1]), None)
     kind = kind or (float if types == {int, float} else types.pop() if len(types) == 1 else None)
     kind = kind if kind in WORDS else None
@@ -130,4 +138,12 @@ def parameter_of(default, annotation, comment):
             raise ValueError(f"{clause!r} says again what another bound says")
         said |= bound
     listed = (entries, all_differ(values)) if isinstance(default, list) else ()
-    return Parameter(default, kind, bounds | said, *listed)
+    return Parameter(default, kind, bounds | said, *listed, optional=optional)
+
+
+def without_none(annotation):
+    """(the type, whether None is allowed besides) of a type such as int | None or Optional[int]."""
+    if found := re.fullmatch(r"(?:typing\.)?Optional\[(.+)\]", annotation):
+        return found[1], True
+    types = annotation.split(" | ")
+    return " | ".join(name for name in types if name != "None"), "None" in types

@@ -63,17 +63,24 @@ def execute(book, values, folder, aside, watch, checking):
     """The notebook `book`, executed in `folder` with the parameters `values`; watch(cell=, cells=) at every cell.
 
     What the kernel says beside it goes to the file `aside`, and to the error where it dies before it answers. Raises
-    what papermill raises, and KeyboardInterrupt; but Ctrl-C while `checking()` ends the check alone.
+    what papermill raises, RuntimeError where sys.exit left cells that did not run, and KeyboardInterrupt; but Ctrl-C
+    while `checking()` ends the check alone.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
 
     cells = len(book.cells) + bool(values)  # papermill puts one with the values among them
     logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
     manager = type("Manager", (LocalKernelManager,), {"aside": aside})
+    said = []
+
+    def listen(cell, cell_index, execute_reply):
+        said.extend(output.text for output in cell.outputs if output.get("name") == "stderr")
+
     try:
         with interrupted_alone(manager, checking):
-            return papermill.execute_notebook(
+            executed = papermill.execute_notebook(
                 book,
                 None,  # papermill would write the file anew twice a cell
                 values,
@@ -83,9 +90,14 @@ def execute(book, values, folder, aside, watch, checking):
                 start_timeout=180,
                 kernel_manager_class=manager,
                 on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=cells),
+                on_cell_error=listen,
                 cwd=folder,
             )
     except DeadKernelError:
+        raise
+    except PapermillExecutionError as error:
+        if not error.traceback:  # of a magic that failed
+            error.evalue = "".join(said).strip()
         raise
     except RuntimeError as error:  # it died before it answered, and may have said why
         if aside.exists():
@@ -94,6 +106,16 @@ def execute(book, values, folder, aside, watch, checking):
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end
         raise
+    check_to_the_end(executed)
+    return executed
+
+
+def check_to_the_end(executed):
+    """RuntimeError where a cell called sys.exit, which papermill takes for success, and code cells come after it."""
+    code = [(number, cell) for number, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"]
+    for number, cell in code[:-1]:
+        if any(output.get("ename") == "SystemExit" for output in cell.outputs):
+            raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
 
 
 def tidy(executed, moved):

@@ -6,6 +6,7 @@ are evaluated before a kernel starts, and wherever a study begins.
 
 import ast
 import bisect
+import contextlib
 import copy
 import difflib
 import io
@@ -44,7 +45,7 @@ def notebooks():
 
 
 def notebook_of(name):
-    """The notebook of an exercise named 1.4, 4, 04 or 04_head_count, or at a path. Refused lists the valid ones."""
+    """The notebook named 1.4, 4, 04, 04_head_count or head_count, or at a path. Refused lists the valid ones."""
     for path in notebooks():
         if is_called(path, name):
             return path
@@ -55,9 +56,9 @@ def notebook_of(name):
 
 
 def is_called(notebook, name):
-    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04 or 04_head_count."""
-    number = int(notebook.stem[:2])
-    return str(name) in (f"1.{number}", str(number), notebook.stem[:2], notebook.stem)
+    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04, 04_head_count or head_count."""
+    number, stem = int(notebook.stem[:2]), notebook.stem
+    return str(name) in (f"1.{number}", str(number), stem[:2], stem, stem[3:])
 
 
 def exercise_of(notebook):
@@ -174,7 +175,13 @@ def check(cell, values, source):
 
 
 class EachOnce(yaml.SafeLoader):
-    """Plain YAML in which no key stands twice, and no aliases: a few of them can be gigabytes."""
+    """YAML as people read it. No key stands twice, and there are no aliases: a few of them can be gigabytes.
+
+    Words are true, false, null and None; numbers are decimal. All else is text, also what YAML 1.1 takes for a number
+    or a truth: 010 (8), 0x10, 1:30 (90), yes, off.
+    """
+
+    yaml_implicit_resolvers = {}
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
@@ -188,12 +195,34 @@ class EachOnce(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+PLAIN = {
+    "null": "~|null|Null|NULL|None|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?(0|[1-9][0-9_]*)",
+    "float": r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+",
+}
+for _kind, _form in PLAIN.items():
+    EachOnce.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), None)
+
+
 def read_yaml(text):
     """What the YAML text says, as plain Python values. ValueError where it cannot be read."""
     try:
         return yaml.load(text, EachOnce)
-    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe, 2024-99-99
+    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe
         raise ValueError(str(error)) from None
+
+
+def read_value(text):
+    """What is typed after NAME=: a list, a quoted text or a mapping as in YAML, a number or a word; else the text.
+
+    So `a # b` and `a: b` are texts.
+    """
+    number_or_word = any(re.fullmatch(form, text.strip()) for form in PLAIN.values())
+    if text and (number_or_word or text[0] in "[{'\""):
+        with contextlib.suppress(ValueError):
+            return read_yaml(text)
+    return text
 
 
 def read_file(path):

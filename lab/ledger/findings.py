@@ -105,7 +105,8 @@ def about(table, wrong, folder):
         tr("A run takes its numbers from there, repeats a few of them here, and says so."),
         tr("`quick`, the default, computes here what is not recorded: the published runs took {minutes:.0f} minutes.",
            minutes=seconds / 60),
-        tr("`--fresh` computes everything here: some {minutes:.0f} core minutes.", minutes=(seconds + recorded) / 60),
+        tr("`--fresh` computes everything here: some {minutes:.0f} minutes without the record.",
+           minutes=(seconds + recorded) / 60),
         tr("`full` has the sizes of the chapter, hours a notebook; {full} of {n} have been run so.",
            full=full, n=len(notebooks)),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lab.language import in_language, tr
-from lab.ledger.arms import NoNumbers, column, numbers, selected, together
+from lab.ledger.arms import Absent, NoNumbers, column, numbers, selected, together
 
 MORE = 3  # times the reference's steps: who has not learned by then is a result
 
@@ -249,7 +249,7 @@ class Needs(_Gate):
         return len(self.model_fields_set - {"machine"})
 
     def check(self, about, cases, rates=None):
-        """[Passed] of every gate that is needed, in the order of the fields."""
+        """[Passed] of every gate that is needed, in the order of the fields. Absent where a control has no row."""
         found = []
         for name, field in type(self).model_fields.items():
             gate, title = getattr(self, name), titles()[field.alias or name]
@@ -259,6 +259,8 @@ class Needs(_Gate):
                 elif isinstance(gate, _Gate):
                     found.append(Passed(title, *gate.check(about, cases, rates)))
             except (NoNumbers, LookupError) as error:
+                if name == "null" and isinstance(error, Absent):
+                    raise
                 raise NoNumbers(f"{about.id}, gate {title}: {error.args[0]}") from None
         return found
 

@@ -19,8 +19,8 @@ def judge(claim, measured, *, rates=None, **where):
 
     All gates passed: supported where the whole interval agrees with the prediction, refuted where none of it does, else
     inconclusive, with the n that would decide. Of several cases all must agree, and the least favourable one is shown.
-    A gate failed: out of reach. An arm without a row: not run at these values. `rates` is the table of a sweep of
-    learning rates. ValueError where a gate has no numbers.
+    A gate failed: out of reach. An arm, or a control, without a row: not run at these values. `rates` is the table of a
+    sweep of learning rates. ValueError where a gate has no numbers.
 
     What has no arms in the ledger is judged from an Interval, or, an exact statement, from a number: proved or
     disproved. A question is answered by its interval. where: figure, table, note.
@@ -82,10 +82,10 @@ def computed(measured):
 def _of_rows(claim, table, rates, row):
     try:
         cases = claim.arms.cases(table)
-    except Absent as gone:
+        passed = claim.needs.check(claim, cases, rates) if claim.needs else []
+    except Absent as gone:  # an arm, or the control of a gate
         note = tr("without {arm}", arm=gone)
         return Verdict(**row | {"verdict": NOT_RUN, "note": note, "figure": "", "table": ""})
-    passed = claim.needs.check(claim, cases, rates) if claim.needs else []
     found = [(case, computed(lambda case=case: case.interval)) for case in cases]
     said = [decided(claim, interval) for _, interval in found]
     verdict = next((word for word in ("refuted", "inconclusive") if word in said), said[0])
@@ -110,9 +110,9 @@ def compared(claim, table, rates=None):
     """The rows that a verdict of `judge` rests on, dicts: those of the arms, and what gates look at besides them."""
     try:
         cases = claim.arms.cases(table)
+        tables = [together(cases), *(claim.needs.besides(claim, cases, rates) if claim.needs else ())]
     except Absent:
         return []
-    tables = [together(cases), *(claim.needs.besides(claim, cases, rates) if claim.needs else ())]
     return [row for each in tables for row in each.to_dict("records")]
 
 

@@ -6,6 +6,8 @@ import pytest
 from helpers import notebook_with
 from papermill.translators import PythonTranslator
 
+from lab.commands import terminal
+from lab.engine import kernel
 from lab.engine.parameters import (
     PROFILES,
     Refused,
@@ -118,7 +120,49 @@ def test_one_cell_at_most_declares(tmp_path):
         read_declared(path)
 
 
+OPTIONAL = """
+limit: int | None = None  # of steps; at most 99
+rate: Optional[float] = 0.5
+name: None | str = None
+many: list[int] | None = None
+steps: int = 3
+"""
+
+
+def test_a_parameter_may_be_none_where_its_type_says_so(tmp_path):
+    path = notebook_with(tmp_path, parameters=OPTIONAL)
+    usual = {"limit": None, "rate": 0.5, "name": None, "many": None, "steps": 3}
+    assert validate(path, {}, "here") == usual
+    for given in ({"limit": 5}, {"rate": None}, {"rate": 1}, {"name": "x"}, {"many": [1]}, {"limit": None}):
+        assert validate(path, given, "here") == usual | given
+    for bad in ({"limit": "None"}, {"limit": 0}, {"limit": 100}, {"name": 3}, {"steps": None}):
+        with pytest.raises(Refused, match=f"^here: {next(iter(bad))} = "):
+            validate(path, bad, "here")
+    with pytest.raises(Refused, match="limit = 'x': a whole number, at least 1, at most 99, or None is wanted"):
+        validate(path, {"limit": "x"}, "here")
+
+
 # In a kernel
+
+
+def executed(path):
+    """The error with which the notebook ends."""
+    with pytest.raises((RuntimeError, papermill.PapermillExecutionError)) as error:
+        kernel.execute(nbformat.read(path, 4), {}, path.parent, path.parent / "log", lambda **at: 0, lambda: False)
+    return error.value
+
+
+def test_sys_exit_is_told_where_cells_come_after_it(tmp_path):
+    error = executed(notebook_with(tmp_path, first="a = 1", leaves="import sys\nsys.exit(0)"))
+    assert str(error) == "cell 2 called sys.exit: the cells after it did not run"
+    code = nbformat.v4.new_code_cell
+    left = code("", outputs=[nbformat.v4.new_output("error", ename="SystemExit", evalue="0", traceback=[])])
+    kernel.check_to_the_end(nbformat.v4.new_notebook(cells=[code("a"), left, nbformat.v4.new_markdown_cell("end")]))
+
+
+def test_a_magic_that_fails_is_told_with_what_it_says(tmp_path):
+    error = executed(notebook_with(tmp_path, first="a = 1", magic="%nosuch\nb = 1"))
+    assert terminal.explain(None, error) == "cell 2: %nosuch: UsageError: Line magic function `%nosuch` not found."
 
 
 def test_a_refusal_in_a_notebook_shows_its_one_sentence(tmp_path):

@@ -78,7 +78,7 @@ def test_a_value_on_the_command_line_is_taken_or_refused_by_name(name, value, pl
     if said:
         assert name in said and said.count("\n") == 1, "one line names the field"
         if name != "results":
-            read = parameters.read_yaml(value) if readable(value) and value else value
+            read = parameters.read_value(value)
             inner = [read, *(read if isinstance(read, list) else [])]
             assert "command line" in said and any(str(x) in said or repr(x) in said for x in inner), "and the value"
 

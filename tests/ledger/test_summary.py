@@ -54,6 +54,13 @@ def test_a_profile_without_any_finished_run_is_summarised_all_the_same(project):
     assert "no machine yet" in (project / "results" / "quick" / "README.md").read_text("utf-8")
 
 
+def test_a_plain_reading_of_the_table_tells_exercises_apart(project):
+    summary.write_claims(project)
+    read, claims = pd.read_csv(project / "claims.csv"), summary.collect(project / "results" / "quick")
+    assert read.id.tolist() == claims.id.tolist() and read.exercise.nunique() == claims.exercise.nunique()
+    assert {"01_first", "02_second"} <= set(read.exercise)
+
+
 def test_a_summary_is_outdated_once_a_run_or_a_file_of_the_ledger_is_newer(project):
     quick = project / "results" / "quick"
     made.finish(project, made.verdict("four-win"))
@@ -89,7 +96,7 @@ def test_what_is_published_is_made_of_the_results(project):
     assert "it is 2.5" in (project / "results" / "errata.md").read_text("utf-8")
     assert "为 2.5" in (project / "results" / "errata.zh.md").read_text("utf-8")
     assert "decoding: cache" in (project / "results" / "benchmarks" / "README.md").read_text("utf-8")
-    assert "four-win,1.1,supported,2.5" in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
+    assert "four-win,01_first,supported,2.5" in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
     before = english
     summary.publish()
     assert (project / "README.md").read_text("utf-8") == before, "publishing twice changes nothing"
