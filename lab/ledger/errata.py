@@ -106,6 +106,12 @@ def page():
     """All entries as Markdown, in the reader's language."""
     rows, sources = verdicts(), {"chapter": tr("chapter"), "note": tr("note")}
     lead = tr("What the chapter and its notes say, what is right, and the computation that shows it.")
+    sound = sum(entry.struck is not None for entry in errata().values())
+    lead += tr(
+        " {n} are errors; {sound} more were suspected, proved right and are struck through.",
+        n=len(errata()) - sound,
+        sound=sound,
+    )
     parts = [f"# {tr('Errata')}", f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}"]
     for entry in errata().values():
         says, right = in_language(entry.says, entry.says_zh), in_language(entry.right, entry.right_zh)

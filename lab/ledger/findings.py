@@ -4,11 +4,14 @@ A finding is told of a claim in a lesson, by the sentence that the ledger has fo
 by the first of its claims that came to a verdict and a figure.
 """
 
+import re
+
 from lab.engine import parameters, runs
 from lab.engine.record import File
 from lab.language import in_language, language, tr
 from lab.ledger import cards, claims, openings
 
+POINT = re.compile(r"(\S+) \[\1, \1\]")  # an interval without width: the number alone
 ENOUGH = 10  # sentences, or one a lesson where there are more lessons
 
 
@@ -52,7 +55,9 @@ def sentence(row):
     """What is said of a claim's verdict, a row of a table of verdicts."""
     claim = claims.ledger()[row.id]
     template = in_language(claim.finding, claim.finding_zh).get(row.verdict)
-    return template.format(**numbers(row)) if template else f"{claim.sentence} {cards.measured(row)}".strip()
+    if not template:
+        return f"{claim.sentence} {cards.measured(row)}".strip()
+    return POINT.sub(r"\1", template.format(**numbers(row)))
 
 
 def _found(notebook, table):

@@ -62,16 +62,17 @@ class Learned(_Gate):
         worst = beyond[reference].idxmin()
         told = tr(
             "{measure} {value} against the mark {mark} in the worst of {n} runs of the reference ({arm})",
-            measure=self.measure, value=f"{rows[self.measure][worst]:.4g}", mark=f"{mark[worst]:.4g}", n=len(reference),
-            arm=named(about.reference) or tr("all"),
+            measure=self.measure, value=f"{rows[self.measure][worst]:.4g}", mark=f"{mark[worst]:.4g}",
+            n=runs(rows.loc[reference], about, self.measure), arm=named(about.reference) or tr("all"),
         )  # fmt: skip
         behind = rows[~reached]
+        n = runs(behind, about, self.measure)
         if not reached[reference].all() or behind.empty:
             return bool(reached[reference].all()), told
         if "steps_to_mark" not in rows:
-            return False, told + tr("; {n} runs of other arms do not get there", n=len(behind))
+            return False, told + tr("; {n} runs of other arms do not get there", n=n)
         times = numbers(behind, "steps").min() / numbers(rows.loc[reference], "steps_to_mark").max()
-        said = {"n": len(behind), "times": f"{times:.2g}"}
+        said = {"n": n, "times": f"{times:.2g}"}
         told += tr(
             "; {n} runs of other arms do not get there in {times} times the steps that the reference needed", **said
         )
@@ -300,6 +301,20 @@ def differ(case, name):
     """Whether a column differs between the arms of a seed."""
     rows = together([case])
     return bool((column(rows, name).groupby(rows.seed).nunique() > 1).any())
+
+
+def runs(rows, about, measure):
+    """How many runs there are in the rows: what one seed measured under one condition is one run.
+
+    So neither several rows of a run count, nor copies of the reference beside every other arm. A column of conditions
+    in which the measure never differs, such as lengths at which one model is asked, makes no further runs.
+    """
+    known = [name for name in dict.fromkeys(["seed", *about.reference, *about.arms.each]) if name in rows]
+    for name in about.arms.each:
+        others = [other for other in known if other != name]
+        if name in known and others and rows.groupby(others, dropna=False)[measure].nunique().max() <= 1:
+            known = others
+    return len(rows.drop_duplicates([*dict.fromkeys([*known, measure])]))
 
 
 def named(chosen):

@@ -40,7 +40,8 @@ def kernel_call(position, kernel, n, d, heads):
     if kernel == "stored mask":
         mask = tax.bias(n, n) if position == "alibi" else torch.zeros(n, n)
         mask.masked_fill_(torch.ones(n, n, dtype=torch.bool).triu_(1), -torch.inf)
-        return lambda: F.scaled_dot_product_attention(*turned(), v, attn_mask=mask[None])
+        mask = mask.reshape(1, -1, n, n)  # of another rank than the scores, torch would take a slower path
+        return lambda: F.scaled_dot_product_attention(*turned(), v, attn_mask=mask)
     if kernel == "flex":
         seen = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device="cpu")
         bias = (lambda score, b, h, i, j: score - tax.slope[h] * (i - j)) if position == "alibi" else None

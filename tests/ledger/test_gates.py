@@ -158,3 +158,11 @@ def test_a_hole_is_no_number():
 def test_gates_that_say_nothing_are_refused(needs):
     with pytest.raises(ValidationError):
         Needs(**needs)
+
+
+def test_rows_of_one_run_count_once():
+    rows = [table(length=length, few=0.9, many=0.97) for length in (8, 16, 32)]
+    by_length = {"arms": {"measure": "accuracy", "compare": {"n_heads": [4, 1]}, "each": {"length": [8, 16, 32]}}}
+    assert "in the worst of 2 runs" in gate(LEARNED, pd.concat(rows, ignore_index=True), **by_length).told
+    rows = [table(length=length, few=0.9, many=0.96 + length / 1000) for length in (8, 16, 32)]
+    assert "in the worst of 6 runs" in gate(LEARNED, pd.concat(rows, ignore_index=True), **by_length).told
