@@ -138,7 +138,9 @@ def read(figure):
     shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
     columns = max((axes.get_subplotspec().get_gridspec().ncols for axes in shown if axes.get_subplotspec()), default=1)
     title = figure.get_suptitle()
-    return {"title": plain(title), "columns": columns, "axes": [_axes(axes, figure) for axes in shown]}
+    with np.errstate(over="ignore"):  # what lies far off a logarithmic axis has no number there
+        read_axes = [_axes(axes, figure) for axes in shown]
+    return {"title": plain(title), "columns": columns, "axes": read_axes}
 
 
 def _axes(axes, figure):
