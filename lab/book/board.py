@@ -102,7 +102,6 @@ def notes(claim, verdict):
         tr("changed after a run"): [changed],
         tr("holds for"): [verdict.sizes],
         tr("source"): ["; ".join(claim.sources)],
-        tr("earlier ids"): [", ".join(claim.was)],
     }
     return {name: kept for name, lines in told.items() if (kept := [line for line in lines if line])}
 

@@ -110,6 +110,7 @@ def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_p
         given = parameterize_notebook(book, values, **named) if values else book
         for number, cell in enumerate(given.cells):
             on_cell_start(cell=cell, cell_index=number)
+        return given
 
     heard, cells = [], [nbformat.v4.new_code_cell(text, metadata={"tags": []}) for text in ("a = 1", "a")]
     monkeypatch.setattr("papermill.execute_notebook", executed)
