@@ -1,15 +1,17 @@
 """Transformers composed from seams: one configuration, every variant a word in it."""
 
-from lab.models import (  # noqa: F401  their kinds become choosable
-    attention,
-    composed_positions,
-    delta,
-    linear,
-    recurrence,
-    sparse_feedforward,
-    sparse_masks,
-    sparse_scores,
-)
+import importlib
+import pkgutil
+
 from lab.models.transformer import ModelConfig, Transformer
 
 __all__ = ["ModelConfig", "Transformer"]
+
+
+def import_kinds():
+    """Import every module of this package, so that its kinds are choosable."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+import_kinds()

@@ -65,6 +65,14 @@ class Attention(QKVMixer, kind="attention"):
         super().__init__(config, position)
         self.score = Score.build(config.score, config)
 
+    @property
+    def by_product(self):
+        return self.score.by_product
+
+    @property
+    def by_distance(self):
+        return super().by_distance or self.score.by_distance
+
     def inputs(self, context):
         bias = context.bias(self.position)
         return {"bias": bias} | context.pairs(biased=bias is not None, heads=self.heads.n)

@@ -110,7 +110,7 @@ class Randomized(Spread, kind="randomized"):
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
         self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        self.register_buffer("fixed", self._draw(self.context), persistent=False)
+        self.register_buffer("fixed", self._draw(self.context))  # a checkpoint holds it: it cannot be drawn again
         self.drawn = None
 
     @property
@@ -119,9 +119,9 @@ class Randomized(Spread, kind="randomized"):
 
     def _draw(self, n):
         if not self.gaps:
-            first = torch.randint(self.reach - n + 1, (), generator=self.generator)
-            return torch.arange(n) + first
-        return torch.randperm(self.reach, generator=self.generator)[:n].sort().values
+            first = torch.randint(self.reach - n + 1, (), generator=self.generator, device="cpu")
+            return torch.arange(n, device="cpu") + first
+        return torch.randperm(self.reach, generator=self.generator, device="cpu")[:n].sort().values
 
     def places(self, n):
         """Where the first n tokens stand, (n,)."""

@@ -12,6 +12,7 @@ from lab.models.norms import Norm
 from lab.models.positions import Position
 from lab.models.residuals import Residual
 from lab.models.scores import Score
+from lab.names import near
 
 Choice = str | dict  # a kind, or {"kind": ..., its options}
 SEAMS = {
@@ -46,6 +47,13 @@ class ModelConfig(BaseModel):
     residual: Choice = "pre"
     lm_head: Choice = "own"
     initialization: Choice = "fan-in"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, fields):
+        for name in fields:
+            near(name, cls.model_fields, "field")
+        return fields
 
     @model_validator(mode="after")
     def _fits(self):

@@ -28,14 +28,15 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     """(state, outputs (b, h, n, d_v)) of all tokens in n steps: products within chunks, a state from one to the next.
 
     Within a chunk, where γ_t = α_1 ··· α_t, the errors solve (I + L) U = β (V - γ K S), L_ti = β_t γ_t/γ_i k_t·k_i for
-    i < t: the WY form, U = W_v - W_k S. A token whose β and log α are 0 leaves no trace.
+    i < t: the WY form, U = W_v - W_k S. A token whose β and log α are 0 leaves no trace. An α below e^-300 counts as
+    e^-300: sums of logarithms then stay exact, and finite for α = 0.
     """
     n = q.shape[2]
     chunk = min(chunk, n)
     pad = -n % chunk
     q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v))  # (b, h, n/c, c, .)
     beta, log = (F.pad(x, (0, pad)).unflatten(2, (-1, chunk))[..., None] for x in (beta, log_alpha))
-    log = log.cumsum(3)  # log γ, (b, h, n/c, c, 1)
+    log = log.clamp(min=-300.0).cumsum(3)  # log γ, (b, h, n/c, c, 1)
     decay = (log - log.mT).tril().exp().tril()  # γ_t / γ_i, and 0 above the diagonal
     lower = (beta * decay * (k @ k.mT)).tril(-1)
     sides = torch.cat([beta * v, beta * log.exp() * k], -1)
@@ -53,6 +54,11 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     return state, torch.cat(out, 2)[:, :, :n]
 
 
+def full_precision(x):
+    """x in float32 where its type is a half one."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 class DeltaRule(QKVMixer, kind="delta"):
     """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; each head's output is normalised before W_O."""
 
@@ -67,6 +73,7 @@ class DeltaRule(QKVMixer, kind="delta"):
         return x.new_zeros(*x.shape[:2], self.heads.n)
 
     def forward(self, x, cache=None, padding_mask=None):
+        """In half precision the memory is kept and corrected in float32."""
         q, k, v = self.split(x, cache)
         q, k = F.normalize(q, dim=-1), F.normalize(repeat_kv(k, q.shape[1]), dim=-1)
         v, beta, log = repeat_kv(v, q.shape[1]), torch.sigmoid(self.rate(x)), self.log_decay(x)
@@ -74,15 +81,19 @@ class DeltaRule(QKVMixer, kind="delta"):
             beta, log = beta * padding_mask[..., None], log * padding_mask[..., None]
         beta, log = beta.mT, log.mT  # (b, h, t)
         before = None if cache is None else cache.tensors.get("memory")
-        if before is not None and x.shape[1] == 1:
-            state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))
-            mixed = mixed[:, :, None]
-        else:
-            state, mixed = delta_rule(q, k, v, beta, log, before, self.chunk)
+        with torch.autocast(x.device.type, enabled=False):
+            state, mixed = self.corrected(before, *(full_precision(part) for part in (q, k, v, beta, log)))
         if cache is not None:
             cache.tensors["memory"] = state.detach()
             cache.length += x.shape[1]
-        return self.heads.join(self.norm(mixed))
+        return self.heads.join(self.norm(mixed.to(v.dtype)))
+
+    def corrected(self, state, q, k, v, beta, log):
+        """(state, outputs (b, h, t, d_v)) after the tokens given."""
+        if state is not None and q.shape[2] == 1:
+            state, mixed = delta_step(state, *(part[:, :, 0] for part in (q, k, v, beta, log)))
+            return state, mixed[:, :, None]
+        return delta_rule(q, k, v, beta, log, state, self.chunk)
 
     def state_bytes(self, length):
         memory = self.heads.n * self.heads.d * self.heads.d_value * self.heads.qkv.weight.element_size()

@@ -12,7 +12,7 @@ from lab.models.norms import Norm, leaving_out
 from lab.models.residuals import Residual
 from lab.models.scores import Score
 from lab.models.transformer import Block, Transformer
-from lab.models.weights import named_once
+from lab.models.weights import named_once, repeats
 
 
 class CrossAttention(nn.Module):
@@ -98,6 +98,8 @@ class EncoderDecoder(nn.Module):
         self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
         self.decoder.embedding = self.encoder.embedding
         self.decoder.lm_head.follow(self.decoder.embedding)
+        for side in (self.encoder, self.decoder):
+            side.shared_names = repeats(side)
         named_once(self)
 
     def forward(self, inputs, *, source_padding_mask=None):

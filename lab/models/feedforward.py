@@ -17,6 +17,8 @@ class FeedForward(nn.Module, Seam):
 
     activation, default_ratio = None, 4.0
     of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
+    sees_padding = False  # True: it has `padding_mask` (b, k), False at padding, while the block runs
+    padding_mask = None
 
     def __init__(self, config, *, ratio=None, width=None, bias=None):
         super().__init__()
@@ -34,6 +36,12 @@ class FeedForward(nn.Module, Seam):
     def output_projections(self):
         """The maps whose output is added to the stream."""
         return [self.down]
+
+    def tokens_of(self, x):
+        """An index of the tokens among x (b, t, m) flattened to (b t, m): without padding, where there is any."""
+        if self.padding_mask is None:
+            return slice(None)
+        return self.padding_mask[:, -x.shape[-2] :].flatten()
 
     def __getstate__(self):
         return self.__dict__ | dict.fromkeys(self.of_call)
@@ -154,7 +162,7 @@ class Mixture(FeedForward, kind="mixture"):
     `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of what passed.
     """
 
-    of_call = ("balance",)
+    of_call, sees_padding = ("balance",), True
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)
@@ -168,13 +176,15 @@ class Mixture(FeedForward, kind="mixture"):
         tokens = x.flatten(0, -2)  # (n, m)
         probabilities = self.router(tokens).softmax(-1)
         share, chosen = probabilities.topk(self.active)  # (n, active)
-        self.balance = load_balance(probabilities, chosen)
+        kept = self.tokens_of(x)
+        self.balance = load_balance(probabilities[kept], chosen[kept])
         if self.active > 1:
             share = share / share.sum(-1, keepdim=True)
         out = torch.zeros_like(tokens)
         for i, expert in enumerate(self.experts):
             row, place = (chosen == i).nonzero(as_tuple=True)
-            out = out.index_add(0, row, share[row, place, None] * expert(tokens[row]))
+            weighted = share[row, place, None] * expert(tokens[row])
+            out = out.index_add(0, row, weighted.to(out.dtype))
         return out.view_as(x)
 
     def output_projections(self):

@@ -105,6 +105,7 @@ class LinearAttention(QKVMixer, kind="linear"):
     """
 
     masks = {"causal", "none"}
+    by_product = False
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)

@@ -13,6 +13,8 @@ from lab.models.registry import Seam
 class Mask(Seam):
     causal = False  # True where no query is allowed a later key
     per_head = False  # True where heads differ
+    by_place = True  # whether a pair depends on how many positions stand before it: padding must come last
+    by_distance = True  # whether it depends on how many stand between: no padding between tokens
 
     def allows(self, b, h, q, k):
         return torch.ones_like(q + k, dtype=torch.bool)
@@ -56,11 +58,14 @@ class Mask(Seam):
 class Everything(Mask, kind="none"):
     """Every position sees every other."""
 
+    by_place = by_distance = False
+
 
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
     causal = True
+    by_place = by_distance = False
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -70,6 +75,7 @@ class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
     causal = True
+    by_place = False
 
     def __init__(self, *, size):
         self.size = size
@@ -93,6 +99,8 @@ class Both(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
+        self.by_place = left.by_place or right.by_place
+        self.by_distance = left.by_distance or right.by_distance
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) & self.right.allows(b, h, q, k)
@@ -103,6 +111,8 @@ class Either(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
+        self.by_place = left.by_place or right.by_place
+        self.by_distance = left.by_distance or right.by_distance
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)

@@ -19,6 +19,8 @@ WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and
 class Mixer(nn.Module, Seam):
     hooks = {"at_input"}  # of Position: those that can act where this mixer stands
     masks = {"causal"}  # kinds of Mask that it can honour; None: all
+    by_place = False  # whether it depends on how many positions stand before: padding must come last
+    by_distance = False  # whether it depends on how many stand between: no padding between tokens
 
     def __init__(self, config, position):
         super().__init__()
@@ -56,6 +58,7 @@ class QKVMixer(Mixer):
     """Mixers of queries, keys and values that heads make."""
 
     hooks = {"at_input", "at_query_key"}
+    by_product = True  # False where it needs more of q and k than q·k, so that turning both alike changes it
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -63,6 +66,15 @@ class QKVMixer(Mixer):
         width = config.model_copy(update={"d_model": config.d_head})
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
         self.position = position
+
+    @property
+    def by_place(self):
+        turned = "at_query_key" in self.position.acts()
+        return self.heads.reach > 0 or (turned and not self.by_product)
+
+    @property
+    def by_distance(self):
+        return self.heads.reach > 0 or bool(self.position.acts())
 
     def split(self, x, cache):
         """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which stands after the positions in `cache`."""

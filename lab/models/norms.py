@@ -26,15 +26,18 @@ Norm.kinds["none"] = Norm
 
 @contextmanager
 def leaving_out(padding_mask, module):
-    """Within, the norms in `module` that see padding have `padding_mask` (b, k), False at padding; None: no padding."""
-    norms = [] if padding_mask is None else [m for m in module.modules() if isinstance(m, Norm) and m.sees_padding]
+    """Within, the parts of `module` that see padding have `padding_mask` (b, k), False at padding; None: no padding.
+
+    These are norms over a batch, and feed-forward layers that keep a mean over tokens for a loss.
+    """
+    parts = [] if padding_mask is None else [m for m in module.modules() if getattr(m, "sees_padding", False)]
     try:
-        for norm in norms:
-            norm.padding_mask = padding_mask
+        for part in parts:
+            part.padding_mask = padding_mask
         yield
     finally:
-        for norm in norms:
-            norm.padding_mask = None
+        for part in parts:
+            part.padding_mask = None
 
 
 class LayerNorm(Norm, kind="layernorm"):

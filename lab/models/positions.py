@@ -43,6 +43,11 @@ class Position(nn.Module, Seam):
         hooks = ("at_input", "at_query_key", "bias")
         return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
 
+    @property
+    def by_place(self):
+        """Whether it counts places from the first: padding must come last."""
+        return "at_input" in self.acts()
+
 
 Position.kinds["none"] = Position
 
@@ -163,7 +168,8 @@ class Rotary(Position, kind="rotary"):
     def at_query_key(self, q, k, start=0):
         end = start + q.shape[2]
         if end > len(self.cos):
-            self._tables(2 * end, self.cos)
+            with torch.inference_mode(False):  # a later training may need the tables
+                self._tables(2 * end, self.cos)
         cos, sin = self.cos[start:end].to(q.dtype), self.sin[start:end].to(q.dtype)
 
         def turn(x):  # (b, h, q, d)
@@ -183,6 +189,13 @@ class Alibi(Position, kind="alibi"):
         super().__init__(config)
         self.register_buffer("slope", alibi_slopes(config.n_heads), persistent=False)
 
+    def _apply(self, fn, recurse=True):
+        """What moves a module or changes its type; here slopes are made anew, as exact as the new type is."""
+        super()._apply(fn, recurse)
+        exact = alibi_slopes(len(self.slope), torch.promote_types(self.slope.dtype, torch.float32))
+        self.slope = exact.to(self.slope)
+        return self
+
     def of_layer(self, i, layer):
         return self if layer.n_heads == len(self.slope) else Alibi(layer)
 
@@ -191,11 +204,11 @@ class Alibi(Position, kind="alibi"):
         return -self.slope[:, None, None] * (t[k_len - q_len :, None] - t).abs()  # (h, q, k)
 
 
-def alibi_slopes(n_heads):
+def alibi_slopes(n_heads, dtype=torch.float32):
     """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice it. Press 2021."""
     power = 2 ** int(math.log2(n_heads))
-    slopes = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
-    between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2) / power)
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, device="cpu").to(dtype) / power)
+    between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2, device="cpu").to(dtype) / power)
     return torch.cat([slopes, between[: n_heads - power]])
 
 

@@ -29,6 +29,10 @@ class Residual(nn.Module, Seam):
         return x + branch(x)
 
     @staticmethod
+    def accept(block):
+        """ValueError where this residual cannot be used in the block."""
+
+    @staticmethod
     def enter(x):
         return x
 
@@ -212,7 +216,7 @@ class StochasticDepth(PreNorm, kind="stochastic-depth"):
         super().__init__(config)
         if not 0 < keep <= 1:
             raise ValueError(f"keep must lie above 0 and not above 1, got {keep}")
-        self.keep, self.coin = keep, random.Random(torch.randint(2**31, ()).item())
+        self.keep, self.coin = keep, random.Random(torch.randint(2**31, (), device="cpu").item())
 
     def forward(self, x, branch):
         if not self.training:
@@ -285,6 +289,18 @@ class Reversible(PreNorm, kind="reversible"):
         """The stream before `forward`, up to rounding."""
         y1, y2 = stream.chunk(2, -1)
         return torch.cat([y2 - branch(self.norm(y1)), y1], -1)
+
+    @staticmethod
+    def accept(block):
+        """A block runs three times for each gradient, so what it does must be the same each time."""
+        for name, part in block.named_modules():
+            drops = isinstance(part, nn.Dropout) and part.p > 0
+            counts = isinstance(part, nn.BatchNorm1d)
+            if drops or counts or getattr(part, "of_call", ()) or getattr(part, "random", False):
+                raise ValueError(
+                    f"residual 'reversible' runs a block again in the backward pass, and {name} "
+                    f"({type(part).__name__}) is random, or keeps something of each call"
+                )
 
     @staticmethod
     def enter(x):

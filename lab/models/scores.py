@@ -33,6 +33,7 @@ def factor(scale, d):
 
 class Score(nn.Module, Seam):
     by_distance = False  # True where it goes by how far a key stands from its query, beside mask and bias
+    by_product = True  # False where it needs more of q and k than q·k, so that turning both alike changes it
 
     def __init__(self, config):
         super().__init__()
@@ -84,6 +85,8 @@ class Cosine(Score, kind="cosine"):
 class BilinearScore(Score, kind="bilinear"):
     """qᵀ W k / sqrt(d) with one W for all heads. Luong 2015 "general"."""
 
+    by_product = False
+
     def __init__(self, config):
         super().__init__(config)
         self.form = nn.Linear(config.d_head, config.d_head, bias=False)
@@ -94,6 +97,8 @@ class BilinearScore(Score, kind="bilinear"):
 
 class Additive(Score, kind="additive"):
     """vᵀ tanh(W_q q + W_k k), `width` (default d) tanh a pair; one W_q, W_k, v for all heads. Bahdanau 2015."""
+
+    by_product = False
 
     def __init__(self, config, *, width=None):
         super().__init__(config)
@@ -126,7 +131,12 @@ class Sparsemax(Score, kind="sparsemax"):
 
 
 def sparsemax(scores, mask=None):
-    """The point of the simplex nearest to each row of scores (..., k), keys with mask False left out; 0 if all are."""
+    """The point of the simplex nearest to each row of scores (..., k), keys with mask False left out; 0 if all are.
+
+    The result has the type of the scores; half precision is computed in float32, so that rows sum to 1.
+    """
+    dtype = scores.dtype
+    scores = scores.to(torch.promote_types(dtype, torch.float32))
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
@@ -138,4 +148,4 @@ def sparsemax(scores, mask=None):
         if mask is not None:
             support = support & mask
     total = scores.where(support, 0).sum(-1, keepdim=True)
-    return (scores - (total - 1) / size).where(support, 0).clamp(min=0)
+    return (scores - (total - 1) / size).where(support, 0).clamp(min=0).to(dtype)

@@ -94,7 +94,7 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
     `used`, the mean share of its units at the last call, is differentiable: `width_loss` makes tokens ask for fewer.
     """
 
-    activation, of_call = nn.GELU, ("used",)
+    activation, of_call, sees_padding = nn.GELU, ("used",), True
 
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
@@ -111,8 +111,9 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
 
     def forward(self, x):
         share = self.share(x)
-        self.used = share.mean()
-        return self.down(self.act(self.up(x)) * share)
+        self.used = share.mean() if self.padding_mask is None else share.flatten(0, -2)[self.tokens_of(x)].mean()
+        hidden = self.act(self.up(x))
+        return self.down(hidden * share.to(hidden.dtype))
 
 
 def width_loss(model):

@@ -13,6 +13,8 @@ from lab.models.masks import Causal, Mask
 class Band(Mask, kind="band"):
     """Keys nearer than `size` on both sides."""
 
+    by_place = False
+
     def __init__(self, *, size):
         self.size = size
 
@@ -24,6 +26,7 @@ class Dilated(Mask, kind="dilated"):
     """Every `dilation`-th of the past, itself first: `size` of them, or all (van den Oord 2016)."""
 
     causal = True
+    by_place = False
 
     def __init__(self, *, dilation, size=None):
         self.dilation, self.size = dilation, size
@@ -40,6 +43,7 @@ class Strided(Mask, kind="strided"):
     """
 
     causal = True
+    by_place = False
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -52,6 +56,7 @@ class Periodic(Mask, kind="periodic"):
     """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed the last time."""
 
     causal = True
+    by_place = False
 
     def __init__(self, *, period, lead=0):
         self.period, self.lead = period, lead
@@ -91,6 +96,7 @@ class Composed(Mask):
 
     def __init__(self, mask):
         self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
+        self.by_place, self.by_distance = mask.by_place, mask.by_distance
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)
@@ -120,6 +126,8 @@ class ByHead(Mask, kind="by-head"):
     def __init__(self, *, masks):
         self.masks = [Mask.build(choice) for choice in masks]
         self.causal = all(mask.causal for mask in self.masks)
+        self.by_place = any(mask.by_place for mask in self.masks)
+        self.by_distance = any(mask.by_distance for mask in self.masks)
 
     def allows(self, b, h, q, k):
         turn, found = h % len(self.masks), False

@@ -38,6 +38,8 @@ class Lsh(Score, kind="lsh"):
     Queries and keys stay apart. Kitaev 2020.
     """
 
+    by_product = False
+
     def __init__(self, config, *, buckets=4, rounds=2):
         super().__init__(config)
         if buckets % 2:
@@ -101,7 +103,7 @@ class OffsetGate(Score, kind="offset-gate"):
     open; `openness_loss` closes those that the task does not hold open.
     """
 
-    by_distance, undecayed = True, ("logit",)
+    by_distance, undecayed, random = True, ("logit",), True
     TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the paper: a sigmoid stretched beyond 0..1, then cut
 
     def __init__(self, config, *, reach, start=3.0):

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lab.models.attention import AttentionContext
@@ -64,6 +65,8 @@ class Transformer(nn.Module):
             self.norm = Norm.build(config.norm if self.residual.final_norm else "none", config)
             self.lm_head = LMHead.build(config.lm_head, layers[0], self.embedding)
             Initialization.build(config.initialization)(self)
+        for each in unique:
+            self.residual.accept(each)
         named_once(self)
 
     def forward(self, tokens, **inputs):
@@ -72,7 +75,9 @@ class Transformer(nn.Module):
     def hidden(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
         """What the LM head reads, (b, t, m). `padding_mask` (b, k) is False at padding; `caches` one per layer.
 
-        Padding may stand in front of a text where positions tell distances alone; ValueError where they are counted.
+        `padding_mask` holds booleans, or 0 and 1 as tokenizers give them. Padding may always stand behind a text, in
+        front of it where nothing counts places from the first, and between tokens where nothing counts distances;
+        ValueError elsewhere.
         `mask` is a Mask of this batch alone, which joins the configuration's: pairs both allow are attended.
         `inputs` go to every block, where blocks of another kind take some.
         """
@@ -92,9 +97,9 @@ class Transformer(nn.Module):
     def embedded(self, tokens, padding_mask, mask, caches, inputs):
         """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
-        counts = padding_mask is not None and "at_input" in self.position.acts()
-        if counts and (padding_mask[:, 1:] & ~padding_mask[:, :-1]).any():
-            raise ValueError(f"position {self.config.position!r} counts places from the first: padding must come last")
+        if padding_mask is not None:
+            padding_mask = padding_mask.bool()
+            self._check_padding(padding_mask)
         length = tokens.shape[1]
         context = AttentionContext(
             self.mask, length, start + length,
@@ -107,6 +112,18 @@ class Transformer(nn.Module):
             for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True)
         ]
         return self.position.at_input(self.embedding(tokens), start), layers
+
+    def _check_padding(self, padding_mask):
+        """ValueError where padding (b, k) would change what the tokens behind it are told of their places."""
+        before = padding_mask.cumsum(1) > 0  # a token stands there, or before
+        if not (padding_mask[:, 1:] & ~padding_mask[:, :-1]).any():
+            return
+        parts = [self.position, self.mask, *(block.mixer for block in self.blocks)]
+        if counting := [type(part).__name__ for part in parts if part.by_place]:
+            raise ValueError(f"{counting[0]} counts places from the first: padding must come last")
+        between = (padding_mask[:, 1:] & ~padding_mask[:, :-1] & before[:, :-1]).any()
+        if between and (counting := [type(part).__name__ for part in parts[1:] if part.by_distance]):
+            raise ValueError(f"{counting[0]} counts the distance of tokens: no padding may stand between them")
 
     def normed(self, stream, padding_mask):
         """What the LM head reads of the stream behind a block, (b, t, m)."""
@@ -131,12 +148,28 @@ class Transformer(nn.Module):
         return [block.mixer.empty(batch, context, **like) for block in self.blocks]
 
     @torch.no_grad()
-    def generate(self, tokens, n, *, temperature=1.0, generator=None):
-        """tokens (b, t) continued by n more, (b, t + n), without dropout; temperature 0 takes the likeliest."""
+    def generate(self, tokens, n, *, temperature=1.0, generator=None, padding_mask=None):
+        """tokens (b, t) continued by n more, (b, t + n), without dropout; temperature 0 takes the likeliest.
+
+        Shorter prompts are padded in front, where `padding_mask` (b, t) is False. ValueError for a mask that is not
+        causal, an empty prompt, a negative temperature, and a prompt that ends in padding.
+        """
+        if not self.mask.causal:
+            raise ValueError(f"mask {self.config.mask!r} is not causal: earlier tokens would have to be read again")
+        if not tokens.shape[1]:
+            raise ValueError("the prompt is empty: give one token at least")
+        if temperature < 0:
+            raise ValueError(f"temperature is 0 or more, got {temperature}")
+        padded = {}
+        if padding_mask is not None:
+            if not padding_mask[:, -1].all():
+                raise ValueError("a prompt ends in padding: pad prompts in front")
+            padded = {"padding_mask": padding_mask.bool()}
         caches, logits = self.caches(len(tokens), tokens.shape[1] + n), None
         with evaluated(self):
             for _ in range(n):
-                logits = self(tokens if logits is None else tokens[:, -1:], caches=caches)[:, -1]
+                logits = self(tokens if logits is None else tokens[:, -1:], caches=caches, **padded)[:, -1]
+                padded = {name: F.pad(mask, (0, 1), value=True) for name, mask in padded.items()}
                 if temperature == 0:
                     new = logits.argmax(-1, keepdim=True)
                 else:

@@ -8,9 +8,14 @@ from torch import nn
 
 
 def named_once(model):
-    """`model`, whose `state_dict()` leaves out every name of a tensor but the first, and which loads that strictly."""
+    """`model`, whose `state_dict()` leaves out every name of a tensor but the first, and which loads that strictly.
+
+    After loading with assign=True, or onto a model that came from the meta device, these names are one tensor again.
+    """
+    model.shared_names = repeats(model)
     model.register_state_dict_post_hook(_drop)
     model.register_load_state_dict_pre_hook(_fill)
+    model.register_load_state_dict_post_hook(_join)
     return model
 
 
@@ -25,14 +30,23 @@ def repeats(model):
 
 
 def _drop(model, state, prefix, metadata):
-    for name in repeats(model):
+    for name in model.shared_names:
         state.pop(prefix + name, None)
 
 
 def _fill(model, state, prefix, *rest):
-    for name, first in repeats(model).items():
+    for name, first in model.shared_names.items():
         if prefix + first in state:
             state.setdefault(prefix + name, state[prefix + first])
+
+
+def _join(model, incompatible):
+    for name, first in model.shared_names.items():
+        owner, _, leaf = first.rpartition(".")
+        tensor = getattr(model.get_submodule(owner), leaf)
+        owner, _, leaf = name.rpartition(".")
+        if getattr(model.get_submodule(owner), leaf) is not tensor:
+            setattr(model.get_submodule(owner), leaf, tensor)
 
 
 def fake_quantize(x, bits):

@@ -98,3 +98,16 @@ def test_rates_and_gates_lie_between_zero_and_one_and_keys_have_length_one():
     assert 0 < gated_mixer().log_decay(torch.zeros(1, 1, 32)).exp().min() < 1
     mixer.heads.qkv.weight[32:64] *= 7  # longer keys are the same keys
     close(mixer(x), gated_mixer()(x))
+
+
+@torch.no_grad()
+def test_what_is_forgotten_at_once_is_gone_and_spoils_nothing():
+    """α = 0, as log α = -inf, and a log α so large that sums of it would lose what comes after."""
+    for dtype, tolerance in ((torch.double, 1e-10), (torch.float, 1e-4)):
+        for forgets in (-torch.inf, -1e6):
+            q, k, v, beta, log = memory(dtype=dtype)
+            log[:, :, 20:50:7] = forgets
+            state, out = delta_rule(q, k, v, beta, log, chunk=16)
+            expected_state, expected = recurrence(q, k, v, beta, log)
+            close(out, expected, tolerance)
+            close(state, expected_state, tolerance)
