@@ -139,6 +139,13 @@ def test_half_precision_and_autocast_are_near_float32(arm):
         model.train()(x).square().mean().backward()
 
 
+def test_tables_that_grew_while_observing_serve_training():
+    model = build("default")
+    with torch.inference_mode():
+        model(tokens(60))
+    model.train()(tokens(60)).square().mean().backward()
+
+
 # Copies and checkpoints
 
 
