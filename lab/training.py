@@ -1,5 +1,6 @@
 """One training loop. It knows no task and no kind of model: it draws batches, steps, and returns a tidy history."""
 
+import difflib
 import hashlib
 import itertools
 import math
@@ -9,7 +10,7 @@ from numbers import Real
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lab import trace
 
@@ -28,6 +29,17 @@ class TrainConfig(BaseModel):
     weight_decay: float = Field(0.01, ge=0)
     decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all matrices
     clip: float = Field(1.0, gt=0)  # inf switches it off
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values):
+        fields = list(cls.model_fields)
+        short = {"".join(word[0] for word in field.split("_")): field for field in fields}  # lr
+        for name in values.keys() - set(fields):
+            near = difflib.get_close_matches(name, [*fields, *short], 1)
+            hint = f"; did you mean {short.get(near[0], near[0])}?" if near else "."
+            raise ValueError(f"there is no {name}{hint} There are {', '.join(fields)}")
+        return values
 
     def rate(self, step):
         """Learning rate at a step, counted from 0."""
@@ -58,7 +70,8 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
     the last step leaves weights, or numbers of `evaluate`, that are not finite any more. Parameters that the loss of a
     step does not hold stay as they are in that step. Matrices decay, unless their module names them in `undecayed`:
     tables that multiply no activations.
-    ValueError for a mark that is none or is of no column, and for a `decay_on` that is in no matrix's name.
+    ValueError for a mark that is none or is of no column, for a `decay_on` that is in no matrix's name, and where a
+    batch asks for no answer.
     """
     if until_mark and mark is None:
         raise ValueError("until_mark needs a mark")
@@ -99,6 +112,8 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)
         finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
+        if not finite and isinstance(targets, torch.Tensor) and (targets == -100).all():
+            raise ValueError(f"the batch of step {step} asks for no answer: all its targets are -100")
         due = step == 0 or (every and step % every == 0) or not finite
         if (due and record(step, value.item() if finite else math.nan)) or not finite:
             break

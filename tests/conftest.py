@@ -75,6 +75,7 @@ ALLOWED = {  # test files that read the lessons or what is committed of them: wh
     "test_chinese.py": "the words of all texts",
     "test_pretrained.py": "two cells of 1.2 on another model",
     "test_readme.py": "names and commands that the READMEs show",
+    "test_patterns_of_code.py": "the patterns of 1.13",
     "test_lengths.py": "sizes that 1.7 and 1.8 refuse",
     "test_book.py": "the whole book, among the long tests",
     "test_browser.py": "the book of what is committed, and lessons in JupyterLab",

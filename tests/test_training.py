@@ -283,6 +283,24 @@ def test_stop_and_mark_end_a_training_whichever_comes_first():
     assert [history.step.iloc[-1] for history in ends] == [3, 5]
 
 
+def test_a_batch_without_an_answer_is_an_error_and_no_divergence():
+    def draw(generator, batch):
+        tokens, targets = TASK.batch(generator, batch)
+        return tokens, targets if draws.pop() else torch.full_like(targets, -100)
+
+    draws = [True, False, True, True]  # from its end
+    with pytest.raises(ValueError, match="^the batch of step 2 asks for no answer"):
+        train(build(), draw, short())
+
+
+@pytest.mark.parametrize("name, meant", [("lr", "learning_rate"), ("wd", "weight_decay"), ("step", "steps")])
+def test_a_field_that_is_not_there_is_told_with_the_one_that_is_meant(name, meant):
+    with pytest.raises(ValidationError, match=f"there is no {name}; did you mean {meant}[?] There are steps, batch"):
+        TrainConfig(**{"steps": 3, name: 1})
+    with pytest.raises(ValidationError, match="there is no xyzzy. There are steps"):
+        TrainConfig(steps=3, xyzzy=1)
+
+
 @pytest.mark.parametrize("at", [0, 5])
 def test_a_diverged_run_says_when_and_has_no_mark(at):
     def loss(model, *_):

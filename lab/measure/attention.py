@@ -25,13 +25,18 @@ def attention_probe(measures, *, padding_mask=None, model=None, keep_maps=False,
 
     padding_mask: booleans (b, k), True at real tokens, False at padding, where a batch holds sequences of several
     lengths. Each is measured as if it had run alone: padded queries are left out, positions count the real tokens, and
-    the mean is over all real queries. Targets of `mass_on` remain indices into the padded batch. Without it, a mask
-    that hides a key from all queries of a sequence is taken for padding, and a UserWarning says so.
+    the mean is over all real queries. Of a cache that is not full it may hold the filled part alone. Targets of
+    `mass_on` remain indices into the padded batch. Without it, a mask that hides a key from all queries of a sequence
+    is taken for padding, and a UserWarning says so.
 
     model: within which calling modules are named; the outermost one that is called, where none is given.
 
     Query positions are the last of the key positions 0..k-1, as with a cache; they start at 0 where queries outnumber
-    keys. Rows that are masked entirely are 0 in the weights and left out of the mean.
+    keys. Last keys that the mask hides from all queries are the room of a cache that is not full: they are left out of
+    `k`, but for `maps`. Rows that are masked entirely are 0 in the weights and left out of the mean.
+
+    nn.TransformerEncoder has a fast path, in eval mode without gradients, which calls no attention: inside, it takes
+    the slow one. Its outputs are the same at tokens; at padding the fast one has 0.
 
     Raises ValueError where `padding_mask` does not fit a call. RuntimeError at the end where attention was not
     observed: there was no call, or nn.MultiheadAttention was asked for its weights, which it computes in its own way.
@@ -96,6 +101,9 @@ class _Probe:
     def observe(self, call, module):
         self.calls += 1
         query, key, mask = call.query, call.key, call.dense_mask()
+        k_len = key.shape[-2]
+        filled = _filled(query, key, mask, call.is_causal)
+        key, mask = key[..., :filled, :], mask if mask is None else mask[..., :filled]
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < query.shape[-2]:
                 raise ValueError(f"{name} has targets for {measure.queries} queries of {query.shape[-2]}")
@@ -107,10 +115,10 @@ class _Probe:
             ):
                 b, h, t, width = weights.shape
                 if self.keep_maps and start == 0:
-                    self.maps.append(weights.new_zeros(b, h, query.shape[-2], key.shape[-2]))
+                    self.maps.append(weights.new_zeros(b, h, query.shape[-2], k_len))
                 if self.keep_maps:
                     self.maps[-1][:, :, start : start + t, :width] = weights
-                padding_mask = self.mask_of(call, b)
+                padding_mask = self.mask_of(call, b, filled)
                 for name, measure in self.measures.items():
                     values = _values(measure, weights, q_positions, k_positions, padding_mask)
                     if values.shape != (b, h, t):
@@ -122,17 +130,35 @@ class _Probe:
             for name, (total, count) in zip(self.measures, totals, strict=True):
                 self.rows.extend((call.index, module, head, name, x) for head, x in enumerate((total / count).tolist()))
 
-    def mask_of(self, call, b):
-        """`padding_mask` where the call runs, or None. ValueError unless it is (b, keys of the call)."""
+    def mask_of(self, call, b, filled):
+        """`padding_mask` where the call runs, (b, filled), or None. ValueError unless it has a place for each key."""
         if self.padding_mask is None:
             return None
         q_len, k_len = call.query.shape[-2], call.key.shape[-2]
-        if self.padding_mask.shape != (b, k_len) or q_len > k_len:
+        if self.padding_mask.shape not in ((b, k_len), (b, filled)) or q_len > k_len:
             raise ValueError(
                 f"padding_mask is {tuple(self.padding_mask.shape)}; "
                 f"call {call.index} has {b} sequences, {q_len} queries, {k_len} keys"
             )
-        return self.padding_mask.to(call.query.device)
+        return self.padding_mask[:, :filled].to(call.query.device)
+
+
+def _filled(query, key, mask, is_causal):
+    """How many keys there are but for the last ones that no query sees; at least as many as queries."""
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    if q_len >= k_len:
+        return k_len
+    if is_causal:  # query 0 stands at key 0
+        return q_len
+    if mask is None or mask.shape[-1] == 1:
+        return k_len
+    seen = _visible(mask).reshape(-1, k_len).any(0).nonzero()
+    return max(q_len, int(seen[-1]) + 1) if len(seen) else k_len
+
+
+def _visible(mask):
+    """Where a mask, booleans or what is added, lets a query see a key."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def _shows_padding(mask, query, key):
@@ -140,8 +166,7 @@ def _shows_padding(mask, query, key):
     another sequence's (a window or an unfilled cache hides the same keys of all)."""
     if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
-    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    hidden = ~visible.any(2).any(1)  # (b, k)
+    hidden = ~_visible(mask).any(2).any(1)  # (b, k)
     return bool(hidden.any()) and (query.shape[-2] == key.shape[-2] or bool((hidden != hidden[:1]).any()))
 
 

@@ -50,7 +50,8 @@ def head_scores(maps, queries, targets):
 def ablate_heads(heads, calls):
     """Within, the given (call, head) pairs write nothing, in any model; `calls` is how many calls one forward makes.
 
-    Works in training too. LookupError at the end for heads that never occurred.
+    Works in training too. LookupError at the end for heads that never occurred. Compare with the model under
+    `ablate_heads([], calls)`: within, nn.TransformerEncoder leaves its fast path, whose outputs at padding are others.
     """
     met = set()
 
@@ -74,7 +75,9 @@ def ablate_heads(heads, calls):
 @torch.no_grad()
 def ablation_costs(losses, layers, heads):
     """What every loss of losses(), {name: number}, gains with each head ablated alone: layer, head, measure, value."""
-    whole, rows = losses(), []
+    rows = []
+    with ablate_heads([], layers):  # the whole model too computes attention as the ablated ones do
+        whole = losses()
     for layer, head in [(layer, head) for layer in range(layers) for head in range(heads)]:
         with ablate_heads([(layer, head)], layers):
             rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
@@ -92,7 +95,9 @@ def pruning_costs(loss, layers, heads):
     table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
     order = table.sort_values("importance_rank")[["layer", "head"]].itertuples(index=False, name=None)
-    order, whole, costs = list(order), loss(), []
+    order, costs = list(order), []
+    with ablate_heads([], layers):
+        whole = loss()
     for rank in table.importance_rank:
         with ablate_heads(order[: rank + 1], layers):
             costs.append(loss() - whole)
@@ -133,7 +138,8 @@ def key_effects(predict, tokens, maps):
     """
     parts = []
     for i, sequence in enumerate(tokens):
-        whole = predict(sequence[None])[0, -1].log_softmax(-1)
+        with ablate_heads([], len(maps)):
+            whole = predict(sequence[None])[0, -1].log_softmax(-1)
         for layer, m in enumerate(maps):
             with attention_knockout(layer, len(maps)):
                 without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)

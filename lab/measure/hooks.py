@@ -2,7 +2,9 @@
 `Calls` stands at every call of attention.
 """
 
-from contextlib import contextmanager
+import os
+import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -159,16 +161,41 @@ class Call:
         return F.scaled_dot_product_attention(**{k: v for k, v in (vars(self) | changes).items() if k != "index"})
 
 
+@contextmanager
+def heads_of_transformers_apart():
+    """Within, transformers gives a call all its query heads: with a cache it packs those of a group into one."""
+    name = "TRANSFORMERS_SDPA_FORCE_GQA"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
 class Calls(TorchFunctionMode):
     """Inside, `answer` is shown each Call; what it returns, unless None, stands for the call's own result.
 
     `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's function: those that
-    are asked for their weights.
+    are asked for their weights. A model that torch.compile has made runs uncompiled inside.
     """
 
     def __init__(self, answer):
         super().__init__()
         self.answer, self.count, self.hidden = answer, 0, 0
+        self.inside = ExitStack()
+
+    def __enter__(self):
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and its import would take seconds
+            self.inside.enter_context(torch.compiler.set_stance("force_eager"))
+        self.inside.enter_context(heads_of_transformers_apart())
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.inside.close()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.scaled_dot_product_attention:

@@ -22,6 +22,8 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
     for n in lengths:
         tokens, targets = of_length(torch.Generator().manual_seed(10**6 * (seed + 1) + n), size, n)
         asked = targets != -100
+        if not asked.any():
+            raise ValueError(f"texts of length {n} ask for no answer: all their targets are -100")
         logits = predict(tokens).reshape(*targets.shape, -1)
         right = (logits.argmax(-1) == targets) & asked
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
@@ -37,7 +39,8 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     text: (n,). A window gives `length` tokens and its last `stride` targets are scored; the next window stands
     `stride` further. stride = length cuts the text in pieces, whose first targets have almost no context. A small
     stride slides: every target has length - stride + 1 tokens or more. The first scored target is text[start],
-    `length - stride + 1` by default; give the same to compare lengths and strides on the same targets.
+    `length - stride + 1` by default; give the same to compare lengths and strides on the same targets. The last window
+    ends with the text. Where the one before has scored targets of it already, they are NaN.
 
     length 4, stride 4   [a b c d] [e f g h]            length 4, stride 1   [a b c d]
                           ^ ^ ^ ^   ^ ^ ^ ^                                   [b c d e]   one target each, the last
@@ -49,25 +52,31 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     if len(text) < start + stride:
         raise ValueError(f"the text has {len(text)} tokens, {start + stride} are needed")
     windows = text[start - least :].unfold(0, length + 1, stride)
+    more = (len(text) - start) % stride  # targets that are left for a last window
+    if more:
+        windows = torch.cat([windows, text[None, -length - 1 :]])
     losses = []
     for part in windows.split(max(1, batch_tokens // length)):
         logits = predict(part[:, :-1])[:, -stride:]
         losses.append(F.cross_entropy(logits.flatten(0, 1), part[:, -stride:].flatten(), reduction="none").cpu())
-    return torch.cat(losses).view(-1, stride)
+    losses = torch.cat(losses).view(-1, stride)
+    if more:
+        losses[-1, :-more] = torch.nan
+    return losses
 
 
 def by_bucket(losses, edges):
     """Mean loss of targets by their position in the window, rows position (first), last, loss, targets.
 
-    losses: (windows, positions), edges: first positions of the buckets, from 0 up.
+    losses: (windows, positions), NaN where a target is left out; edges: first positions of the buckets, from 0 up.
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:
         raise ValueError(f"edges must rise from 0 to below {losses.shape[1]}, got {list(edges)}")
-    rows = [
-        (first, last - 1, losses[:, first:last].mean().item(), losses[:, first:last].numel())
-        for first, last in zip(edges, ends, strict=True)
-    ]
+    rows = []
+    for first, last in zip(edges, ends, strict=True):
+        part = losses[:, first:last]
+        rows.append((first, last - 1, part.nanmean().item(), int((~part.isnan()).sum())))
     return pd.DataFrame(rows, columns=["position", "last", "loss", "targets"])
 
 

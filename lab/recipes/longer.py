@@ -74,7 +74,7 @@ def read_longer(model, context, factors, texts, stride):
             for windows, step in (("cut", length), ("sliding", stride)):
                 losses = scored_losses(reader, texts, length, step, longest)
                 row = {"what": "read", "way": way, "windows": windows, "factor": factor}
-                rows.append(row | {"loss": losses.mean().item()})
+                rows.append(row | {"loss": losses.nanmean().item()})
                 if way == "as trained" and windows == "cut" and length == longest:
                     edges = [0, *(2**i for i in range(20) if 2**i < longest)]
                     found = by_bucket(losses, edges).rename(columns={"position": "place"})[["place", "loss"]]
@@ -93,7 +93,7 @@ def stretched(model, way, factor):
 
 
 def scored_losses(model, texts, length, step, start):
-    """Nats of the bytes of all texts from index `start` on, (windows, step)."""
+    """Nats of the bytes of all texts from index `start` on, (windows, step), as window_losses gives them."""
     here = next(model.parameters()).device
     return torch.cat(
         [window_losses(lambda x: model(x.to(here)).cpu(), text, length, step, start=start) for text in texts]

@@ -127,6 +127,56 @@ def test_with_a_cache_queries_are_the_last_positions():
         F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+def test_in_a_cache_that_is_not_full_queries_are_the_last_of_those_that_are_there():
+    (query, key, value), rng = tensors(2, 2, 2, 2, 6, 4)
+    everywhere = at.mass_on(torch.randint(0, 6, (1, 6), generator=rng))
+    measures = {"all": everywhere, "own": at.mass_on(torch.tensor([[0, 3]]))}
+    measures |= {"distance": at.distance, "before": at.offset_mass(1)}
+    causal = torch.ones(2, 6, dtype=torch.bool).tril(4)
+    real = torch.tensor([[False] * 2 + [True] * 4, [True] * 6])
+    room = torch.zeros(2, 2, 4, 4)
+    longer = [torch.cat([x, room], 2) for x in (key, value)]
+    for padding_mask in (None, real):
+        visible = causal if padding_mask is None else causal & real[:, None, None]
+        with attention_probe(measures, padding_mask=padding_mask) as full:
+            F.scaled_dot_product_attention(query, key, value, visible.expand(2, 1, 2, 6))
+        hidden = F.pad(visible, (0, 4)).expand(2, 1, 2, 10)
+        for mask in (hidden, torch.zeros(hidden.shape).masked_fill(~hidden, -torch.inf)):
+            with attention_probe(measures, padding_mask=padding_mask, keep_maps=True) as static:
+                F.scaled_dot_product_attention(query, *longer, mask)
+            assert static.maps[0].shape == (2, 2, 2, 10)
+            assert static.table().value.tolist() == pytest.approx(full.table().value.tolist(), rel=1e-5)
+    with attention_probe([at.distance]) as begun:
+        F.scaled_dot_product_attention(query, *longer, is_causal=True)  # query 0 sees key 0 alone
+    with attention_probe([at.distance]) as alone:
+        F.scaled_dot_product_attention(query, key[:, :, :2], value[:, :, :2], is_causal=True)
+    assert begun.table().value.tolist() == pytest.approx(alone.table().value.tolist())
+
+
+def test_a_static_cache_of_huggingface_measures_as_one_that_grows():
+    transformers = pytest.importorskip("transformers")
+    model, _ = huggingface("llama")
+    ids, found = torch.arange(8)[None], []
+    static = transformers.StaticCache(config=model.config, max_cache_len=32)
+    for cache in (transformers.DynamicCache(config=model.config), static):
+        with torch.no_grad(), attention_probe([at.distance, at.offset_mass(1)]) as probe:
+            model(ids[:, :5], past_key_values=cache, use_cache=True)
+            for n in range(5, 8):
+                model(ids[:, n : n + 1], past_key_values=cache, use_cache=True)
+        found.append(probe.table().value)
+    assert found[1].tolist() == pytest.approx(found[0].tolist(), rel=1e-4)
+
+
+def test_a_compiled_model_is_measured_as_it_was_before():
+    model, ids = small_model(), tokens()
+    found = []
+    for each in (model, torch.compile(model, backend="eager")):
+        with torch.no_grad(), attention_probe([at.entropy]) as probe:
+            each(ids)
+        found.append(probe.table().drop(columns="module"))
+    assert found[0].equals(found[1])
+
+
 def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
     mask = torch.ones(4, 4).tril(-1).bool()  # query 0 sees nothing

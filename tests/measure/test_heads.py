@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import uniform_maps
+from torch import nn
 
 from lab.measure import heads
 from lab.measure.attention import attention_probe
@@ -125,6 +126,24 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
         together = loss()
     with torch.no_grad():
         assert ranked.pruned_cost.iloc[2] == together - loss()
+
+
+def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
+    """Heads that write nothing cost nothing, although outputs at padding are 0 on the fast path alone."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    encoder, x = nn.TransformerEncoder(layer, 1).eval(), torch.ones(2, 5, 8).cumsum(1).cos()
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    nn.init.zeros_(encoder.layers[0].self_attn.out_proj.weight)
+
+    def loss():
+        return encoder(x, src_key_padding_mask=padding).abs().sum().item()
+
+    assert heads.ablation_costs(lambda: {"loss": loss()}, 1, 2).value.tolist() == [0, 0]
+    assert heads.pruning_costs(loss, 1, 2).pruned_cost.tolist() == [0, 0]
+    with torch.no_grad(), heads.ablate_heads([], 1):
+        slow = loss()
+    with torch.no_grad():
+        assert loss() != slow, "torch has a fast path here"
 
 
 def test_silencing_a_head_that_is_not_there_is_an_error():

@@ -168,8 +168,30 @@ def test_windows_score_each_target_once_at_the_place_in_the_window_that_they_say
     text = torch.zeros(40, dtype=torch.long)
     losses = window_losses(counting, text, length, stride)
     places = torch.arange(length - stride + 1, length + 1.0)
-    assert losses.shape == ((40 - (length - stride + 1)) // stride, stride)
-    torch.testing.assert_close(losses, (1 + places.exp()).log().expand_as(losses))
+    assert losses.shape == (-(-(40 - (length - stride + 1)) // stride), stride)
+    scored = losses.isnan().logical_not()
+    torch.testing.assert_close(losses[scored], (1 + places.exp()).log().expand_as(losses)[scored])
+
+
+@pytest.mark.parametrize("length, stride, n", [(4, 4, 10), (4, 3, 11), (8, 5, 40), (3, 2, 6)])
+def test_a_last_window_scores_what_is_left(length, stride, n):
+    text = torch.arange(n)
+    losses = window_losses(lambda x: torch.zeros(*x.shape, n), text, length, stride)
+    least = length - stride + 1
+    assert (~losses.isnan()).sum() == n - least
+    for target in range(least, n):
+        here = window_losses(lambda x, at=target: torch.eye(n)[at].expand(*x.shape, n) * 9, text, length, stride)
+        assert (here < 1).sum() == 1, "each target once"
+    places = window_losses(counting, torch.zeros(n, dtype=torch.long), length, stride)
+    rows, columns = (~places.isnan()).nonzero().T
+    torch.testing.assert_close(places[rows, columns], (1 + (columns + least).exp()).log())
+    assert by_bucket(losses, [0, 1]).targets.sum() == n - least
+    assert not by_bucket(losses, [0, 1]).loss.isna().any()
+
+
+def test_texts_that_ask_for_no_answer_are_named():
+    with pytest.raises(ValueError, match="length 3 ask for no answer"):
+        accuracy_by_length(all_knowing, lambda g, size, n: (torch.zeros(2, n).long(), torch.full((2, n), -100)), [3])
 
 
 def remembering(tokens):
@@ -179,13 +201,13 @@ def remembering(tokens):
 
 def test_windows_read_the_targets_from_start_on():
     text = torch.arange(64)
-    assert window_losses(remembering, text, 8, 2).max() < 1e-6, "each target follows its own input"
+    assert window_losses(remembering, text, 8, 2, start=8).max() < 1e-6, "each target follows its own input"
     for length, stride in ((8, 8), (8, 1), (16, 4)):
         losses = window_losses(lambda tokens: torch.zeros(*tokens.shape, 64) + 30 * (torch.arange(64) == 20),
-                               text, length, stride, start=20)  # fmt: skip
-        assert losses.flatten().argmin() == 0 and losses.shape[0] == (64 - 20) // stride
-    parts = window_losses(remembering, text, 8, 2, batch_tokens=8)
-    assert torch.equal(parts, window_losses(remembering, text, 8, 2))
+                               text[:60], length, stride, start=20)  # fmt: skip
+        assert losses.flatten().argmin() == 0 and losses.shape[0] == (60 - 20) // stride
+    parts = window_losses(remembering, text, 8, 2, start=8, batch_tokens=8)
+    assert torch.equal(parts, window_losses(remembering, text, 8, 2, start=8))
 
 
 @pytest.mark.parametrize("arguments, named", [((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"),

@@ -1,0 +1,44 @@
+"""The patterns of exercise 1.13 for code: that none holds the pointer to the answer."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.engine import cells
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "13_sparse_patterns.ipynb"
+KINDS = {"names": 1, "brackets": 2}
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    with cells.as_module(NOTEBOOK, ["reach"]) as module:
+        yield importlib.import_module(module)
+
+
+def shares(lesson, gold, pattern, kind):
+    """Shares of the questions of a kind whose links lead to the answer, and of the links to answers of others."""
+    links = lesson.by_code(pattern, gold).dense(64, 64, batch=len(gold["tokens"]))[:, 0]
+    asked, at = gold["kind"] == kind, torch.arange(64)
+    own = lesson.answers("code", gold)
+    places = (own & asked[..., None]).any(1)
+    others = places[:, None] & (at < at[:, None]) & ~own
+    asked &= others.any(-1)
+    swapped = (links & others).sum(-1)[asked] / others.sum(-1)[asked]
+    return (links & own).any(-1)[asked].float().mean(), swapped.mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pattern", ["tree", "levels", "definitions"])
+def test_no_pattern_links_to_the_answer_more_often_than_to_that_of_another_question(lesson, pattern, kind):
+    gold = lesson.without_pointers("code", torch.Generator().manual_seed(1), 256, "")
+    found, chance = shares(lesson, gold, pattern, KINDS[kind])
+    assert found <= chance + 0.01
+
+
+def test_the_tree_of_the_task_does_hold_the_answers_of_brackets(lesson):
+    gold = lesson.texts("code", torch.Generator().manual_seed(1), 256, "")
+    found, chance = shares(lesson, gold, "tree", KINDS["brackets"])
+    assert found == 1 and chance < 0.1
