@@ -10,6 +10,13 @@ def near(name, known, what):
     raise ValueError(f"{what} {name!r} is unknown{meant(name, known)}")
 
 
+def known_fields(configuration, values):
+    """The values of a pydantic model, {field: value}; ValueError with the nearest name for a field it does not have."""
+    for name in values if isinstance(values, dict) else ():
+        near(name, configuration.model_fields, f"field of {configuration.__name__}")
+    return values
+
+
 def meant(name, known):
     """ "; did you mean 'steps'? There are ..." of a name that is none of the known."""
     likely = difflib.get_close_matches(str(name), list(known), 1)

@@ -9,9 +9,9 @@ from numbers import Real
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lab import trace
+from lab import names, trace
 
 
 class TrainConfig(BaseModel):
@@ -28,6 +28,11 @@ class TrainConfig(BaseModel):
     weight_decay: float = Field(0.01, ge=0)
     decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all matrices
     clip: float = Field(1.0, gt=0)  # inf switches it off
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values):
+        return names.known_fields(cls, values)
 
     def rate(self, step):
         """Learning rate at a step, counted from 0."""
