@@ -91,6 +91,11 @@ class Spread(Position):
     def acts(self):
         return self.encoding.acts()
 
+    @property
+    def repeatable(self):
+        """Whether a layer that runs again gives the same: a pass in between, in training, draws other places."""
+        return "at_query_key" not in self.encoding.acts()
+
 
 class Randomized(Spread, kind="randomized"):
     """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order. Ruoss 2023.
@@ -100,7 +105,7 @@ class Randomized(Spread, kind="randomized"):
 
     Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
     the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
-    the first. What `encoding` does at the input must be to add.
+    the first, and which is stored with the weights. What `encoding` does at the input must be to add.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
@@ -110,7 +115,7 @@ class Randomized(Spread, kind="randomized"):
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
         self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        self.register_buffer("fixed", self._draw(self.context), persistent=False)
+        self.register_buffer("fixed", self._draw(self.context))
         self.drawn = None
 
     @property
@@ -118,10 +123,10 @@ class Randomized(Spread, kind="randomized"):
         return self
 
     def _draw(self, n):
+        options = {"generator": self.generator, "device": "cpu"}
         if not self.gaps:
-            first = torch.randint(self.reach - n + 1, (), generator=self.generator)
-            return torch.arange(n) + first
-        return torch.randperm(self.reach, generator=self.generator)[:n].sort().values
+            return torch.arange(n, device="cpu") + torch.randint(self.reach - n + 1, (), **options)
+        return torch.randperm(self.reach, **options)[:n].sort().values
 
     def places(self, n):
         """Where the first n tokens stand, (n,)."""

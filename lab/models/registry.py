@@ -9,6 +9,10 @@ import inspect
 
 from lab import trace
 
+# What a kind looks at of where tokens stand, from the least to the most: who comes before whom, how far apart two are,
+# how far each is from the first. Padding between tokens changes distances and places, padding in front only places.
+GOES_BY = ("order", "distance", "place")
+
 
 class Kinds(dict):
     """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""

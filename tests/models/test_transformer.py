@@ -197,7 +197,8 @@ def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
 @each(Norm)
 @each(Residual)
 def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
-    past_is_safe(residual=residual, norm=norm)
+    if (residual, norm) != ("reversible", "batchnorm"):  # which are refused together
+        past_is_safe(residual=residual, norm=norm)
 
 
 @each(Heads)
@@ -213,7 +214,10 @@ def test_without_a_mask_the_future_matters():
     differs(model(before)[:, :7], model(after)[:, :7])
 
 
-@pytest.mark.parametrize("residual, norm", itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)))
+@pytest.mark.parametrize(
+    "residual, norm",
+    [p for p in itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
+)
 def test_order_is_invisible_without_mask_and_position_and_visible_with_either(residual, norm):
     order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
     x = tokens()
