@@ -71,6 +71,8 @@ class ByLayer(Position, kind="by-layer"):
 class Spread(Position):
     """`encoding` of tokens that stand on the places that `whole` has drawn."""
 
+    repeatable = False  # another pass, in training, draws other places
+
     def __init__(self, whole, encoding):
         nn.Module.__init__(self)
         self.whole, self.encoding = whole, encoding
@@ -91,11 +93,6 @@ class Spread(Position):
     def acts(self):
         return self.encoding.acts()
 
-    @property
-    def repeatable(self):
-        """Whether a layer that runs again gives the same: a pass in between, in training, draws other places."""
-        return "at_query_key" not in self.encoding.acts()
-
 
 class Randomized(Spread, kind="randomized"):
     """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order. Ruoss 2023.
@@ -105,7 +102,8 @@ class Randomized(Spread, kind="randomized"):
 
     Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
     the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
-    the first, and which is stored with the weights. What `encoding` does at the input must be to add.
+    the first: it follows from the seed of the model, as its weights do at the start. A checkpoint holds no places, so
+    that ValueError refuses one of another seed. What `encoding` does at the input must be to add.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
@@ -114,8 +112,9 @@ class Randomized(Spread, kind="randomized"):
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
-        self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        self.register_buffer("fixed", self._draw(self.context))
+        self.seed = torch.initial_seed()
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self.register_buffer("fixed", self._draw(self.context), persistent=False)
         self.drawn = None
 
     @property
@@ -127,6 +126,27 @@ class Randomized(Spread, kind="randomized"):
         if not self.gaps:
             return torch.arange(n, device="cpu") + torch.randint(self.reach - n + 1, (), **options)
         return torch.randperm(self.reach, **options)[:n].sort().values
+
+    def _apply(self, fn, recurse=True):
+        """What moves a module; here the places of evaluation are drawn anew, the same ones."""
+        super()._apply(fn, recurse)
+        mine, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
+        self.fixed, self.generator = self._draw(self.context).to(self.fixed.device), mine
+        return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        drawn = {"seed": self.seed, "of": (self.context, self.reach, self.gaps)}
+        destination._metadata[prefix[:-1]]["drawn"] = drawn
+
+    def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
+        theirs = local_metadata.get("drawn", {})
+        if theirs.get("of") == (self.context, self.reach, self.gaps) and theirs["seed"] != self.seed:
+            raise ValueError(
+                f"randomized positions follow from the seed: these weights were made with {theirs['seed']}, this model "
+                f"with {self.seed}; build it with that seed"
+            )
+        super()._load_from_state_dict(state, prefix, local_metadata, *rest)
 
     def places(self, n):
         """Where the first n tokens stand, (n,)."""

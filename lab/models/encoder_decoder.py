@@ -94,7 +94,8 @@ class EncoderDecoder(NamedOnce):
         if not Mask.build(config.mask).causal:
             raise ValueError(f"the mask of a decoder must be causal, got {config.mask!r}")
         self.config = config
-        apart = torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(seed)).item()
+        generator = torch.Generator().manual_seed(seed)
+        apart = torch.randint(2**62, (1,), generator=generator, device="cpu").item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
         self.encoder.lm_head = nn.Identity()
         self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's

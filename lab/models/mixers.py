@@ -75,7 +75,8 @@ class QKVMixer(Mixer):
         hooks, found = self.position.acts(), super().goes_by()
         position = f"position {self.config.position!r}"
         if "at_query_key" in hooks and not self.by_products:
-            found[f"{position} in mixer {self.config.mixer!r}"] = "place"
+            kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
+            found[f"{position} with {kinds}"] = "place"
         elif hooks & {"at_query_key", "bias"}:
             found[position] = "distance"
         if self.heads.reach:  # padding in front would stand where they expect zeros

@@ -130,7 +130,7 @@ class Sparsemax(Score, kind="sparsemax"):
         k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
         scores = (q * self.factor) @ k.transpose(-2, -1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
-        return sparsemax(scores, visible(scores, mask, causal)) @ v
+        return sparsemax(scores, visible(scores, mask, causal)).to(v.dtype) @ v
 
 
 def sparsemax(scores, mask=None):

@@ -124,6 +124,7 @@ class Transformer(NamedOnce):
         start = caches[0].length if caches else 0
         if caches and not self.mask.causal:
             raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}: what is kept saw no later token")
+        x = self.position.at_input(self.embedding(tokens), start)  # first: randomized positions draw places here
         length = tokens.shape[1]
         context = AttentionContext(
             self.mask, length, start + length,
@@ -135,7 +136,7 @@ class Transformer(NamedOnce):
             (block, block.mixer.inputs(context) | {"cache": cache} | inputs)
             for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True)
         ]
-        return self.position.at_input(self.embedding(tokens), start), layers
+        return x, layers
 
     def normed(self, stream, padding_mask):
         """What the LM head reads of the stream behind a block, (b, t, m)."""

@@ -280,8 +280,7 @@ def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encodi
     places = model.position.places(12)
     assert len(places.unique()) == 12 and (places.diff() > 0).all() and places.max() < 40
     long = build(encoding, context=40)
-    weights = {name: value for name, value in model.state_dict().items() if name != "position.fixed"}
-    long.load_state_dict({name.replace("position.encoding.", "position."): w for name, w in weights.items()})
+    long.load_state_dict({k.replace("position.encoding.", "position."): v for k, v in model.state_dict().items()})
     padded = torch.zeros(2, 40, dtype=torch.long)
     padded[:, places] = tokens()
     real = torch.zeros(2, 40, dtype=torch.bool)
@@ -308,6 +307,23 @@ def test_places_are_drawn_in_training_and_fixed_in_evaluation():
     assert (seen > 0).all() and seen.max() < 4 * seen.mean(), "every place comes up"
     model.eval()
     assert torch.equal(model(x), copy.deepcopy(model)(x))
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "rotary", "learned"])
+@torch.no_grad()
+def test_a_batch_is_read_at_the_places_that_were_drawn_for_it(encoding):
+    model = build({"kind": "randomized", "encoding": encoding}).train()
+    for length in (5, 12, 9):
+        trained, places = model(tokens(length)), model.position.places(length).clone()
+        evaluated = copy.deepcopy(model).eval()
+        close(evaluated(tokens(length)), build_at(evaluated, evaluated.position.fixed)(tokens(length)), 0)
+        close(build_at(evaluated, places)(tokens(length)), trained)
+
+
+def build_at(model, places):
+    """The model in evaluation, whose tokens stand at these places."""
+    model.position.fixed = places
+    return model
 
 
 def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
