@@ -11,7 +11,7 @@ def near(name, known, what):
 
 
 def known_fields(configuration, values):
-    """The values of a pydantic model, {field: value}; ValueError with the nearest name for a field it does not have."""
+    """`values`, {field: value} for a pydantic model; ValueError for a field it does not have."""
     for name in values if isinstance(values, dict) else ():
         near(name, configuration.model_fields, f"field of {configuration.__name__}")
     return values

@@ -7,7 +7,7 @@ from lab.models.transformer import ModelConfig, Transformer
 
 
 def import_files():
-    """Import every file of this package, a new one too: the kinds that it defines become choosable."""
+    """Import every file of this package: the kinds that it defines become choosable."""
     for file in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(file.name)
 

@@ -67,7 +67,8 @@ class Attention(QKVMixer, kind="attention"):
         self.by_products = self.score.by_products
 
     def goes_by(self):
-        return super().goes_by() | {f"score {self.config.score!r}": "distance" if self.score.by_distance else "order"}
+        goes_by = "distance" if self.score.by_distance else "order"
+        return super().goes_by() | {f"score {self.config.score!r}": goes_by}
 
     def inputs(self, context):
         bias = context.bias(self.position)

@@ -102,8 +102,8 @@ class Randomized(Spread, kind="randomized"):
 
     Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
     the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
-    the first: it follows from the seed of the model, as its weights do at the start. A checkpoint holds no places, so
-    that ValueError refuses one of another seed. What `encoding` does at the input must be to add.
+    the first. That draw follows from the seed of the model, and a checkpoint does not hold it:
+    ValueError where one of another seed is loaded. What `encoding` does at the input must be to add.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
@@ -140,11 +140,11 @@ class Randomized(Spread, kind="randomized"):
         destination._metadata[prefix[:-1]]["drawn"] = drawn
 
     def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
-        theirs = local_metadata.get("drawn", {})
-        if theirs.get("of") == (self.context, self.reach, self.gaps) and theirs["seed"] != self.seed:
+        drawn, mine = local_metadata.get("drawn"), (self.context, self.reach, self.gaps)
+        if drawn is not None and drawn["of"] == mine and drawn["seed"] != self.seed:
             raise ValueError(
-                f"randomized positions follow from the seed: these weights were made with {theirs['seed']}, this model "
-                f"with {self.seed}; build it with that seed"
+                f"randomized positions follow from the seed: these weights are of {drawn['seed']}, "
+                f"this model is of {self.seed}; build it with that seed"
             )
         super()._load_from_state_dict(state, prefix, local_metadata, *rest)
 

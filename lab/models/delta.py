@@ -38,11 +38,12 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v))  # (b, h, n/c, c, .)
     beta, log = (F.pad(x, (0, pad)).unflatten(2, (-1, chunk))[..., None] for x in (beta, log_alpha))
     each, log, apart = log, log.cumsum(3), None  # log α, log γ: (b, h, n/c, c, 1)
-    if log.detach().amin() < -1024:  # differences of sums would lose their digits: add up each pair's own tokens
+    if log.detach().amin() < -1024:  # differences of such sums lose digits: add up each pair's own
         each = each.clamp(min=-1e4)  # e^-10000 is 0 in every type, and is no infinity
         log = each.cumsum(3)
-        apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # log γ_t - log γ_i, (b, h, n/c, c, c)
-    decay = (log - log.mT if apart is None else apart).tril().exp().tril()  # γ_t / γ_i, and 0 above the diagonal
+        apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
+    between = log - log.mT if apart is None else apart  # log γ_t - log γ_i
+    decay = between.tril().exp().tril()  # γ_t / γ_i, and 0 above the diagonal
     lower = (beta * decay * (k @ k.mT)).tril(-1)
     sides = torch.cat([beta * v, beta * log.exp() * k], -1)
     errors = torch.linalg.solve_triangular(lower, sides, upper=False, unitriangular=True)
@@ -61,9 +62,10 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVMixer, kind="delta"):
-    """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; each head's output is normalised before W_O.
+    """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; W_O reads normalised outputs.
 
-    The rule itself is computed in float32 at least, also under autocast; decoding keeps S in the type of the weights.
+    The rule itself is computed in float32 at least, also under autocast. Decoding keeps S in the
+    type of the weights.
     """
 
     by_products = True
@@ -81,20 +83,22 @@ class DeltaRule(QKVMixer, kind="delta"):
     def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
         q, k = F.normalize(wide(q), dim=-1), F.normalize(wide(repeat_kv(k, q.shape[1])), dim=-1)
-        v, beta, log = repeat_kv(v, q.shape[1]), torch.sigmoid(wide(self.rate(x))), self.log_decay(x)
+        v = repeat_kv(v, q.shape[1])
+        beta, log = torch.sigmoid(wide(self.rate(x))), self.log_decay(x)
         if padding_mask is not None:
             beta, log = beta * padding_mask[..., None], log * padding_mask[..., None]
         beta, log = beta.mT, log.mT  # (b, h, t)
         before = None if cache is None else cache.tensors.get("memory")
+        before = None if before is None else wide(before)
         with torch.autocast(x.device.type, enabled=False):
-            state, mixed = self.remembered(q, k, wide(v), beta, log, None if before is None else wide(before))
+            state, mixed = self.remembered(q, k, wide(v), beta, log, before)
         if cache is not None:
             cache.tensors["memory"] = state.detach().to(self.rate.weight.dtype)
             cache.length += x.shape[1]
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
     def remembered(self, q, k, v, beta, log, before):
-        """(state, outputs (b, h, t, d_v)) of t tokens after the state `before`, None at the start."""
+        """(state, outputs (b, h, t, d_v)) of t tokens after the state `before`; None: the start."""
         if before is None or q.shape[2] > 1:
             return delta_rule(q, k, v, beta, log, before, self.chunk)
         state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))

@@ -32,7 +32,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, x, memory, mask=None):
         if mask is not None and self.heads.reach and padding_before_tokens(mask.flatten(1))[0]:
-            raise ValueError(f"heads {self.kind!r} counts places from the first: padding of the memory must come last")
+            raise ValueError(f"heads {self.kind!r} counts places: padding must come last")
         q, k, v = self.heads.across(x, memory)
         padding_mask = None
         if self.key_norm.sees_padding:
@@ -103,9 +103,9 @@ class EncoderDecoder(NamedOnce):
         self.decoder.lm_head.follow(self.decoder.embedding)
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False or 0 at padding of the source, which neither side then sees.
+        """`source_padding_mask` (b, s) is False or 0 at padding of the source.
 
-        ValueError as in `Transformer.hidden`.
+        Neither side sees it. ValueError as in `Transformer.hidden`.
         """
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
@@ -114,7 +114,7 @@ class EncoderDecoder(NamedOnce):
         """What the decoder's blocks read: {memory: the encoder's final output (b, s, m), memory_mask}."""
         mask = None
         if source_padding_mask is not None:
-            source_padding_mask = real_tokens(source_padding_mask, source.shape)
+            source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])
             mask = source_padding_mask[:, None, None]  # (b, 1, 1, s)
         return {"memory": self.encoder(source, padding_mask=source_padding_mask), "memory_mask": mask}
 

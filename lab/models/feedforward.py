@@ -39,14 +39,14 @@ class FeedForward(nn.Module, Seam):
         return [self.down]
 
     def tokens(self, per_token):
-        """(n, ...): the rows of `per_token` (b, t, ...) that are no padding, for what a call leaves for a loss.
+        """The rows of `per_token` (b, t, ...) that are no padding, (n, ...), to make a loss of.
 
-        ValueError where there is padding and an expert got its tokens one by one.
+        `per_token` itself where there is no padding. ValueError where an expert would need to know.
         """
         if self.padding_mask is None:
             return per_token
         if per_token.ndim < 3:
-            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert: its tokens have lost it")
+            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert")
         return per_token[self.padding_mask[:, -per_token.shape[1] :]]
 
     def __getstate__(self):
@@ -166,8 +166,8 @@ class Mixture(FeedForward, kind="mixture"):
 
     The chosen probabilities weight the experts, divided by their sum where there are several (Lepikhin 2020, GShard);
     a single one keeps its probability, by which the router learns (Fedus 2021, Switch). No token is ever dropped.
-    `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of what passed, padding
-    left out.
+    `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of
+    what passed, padding left out.
     """
 
     of_call, sees_padding, repeatable = ("balance",), True, False
@@ -202,7 +202,8 @@ class Mixture(FeedForward, kind="mixture"):
 def load_balance(probabilities, chosen):
     """E sum_i f_i P_i: f_i the share of choices that fall on expert i, P_i its mean probability (Fedus 2021).
 
-    probabilities (..., E), chosen (..., k). 1 where both are uniform, E where one expert takes all; it may be below 1.
+    probabilities (..., E), chosen (..., k). It is 1 where both are uniform, E where one expert
+    takes all, and may fall below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()

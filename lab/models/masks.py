@@ -119,21 +119,24 @@ def most(*masks):
 
 
 def real_tokens(padding_mask, shape):
-    """`padding_mask` as booleans (b, k), True at tokens; integers 0 and 1, as tokenizers give them, are taken too.
+    """`padding_mask` as booleans (b, k), True at tokens. It may be integers 0 and 1.
 
     ValueError for another shape, other numbers, or another type.
     """
     if tuple(padding_mask.shape) != tuple(shape):
-        raise ValueError(f"padding_mask must be {tuple(shape)}, batch by positions, not {tuple(padding_mask.shape)}")
+        raise ValueError(f"padding_mask must be {tuple(shape)}, not {tuple(padding_mask.shape)}")
     if padding_mask.is_floating_point() or padding_mask.is_complex():
-        raise ValueError(f"padding_mask must be booleans, or integers 0 and 1, not {padding_mask.dtype}")
+        raise ValueError(f"padding_mask must be booleans or integers, not {padding_mask.dtype}")
     if padding_mask.dtype != torch.bool and ((padding_mask != 0) & (padding_mask != 1)).any():
         raise ValueError("padding_mask has numbers besides 0 (padding) and 1 (a token)")
     return padding_mask.bool()
 
 
 def padding_before_tokens(padding_mask):
-    """(any padding that a token follows, any between two tokens) of `padding_mask` (b, k), True at tokens."""
+    """Whether a token follows padding, and whether padding stands between two tokens, in any text.
+
+    `padding_mask` (b, k) is True at tokens.
+    """
     follows = padding_mask[:, 1:] & ~padding_mask[:, :-1]
     between = follows & (padding_mask.cumsum(1) > 0)[:, :-1]
     return bool(follows.any()), bool(between.any())

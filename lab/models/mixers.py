@@ -19,7 +19,7 @@ WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and
 class Mixer(nn.Module, Seam):
     hooks = {"at_input"}  # of Position: those that can act where this mixer stands
     masks = {"causal"}  # kinds of Mask that it can honour; None: all
-    looks_at = "order"  # of registry.GOES_BY: what of where tokens stand matters to it, positions and heads aside
+    looks_at = "order"  # a word of registry.GOES_BY, positions and heads aside
 
     def __init__(self, config, position):
         super().__init__()
@@ -42,7 +42,7 @@ class Mixer(nn.Module, Seam):
         raise NotImplementedError
 
     def goes_by(self):
-        """{part of it, in words: what of where tokens stand matters to that part, a word of registry.GOES_BY}."""
+        """{part of it, in words: a word of registry.GOES_BY}."""
         return {f"mixer {self.config.mixer!r}": self.looks_at}
 
     def empty(self, batch, context, **tensor):
@@ -62,7 +62,7 @@ class QKVMixer(Mixer):
     """Mixers of queries, keys and values that heads make."""
 
     hooks = {"at_input", "at_query_key"}
-    by_products = False  # True where only products of queries and keys count, so that both may be turned alike
+    by_products = False  # True where only products of queries and keys count: both may be turned
 
     def __init__(self, config, position):
         super().__init__(config, position)

@@ -11,7 +11,7 @@ from lab.models.registry import Seam
 class Norm(nn.Module, Seam):
     """The identity."""
 
-    sees_padding, padding_mask = False, None  # True: inside `leaving_out` it has `padding_mask` (b, k)
+    sees_padding, padding_mask = False, None  # True: `leaving_out` gives it the mask (b, k)
     repeatable = True  # False where a call draws random numbers, or leaves something behind
 
     def __init__(self, config):
@@ -26,11 +26,13 @@ Norm.kinds["none"] = Norm
 
 @contextmanager
 def leaving_out(padding_mask, module):
-    """Within, the parts of `module` that see padding have `padding_mask` (b, k), False at padding; None: no padding.
+    """Within, the parts of `module` that see padding have `padding_mask` (b, k), False at padding.
 
-    These are norms over a batch, and position-wise maps that leave the mean of something for a loss.
+    These are norms over a batch, and position-wise maps that leave a mean over tokens for a loss.
+    None: there is no padding.
     """
-    seeing = [] if padding_mask is None else [m for m in module.modules() if getattr(m, "sees_padding", False)]
+    seeing = [part for part in module.modules() if getattr(part, "sees_padding", False)]
+    seeing = [] if padding_mask is None else seeing
     try:
         for part in seeing:
             part.padding_mask = padding_mask

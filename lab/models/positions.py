@@ -141,7 +141,7 @@ class Rotary(Position, kind="rotary"):
     def of_layer(self, i, layer):
         return self if layer.d_head == self.d_head else Rotary(layer, **self.options)
 
-    @torch.inference_mode(False)  # else what grows under inference_mode could not be trained with afterwards
+    @torch.inference_mode(False)  # else tables that grow under it cannot be trained with
     def _tables(self, length, like):
         """Buffers of `length` positions, on the device and in the type of the tensor `like`."""
         width = self.d_head
@@ -187,12 +187,12 @@ class Alibi(Position, kind="alibi"):
 
     @torch.inference_mode(False)
     def _slopes(self, n_heads, like):
-        """A buffer on the device of the tensor `like`, in its type but no less exact than float32."""
+        """A buffer on the device of the tensor `like`, in its type or float32, the more exact."""
         slope = alibi_slopes(n_heads, wide(like).dtype)
         self.register_buffer("slope", slope.to(like.device), persistent=False)
 
     def _apply(self, fn, recurse=True):
-        """What moves a module or changes its type; here slopes are made anew, as exact as the new type is."""
+        """What moves a module or changes its type; here slopes are made anew."""
         super()._apply(fn, recurse)
         self._slopes(len(self.slope), self.slope)
         return self

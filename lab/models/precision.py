@@ -4,5 +4,5 @@ import torch
 
 
 def wide(x):
-    """x in float32, or in float64 where it is that: what softmax, sums and thresholds are computed in."""
+    """x in float32, or in float64 where it is that."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

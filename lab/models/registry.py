@@ -9,8 +9,9 @@ import inspect
 
 from lab import trace
 
-# What a kind looks at of where tokens stand, from the least to the most: who comes before whom, how far apart two are,
-# how far each is from the first. Padding between tokens changes distances and places, padding in front only places.
+# What matters to a kind of where tokens stand, the least first: who comes before whom, how far
+# apart two are, how far each is from the first. Padding in front of a text changes places, padding
+# within it distances too; padding behind it changes nothing.
 GOES_BY = ("order", "distance", "place")
 
 

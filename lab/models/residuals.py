@@ -228,8 +228,8 @@ def run_reversibly(stream, layers):
     """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd keeps the result alone.
 
     Backward, every block is undone and run again: about two more forward passes for a memory that does not grow with
-    depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs. ValueError where a block
-    draws random numbers from torch.
+    depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs.
+    ValueError where a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():
@@ -258,7 +258,7 @@ class _Undone(torch.autograd.Function):
         for block, inputs in layers:
             stream = block(stream, **inputs)
         if not torch.equal(before, torch.get_rng_state()):
-            raise ValueError("reversible layers are computed again in the backward pass: none may draw random numbers")
+            raise ValueError("reversible layers are computed twice: none may draw random numbers")
         ctx.layers, ctx.inner = layers, inner
         ctx.save_for_backward(stream)
         return stream
@@ -284,8 +284,8 @@ class Reversible(PreNorm, kind="reversible"):
     x2 ──┬── norm ── branch ─┘
          └───────────────────────  y1
 
-    A branch is computed three times in a step. ValueError, therefore, for parts that draw random numbers (dropout,
-    randomized positions, gates) or leave something behind (running statistics, a loss of their own).
+    A branch is computed three times in a step. So ValueError refuses parts that draw random numbers
+    (dropout, randomized positions, gates) or leave something behind (running statistics, a loss).
     """
 
     def forward(self, stream, branch):
@@ -313,5 +313,5 @@ class Reversible(PreNorm, kind="reversible"):
             if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
                 raise ValueError(
                     "residual 'reversible' computes every branch again in the backward pass, and "
-                    f"{type(part).__name__} does not give or leave the same twice: choose another residual or part"
+                    f"{type(part).__name__} differs from call to call: choose another of the two"
                 )

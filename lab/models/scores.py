@@ -34,7 +34,7 @@ def factor(scale, d):
 
 class Score(nn.Module, Seam):
     by_distance = False  # True where it goes by how far a key stands from its query, beside mask and bias
-    by_products = False  # True where only products of queries and keys count, so that both may be turned alike
+    by_products = False  # True where only products of queries and keys count: both may be turned
 
     def __init__(self, config):
         super().__init__()
@@ -134,9 +134,10 @@ class Sparsemax(Score, kind="sparsemax"):
 
 
 def sparsemax(scores, mask=None):
-    """The point of the simplex nearest to each row of scores (..., k), keys with mask False left out; 0 if all are.
+    """The point of the simplex nearest to each row of scores (..., k), in the type of the scores.
 
-    It is computed in float32 at least: bfloat16 misses the support, and rows would not sum to 1.
+    Keys with mask False are left out; a row without any other is 0. It is computed in float32 at
+    least: in bfloat16 the support would be missed, and rows would not sum to 1.
     """
     dtype, scores = scores.dtype, wide(scores)
     if mask is not None:

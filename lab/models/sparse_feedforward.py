@@ -92,8 +92,8 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
     x ──┬── W1 ── act ── * ── W2 ──      unit i is weighted by clamp((z + ramp - i) / ramp, 0, 1), as spans are in
         └── w ── ramp ───┘               Sukhbaatar 2019; `ramp` is a share of d_ff
 
-    `used`, the mean share of its units at the last call, padding left out, is differentiable: `width_loss` makes tokens
-    ask for fewer.
+    `used`, the mean share of its units at the last call, padding left out, is differentiable:
+    `width_loss` makes tokens ask for fewer.
     """
 
     activation, of_call, sees_padding, repeatable = nn.GELU, ("used",), True, False

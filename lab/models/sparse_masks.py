@@ -92,7 +92,8 @@ class Composed(Mask):
     """A pattern put together from others, under one name."""
 
     def __init__(self, mask):
-        self.mask, self.causal, self.per_head, self.goes_by = mask, mask.causal, mask.per_head, mask.goes_by
+        self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
+        self.goes_by = mask.goes_by
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)

@@ -73,10 +73,10 @@ class Transformer(NamedOnce):
     def hidden(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
         """What the LM head reads, (b, t, m). `caches` are one per layer.
 
-        `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding, k counting what is cached as well. What a
-        model says of a text is the same with padding and without: ValueError names the part for which it is not,
-        where padding stands in front of a text (learned positions, say) or within it (rotary ones).
-        ValueError for caches under a mask that is not causal: what is cached could not see what comes.
+        `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding; k counts cached ones too.
+        With padding a text gets the same outputs as without. ValueError names the part for which it
+        would not: learned positions for padding in front, say, rotary ones for padding within.
+        ValueError for caches under a mask that is not causal: what is kept saw no later token.
         `mask` is a Mask of this batch alone, which joins the configuration's: pairs both allow are attended.
         `inputs` go to every block, where blocks of another kind take some.
         """
@@ -96,7 +96,7 @@ class Transformer(NamedOnce):
             yield self.lm_head(self.normed(stream, padding_mask))
 
     def real_tokens(self, tokens, padding_mask, caches):
-        """`padding_mask` as booleans (b, k); None where there is none. ValueError as `hidden` says."""
+        """`padding_mask` as booleans (b, k), or None. ValueError as `hidden` says."""
         if padding_mask is None:
             return None
         known = caches[0].length if caches else 0
@@ -106,11 +106,11 @@ class Transformer(NamedOnce):
             if goes_by == "place":
                 raise ValueError(f"{part} counts places from the first: padding must come last")
             if goes_by == "distance" and between:
-                raise ValueError(f"{part} counts distances: padding must come first or last, not between tokens")
+                raise ValueError(f"{part} counts distances: padding must not stand between tokens")
         return padding_mask
 
     def goes_by(self):
-        """{part, in words: what of where tokens stand matters to it, a word of registry.GOES_BY}."""
+        """{part, in words: a word of registry.GOES_BY}."""
         found = {f"mask {self.config.mask!r}": self.mask.goes_by}
         if "at_input" in self.position.acts():
             found[f"position {self.config.position!r}"] = "place"
@@ -123,8 +123,8 @@ class Transformer(NamedOnce):
         """The embedded tokens (b, t, m), and a pair (block, its inputs) for every layer."""
         start = caches[0].length if caches else 0
         if caches and not self.mask.causal:
-            raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}: what is kept saw no later token")
-        x = self.position.at_input(self.embedding(tokens), start)  # first: randomized positions draw places here
+            raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}")
+        x = self.position.at_input(self.embedding(tokens), start)  # may draw what other hooks use
         length = tokens.shape[1]
         context = AttentionContext(
             self.mask, length, start + length,
@@ -162,22 +162,22 @@ class Transformer(NamedOnce):
 
     @torch.no_grad()
     def generate(self, tokens, n, *, temperature=1.0, generator=None, padding_mask=None):
-        """tokens (b, t) continued by n more, (b, t + n), without dropout; temperature 0 takes the likeliest.
+        """tokens (b, t) continued by n more, (b, t + n), without dropout.
 
-        Prompts of several lengths are padded in front: `padding_mask` (b, t) is True or 1 at their tokens.
-        ValueError for an empty prompt, n or a temperature below 0, padding that is not in front, and a mask that is
-        not causal.
+        Temperature 0 takes the likeliest. Prompts of several lengths are padded in front:
+        `padding_mask` (b, t) is True or 1 at their tokens. ValueError for an empty prompt, n or a
+        temperature below 0, padding that is not in front, and a mask that is not causal.
         """
         if tokens.shape[1] == 0:
             raise ValueError("a prompt must have a token to begin with")
         if n < 0:
             raise ValueError(f"n is a number of tokens, got {n}")
         if not temperature >= 0:
-            raise ValueError(f"temperature must be 0 (the likeliest token) or above, got {temperature}")
+            raise ValueError(f"temperature must be 0 or above, got {temperature}")
         if padding_mask is not None:
             padding_mask = real_tokens(padding_mask, tokens.shape)
             if not padding_mask[:, -1].all() or padding_before_tokens(padding_mask)[1]:
-                raise ValueError("prompts are padded in front: each must end with its last token, without gaps")
+                raise ValueError("prompts must be padded in front alone, none behind or within")
         caches, logits = self.caches(len(tokens), tokens.shape[1] + n), None
         with evaluated(self):
             for _ in range(n):
@@ -189,5 +189,5 @@ class Transformer(NamedOnce):
                     new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
                 tokens = torch.cat([tokens, new], dim=1)
                 if padding_mask is not None:
-                    padding_mask = torch.cat([padding_mask, torch.ones_like(new, dtype=torch.bool)], dim=1)
+                    padding_mask = nn.functional.pad(padding_mask, (0, 1), value=True)
         return tokens

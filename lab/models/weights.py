@@ -8,8 +8,9 @@ from torch import nn
 
 
 class NamedOnce(nn.Module):
-    """A model in which a tensor of several names stays one tensor, also where it is made anew: by `to_empty`, or by
-    `load_state_dict(assign=True)`. `state_dict()` leaves out every name but the first, and loads strictly.
+    """A model in which a tensor of several names stays one tensor, and is stored under the first.
+
+    It stays one where tensors are made anew, by `to_empty` or `load_state_dict(assign=True)`.
     """
 
     def __init__(self):

@@ -83,8 +83,8 @@ def test_strong_forgetting_is_no_overflow():
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
 def test_any_forgetting_is_that_of_the_recurrence(share, forgetting, dtype, tolerance):
     q, k, v, beta, log = memory(150, dtype=dtype)
-    log = log.masked_fill(torch.rand(log.shape, generator=torch.Generator().manual_seed(5)) < share, forgetting)
-    log.requires_grad_()
+    chosen = torch.rand(log.shape, generator=torch.Generator().manual_seed(5)) < share
+    log = log.masked_fill(chosen, forgetting).requires_grad_()
     found = []
     for state, out in (delta_rule(q, k, v, beta, log), recurrence(q, k, v, beta, log)):
         (gradient,) = torch.autograd.grad(out.sin().sum() + state.sum(), log)

@@ -315,15 +315,9 @@ def test_a_batch_is_read_at_the_places_that_were_drawn_for_it(encoding):
     model = build({"kind": "randomized", "encoding": encoding}).train()
     for length in (5, 12, 9):
         trained, places = model(tokens(length)), model.position.places(length).clone()
-        evaluated = copy.deepcopy(model).eval()
-        close(evaluated(tokens(length)), build_at(evaluated, evaluated.position.fixed)(tokens(length)), 0)
-        close(build_at(evaluated, places)(tokens(length)), trained)
-
-
-def build_at(model, places):
-    """The model in evaluation, whose tokens stand at these places."""
-    model.position.fixed = places
-    return model
+        there = copy.deepcopy(model).eval()
+        there.position.fixed = places
+        close(there(tokens(length)), trained)
 
 
 def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():

@@ -232,7 +232,8 @@ def test_order_is_invisible_without_mask_and_position_and_visible_with_either(re
     assert moved(mask="none", position="none") < 1e-5
     assert moved(mask="causal", position="none") > 1e-3
     for position in choices(Position):
-        if position != "none" and (residual, position) != ("reversible", "randomized"):  # which are refused together
+        together = (residual, position) != ("reversible", "randomized")  # which are refused
+        if position != "none" and together:
             assert moved(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
 
 
@@ -695,7 +696,8 @@ def test_a_new_file_of_the_package_is_found(tmp_path, monkeypatch):
     try:
         assert build(position="fading from a file")(tokens()).shape == (2, 12, VOCABULARY)
     finally:
-        del Position.kinds["fading from a file"], sys.modules["lab.models.fading"], lab.models.fading
+        del Position.kinds["fading from a file"], lab.models.fading
+        del sys.modules["lab.models.fading"]
 
 
 def test_every_file_of_the_package_is_imported():
