@@ -1,6 +1,5 @@
 """One training loop. It knows no task and no kind of model: it draws batches, steps, and returns a tidy history."""
 
-import difflib
 import hashlib
 import itertools
 import math
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lab import trace
+from lab import names, trace
 
 
 class TrainConfig(BaseModel):
@@ -33,13 +32,7 @@ class TrainConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, values):
-        fields = list(cls.model_fields)
-        short = {"".join(word[0] for word in field.split("_")): field for field in fields}  # lr
-        for name in values.keys() - set(fields):
-            near = difflib.get_close_matches(name, [*fields, *short], 1)
-            hint = f"; did you mean {short.get(near[0], near[0])}?" if near else "."
-            raise ValueError(f"there is no {name}{hint} There are {', '.join(fields)}")
-        return values
+        return names.known_fields(cls, values)
 
     def rate(self, step):
         """Learning rate at a step, counted from 0."""

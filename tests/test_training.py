@@ -295,9 +295,9 @@ def test_a_batch_without_an_answer_is_an_error_and_no_divergence():
 
 @pytest.mark.parametrize("name, meant", [("lr", "learning_rate"), ("wd", "weight_decay"), ("step", "steps")])
 def test_a_field_that_is_not_there_is_told_with_the_one_that_is_meant(name, meant):
-    with pytest.raises(ValidationError, match=f"there is no {name}; did you mean {meant}[?] There are steps, batch"):
+    with pytest.raises(ValidationError, match=f"'{name}' is unknown; did you mean '{meant}'[?] There are batch"):
         TrainConfig(**{"steps": 3, name: 1})
-    with pytest.raises(ValidationError, match="there is no xyzzy. There are steps"):
+    with pytest.raises(ValidationError, match="'xyzzy' is unknown. There are batch"):
         TrainConfig(steps=3, xyzzy=1)
 
 

@@ -1,15 +1,17 @@
 """Transformers composed from seams: one configuration, every variant a word in it."""
 
-from lab.models import (  # noqa: F401  their kinds become choosable
-    attention,
-    composed_positions,
-    delta,
-    linear,
-    recurrence,
-    sparse_feedforward,
-    sparse_masks,
-    sparse_scores,
-)
+import importlib
+import pkgutil
+
 from lab.models.transformer import ModelConfig, Transformer
+
+
+def import_files():
+    """Import every file of this package: the kinds that it defines become choosable."""
+    for file in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(file.name)
+
+
+import_files()
 
 __all__ = ["ModelConfig", "Transformer"]

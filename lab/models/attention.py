@@ -64,6 +64,11 @@ class Attention(QKVMixer, kind="attention"):
     def __init__(self, config, position):
         super().__init__(config, position)
         self.score = Score.build(config.score, config)
+        self.by_products = self.score.by_products
+
+    def goes_by(self):
+        goes_by = "distance" if self.score.by_distance else "order"
+        return super().goes_by() | {f"score {self.config.score!r}": goes_by}
 
     def inputs(self, context):
         bias = context.bias(self.position)
@@ -93,6 +98,8 @@ class TransformerXL(Attention, kind="transformer-xl"):
     model.caches(b)`, then model(segment, caches=caches) for each. No gradient passes from one segment to another.
     Without caches it is attention. Positions should tell distances (rotary, alibi, t5): others end at the context.
     """
+
+    looks_at = "distance"
 
     def __init__(self, config, position, *, memory=None):
         super().__init__(config, position)

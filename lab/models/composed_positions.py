@@ -71,6 +71,8 @@ class ByLayer(Position, kind="by-layer"):
 class Spread(Position):
     """`encoding` of tokens that stand on the places that `whole` has drawn."""
 
+    repeatable = False  # another pass, in training, draws other places
+
     def __init__(self, whole, encoding):
         nn.Module.__init__(self)
         self.whole, self.encoding = whole, encoding
@@ -100,7 +102,8 @@ class Randomized(Spread, kind="randomized"):
 
     Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
     the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
-    the first. What `encoding` does at the input must be to add.
+    the first. That draw follows from the seed of the model, and a checkpoint does not hold it:
+    ValueError where one of another seed is loaded. What `encoding` does at the input must be to add.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
@@ -109,7 +112,8 @@ class Randomized(Spread, kind="randomized"):
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
-        self.generator = torch.Generator().manual_seed(torch.initial_seed())
+        self.seed = torch.initial_seed()
+        self.generator = torch.Generator().manual_seed(self.seed)
         self.register_buffer("fixed", self._draw(self.context), persistent=False)
         self.drawn = None
 
@@ -118,10 +122,31 @@ class Randomized(Spread, kind="randomized"):
         return self
 
     def _draw(self, n):
+        options = {"generator": self.generator, "device": "cpu"}
         if not self.gaps:
-            first = torch.randint(self.reach - n + 1, (), generator=self.generator)
-            return torch.arange(n) + first
-        return torch.randperm(self.reach, generator=self.generator)[:n].sort().values
+            return torch.arange(n, device="cpu") + torch.randint(self.reach - n + 1, (), **options)
+        return torch.randperm(self.reach, **options)[:n].sort().values
+
+    def _apply(self, fn, recurse=True):
+        """What moves a module; here the places of evaluation are drawn anew, the same ones."""
+        super()._apply(fn, recurse)
+        mine, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
+        self.fixed, self.generator = self._draw(self.context).to(self.fixed.device), mine
+        return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        drawn = {"seed": self.seed, "of": (self.context, self.reach, self.gaps)}
+        destination._metadata[prefix[:-1]]["drawn"] = drawn
+
+    def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
+        drawn, mine = local_metadata.get("drawn"), (self.context, self.reach, self.gaps)
+        if drawn is not None and drawn["of"] == mine and drawn["seed"] != self.seed:
+            raise ValueError(
+                f"randomized positions follow from the seed: these weights are of {drawn['seed']}, "
+                f"this model is of {self.seed}; build it with that seed"
+            )
+        super()._load_from_state_dict(state, prefix, local_metadata, *rest)
 
     def places(self, n):
         """Where the first n tokens stand, (n,)."""

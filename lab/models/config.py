@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from lab import names
 from lab.models.feedforward import FeedForward
 from lab.models.heads import Heads
 from lab.models.initialization import Initialization
@@ -46,6 +47,11 @@ class ModelConfig(BaseModel):
     residual: Choice = "pre"
     lm_head: Choice = "own"
     initialization: Choice = "fan-in"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values):
+        return names.known_fields(cls, values)
 
     @model_validator(mode="after")
     def _fits(self):

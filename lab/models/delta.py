@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.mixers import QKVMixer
+from lab.models.precision import wide
 from lab.models.scores import repeat_kv
 
 
@@ -27,6 +28,7 @@ def delta_step(state, q, k, v, beta, log_alpha):
 def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     """(state, outputs (b, h, n, d_v)) of all tokens in n steps: products within chunks, a state from one to the next.
 
+    log α may be -inf, which forgets everything.
     Within a chunk, where γ_t = α_1 ··· α_t, the errors solve (I + L) U = β (V - γ K S), L_ti = β_t γ_t/γ_i k_t·k_i for
     i < t: the WY form, U = W_v - W_k S. A token whose β and log α are 0 leaves no trace.
     """
@@ -35,14 +37,20 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     pad = -n % chunk
     q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v))  # (b, h, n/c, c, .)
     beta, log = (F.pad(x, (0, pad)).unflatten(2, (-1, chunk))[..., None] for x in (beta, log_alpha))
-    log = log.cumsum(3)  # log γ, (b, h, n/c, c, 1)
-    decay = (log - log.mT).tril().exp().tril()  # γ_t / γ_i, and 0 above the diagonal
+    each, log, apart = log, log.cumsum(3), None  # log α, log γ: (b, h, n/c, c, 1)
+    if log.detach().amin() < -1024:  # differences of such sums lose digits: add up each pair's own
+        each = each.clamp(min=-1e4)  # e^-10000 is 0 in every type, and is no infinity
+        log = each.cumsum(3)
+        apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
+    between = log - log.mT if apart is None else apart  # log γ_t - log γ_i
+    decay = between.tril().exp().tril()  # γ_t / γ_i, and 0 above the diagonal
     lower = (beta * decay * (k @ k.mT)).tril(-1)
     sides = torch.cat([beta * v, beta * log.exp() * k], -1)
     errors = torch.linalg.solve_triangular(lower, sides, upper=False, unitriangular=True)
     own, of_state = errors.split([v.shape[-1], k.shape[-1]], -1)  # W_v, W_k
     within, read = decay * (q @ k.mT), q * log.exp()
-    kept = k * (log[..., -1:, :] - log).exp()  # each key as the end of its chunk remembers it
+    until_end = log[..., -1:, :] - log if apart is None else apart[..., -1:, :].mT
+    kept = k * until_end.exp()  # each key as the end of its chunk remembers it
     forget = log[..., -1:, :].exp()
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
     out = []
@@ -54,7 +62,13 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVMixer, kind="delta"):
-    """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; each head's output is normalised before W_O."""
+    """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; W_O reads normalised outputs.
+
+    The rule itself is computed in float32 at least, also under autocast. Decoding keeps S in the
+    type of the weights.
+    """
+
+    by_products = True
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)
@@ -64,25 +78,31 @@ class DeltaRule(QKVMixer, kind="delta"):
 
     def log_decay(self, x):
         """log α of every token and head, (b, t, h)."""
-        return x.new_zeros(*x.shape[:2], self.heads.n)
+        return wide(x).new_zeros(*x.shape[:2], self.heads.n)
 
     def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        q, k = F.normalize(q, dim=-1), F.normalize(repeat_kv(k, q.shape[1]), dim=-1)
-        v, beta, log = repeat_kv(v, q.shape[1]), torch.sigmoid(self.rate(x)), self.log_decay(x)
+        q, k = F.normalize(wide(q), dim=-1), F.normalize(wide(repeat_kv(k, q.shape[1])), dim=-1)
+        v = repeat_kv(v, q.shape[1])
+        beta, log = torch.sigmoid(wide(self.rate(x))), self.log_decay(x)
         if padding_mask is not None:
             beta, log = beta * padding_mask[..., None], log * padding_mask[..., None]
         beta, log = beta.mT, log.mT  # (b, h, t)
         before = None if cache is None else cache.tensors.get("memory")
-        if before is not None and x.shape[1] == 1:
-            state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))
-            mixed = mixed[:, :, None]
-        else:
-            state, mixed = delta_rule(q, k, v, beta, log, before, self.chunk)
+        before = None if before is None else wide(before)
+        with torch.autocast(x.device.type, enabled=False):
+            state, mixed = self.remembered(q, k, wide(v), beta, log, before)
         if cache is not None:
-            cache.tensors["memory"] = state.detach()
+            cache.tensors["memory"] = state.detach().to(self.rate.weight.dtype)
             cache.length += x.shape[1]
-        return self.heads.join(self.norm(mixed))
+        return self.heads.join(self.norm(mixed.to(x.dtype)))
+
+    def remembered(self, q, k, v, beta, log, before):
+        """(state, outputs (b, h, t, d_v)) of t tokens after the state `before`; None: the start."""
+        if before is None or q.shape[2] > 1:
+            return delta_rule(q, k, v, beta, log, before, self.chunk)
+        state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))
+        return state, mixed[:, :, None]
 
     def state_bytes(self, length):
         memory = self.heads.n * self.heads.d * self.heads.d_value * self.heads.qkv.weight.element_size()
@@ -104,4 +124,4 @@ class GatedDeltaRule(DeltaRule, kind="gated-delta"):
         self.shift = nn.Parameter(pace.expm1().log())  # the inverse of softplus
 
     def log_decay(self, x):
-        return -self.log_a.exp() * F.softplus(self.gate(x) + self.shift)
+        return -wide(self.log_a).exp() * F.softplus(wide(self.gate(x)) + wide(self.shift))

@@ -7,12 +7,12 @@ from torch import nn
 
 from lab.models.generation import evaluated
 from lab.models.heads import Heads
-from lab.models.masks import Mask
+from lab.models.masks import Mask, padding_before_tokens, real_tokens
 from lab.models.norms import Norm, leaving_out
 from lab.models.residuals import Residual
 from lab.models.scores import Score
 from lab.models.transformer import Block, Transformer
-from lab.models.weights import named_once
+from lab.models.weights import NamedOnce
 
 
 class CrossAttention(nn.Module):
@@ -23,7 +23,7 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.heads = Heads.build(config.heads, config)
+        self.kind, self.heads = config.heads, Heads.build(config.heads, config)
         self.score = Score.build(config.score, config)
         if self.score.by_distance:
             raise ValueError(f"cross-attention has no distances between queries and keys: score {config.score!r}")
@@ -31,6 +31,8 @@ class CrossAttention(nn.Module):
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
 
     def forward(self, x, memory, mask=None):
+        if mask is not None and self.heads.reach and padding_before_tokens(mask.flatten(1))[0]:
+            raise ValueError(f"heads {self.kind!r} counts places: padding must come last")
         q, k, v = self.heads.across(x, memory)
         padding_mask = None
         if self.key_norm.sees_padding:
@@ -77,7 +79,7 @@ class Decoder(Transformer):
         ]
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(NamedOnce):
     """(source (b, s), target_in (b, t)) -> logits (b, t, d_out), from one ModelConfig for both sides.
 
     The encoder is unmasked, the decoder has the mask of the configuration, which must be causal. Both have n_layers and
@@ -92,22 +94,28 @@ class EncoderDecoder(nn.Module):
         if not Mask.build(config.mask).causal:
             raise ValueError(f"the mask of a decoder must be causal, got {config.mask!r}")
         self.config = config
-        apart = torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(seed)).item()
+        generator = torch.Generator().manual_seed(seed)
+        apart = torch.randint(2**62, (1,), generator=generator, device="cpu").item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
         self.encoder.lm_head = nn.Identity()
         self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
         self.decoder.embedding = self.encoder.embedding
         self.decoder.lm_head.follow(self.decoder.embedding)
-        named_once(self)
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False at padding of the source, which neither side then sees."""
+        """`source_padding_mask` (b, s) is False or 0 at padding of the source.
+
+        Neither side sees it. ValueError as in `Transformer.hidden`.
+        """
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
         """What the decoder's blocks read: {memory: the encoder's final output (b, s, m), memory_mask}."""
-        mask = None if source_padding_mask is None else source_padding_mask[:, None, None]  # (b, 1, 1, s)
+        mask = None
+        if source_padding_mask is not None:
+            source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])
+            mask = source_padding_mask[:, None, None]  # (b, 1, 1, s)
         return {"memory": self.encoder(source, padding_mask=source_padding_mask), "memory_mask": mask}
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lab.models.precision import wide
 from lab.models.registry import Seam
 
 
@@ -17,6 +18,8 @@ class FeedForward(nn.Module, Seam):
 
     activation, default_ratio = None, 4.0
     of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
+    sees_padding, padding_mask = False, None  # see norms.leaving_out
+    repeatable = True  # False where a call draws random numbers, or leaves something behind
 
     def __init__(self, config, *, ratio=None, width=None, bias=None):
         super().__init__()
@@ -34,6 +37,17 @@ class FeedForward(nn.Module, Seam):
     def output_projections(self):
         """The maps whose output is added to the stream."""
         return [self.down]
+
+    def tokens(self, per_token):
+        """The rows of `per_token` (b, t, ...) that are no padding, (n, ...), to make a loss of.
+
+        `per_token` itself where there is no padding. ValueError where an expert would need to know.
+        """
+        if self.padding_mask is None:
+            return per_token
+        if per_token.ndim < 3:
+            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert")
+        return per_token[self.padding_mask[:, -per_token.shape[1] :]]
 
     def __getstate__(self):
         return self.__dict__ | dict.fromkeys(self.of_call)
@@ -56,6 +70,7 @@ class Gelu(FeedForward, kind="gelu"):
         self.drop_hidden, self.drop_output = (
             nn.Dropout(share) if share else nn.Identity() for share in (hidden, output)
         )
+        self.repeatable = not (hidden or output)
 
     def forward(self, x):
         return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
@@ -151,10 +166,11 @@ class Mixture(FeedForward, kind="mixture"):
 
     The chosen probabilities weight the experts, divided by their sum where there are several (Lepikhin 2020, GShard);
     a single one keeps its probability, by which the router learns (Fedus 2021, Switch). No token is ever dropped.
-    `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of what passed.
+    `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of
+    what passed, padding left out.
     """
 
-    of_call = ("balance",)
+    of_call, sees_padding, repeatable = ("balance",), True, False
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)
@@ -166,15 +182,17 @@ class Mixture(FeedForward, kind="mixture"):
 
     def forward(self, x):
         tokens = x.flatten(0, -2)  # (n, m)
-        probabilities = self.router(tokens).softmax(-1)
+        probabilities = wide(self.router(tokens)).softmax(-1)
         share, chosen = probabilities.topk(self.active)  # (n, active)
-        self.balance = load_balance(probabilities, chosen)
+        real = (self.tokens(each.unflatten(0, x.shape[:-1])) for each in (probabilities, chosen))
+        self.balance = load_balance(*real)
         if self.active > 1:
             share = share / share.sum(-1, keepdim=True)
         out = torch.zeros_like(tokens)
         for i, expert in enumerate(self.experts):
             row, place = (chosen == i).nonzero(as_tuple=True)
-            out = out.index_add(0, row, share[row, place, None] * expert(tokens[row]))
+            weighted = share[row, place, None] * expert(tokens[row])
+            out = out.index_add(0, row, weighted.to(out.dtype))
         return out.view_as(x)
 
     def output_projections(self):
@@ -184,11 +202,12 @@ class Mixture(FeedForward, kind="mixture"):
 def load_balance(probabilities, chosen):
     """E sum_i f_i P_i: f_i the share of choices that fall on expert i, P_i its mean probability (Fedus 2021).
 
-    probabilities (n, E), chosen (n, k). 1 where both are uniform, E where one expert takes all; 1 is no strict bound.
+    probabilities (..., E), chosen (..., k). It is 1 where both are uniform, E where one expert
+    takes all, and may fall below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
-    return experts * (f * probabilities.mean(0)).sum()
+    return experts * (f * probabilities.flatten(0, -2).mean(0)).sum()
 
 
 def balance_loss(model):

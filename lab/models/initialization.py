@@ -137,7 +137,7 @@ class AdminInit(Xavier, kind="admin"):
     @torch.no_grad()
     def __call__(self, model):
         super().__call__(model)
-        if model.residual is not Admin:
+        if model.residual is not Admin or model.embedding.weight.is_meta:  # nothing to measure
             return
         tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
         total, omegas = None, {}

@@ -7,11 +7,12 @@
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from lab.models.registry import Seam
+from lab.models.registry import GOES_BY, Seam
 
 
 class Mask(Seam):
     causal = False  # True where no query is allowed a later key
+    goes_by = "place"  # of registry.GOES_BY: the least that it looks at
     per_head = False  # True where heads differ
 
     def allows(self, b, h, q, k):
@@ -56,11 +57,13 @@ class Mask(Seam):
 class Everything(Mask, kind="none"):
     """Every position sees every other."""
 
+    goes_by = "order"
+
 
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
-    causal = True
+    causal, goes_by = True, "order"
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -69,7 +72,7 @@ class Causal(Mask, kind="causal"):
 class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
-    causal = True
+    causal, goes_by = True, "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -93,6 +96,7 @@ class Both(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
+        self.goes_by = most(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) & self.right.allows(b, h, q, k)
@@ -103,9 +107,39 @@ class Either(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
+        self.goes_by = most(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)
+
+
+def most(*masks):
+    """What all of the masks together look at of where tokens stand: a word of GOES_BY."""
+    return max((mask.goes_by for mask in masks), key=GOES_BY.index)
+
+
+def real_tokens(padding_mask, shape):
+    """`padding_mask` as booleans (b, k), True at tokens. It may be integers 0 and 1.
+
+    ValueError for another shape, other numbers, or another type.
+    """
+    if tuple(padding_mask.shape) != tuple(shape):
+        raise ValueError(f"padding_mask must be {tuple(shape)}, not {tuple(padding_mask.shape)}")
+    if padding_mask.is_floating_point() or padding_mask.is_complex():
+        raise ValueError(f"padding_mask must be booleans or integers, not {padding_mask.dtype}")
+    if padding_mask.dtype != torch.bool and ((padding_mask != 0) & (padding_mask != 1)).any():
+        raise ValueError("padding_mask has numbers besides 0 (padding) and 1 (a token)")
+    return padding_mask.bool()
+
+
+def padding_before_tokens(padding_mask):
+    """Whether a token follows padding, and whether padding stands between two tokens, in any text.
+
+    `padding_mask` (b, k) is True at tokens.
+    """
+    follows = padding_mask[:, 1:] & ~padding_mask[:, :-1]
+    between = follows & (padding_mask.cumsum(1) > 0)[:, :-1]
+    return bool(follows.any()), bool(between.any())
 
 
 def reachable(layers):

@@ -19,9 +19,11 @@ WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and
 class Mixer(nn.Module, Seam):
     hooks = {"at_input"}  # of Position: those that can act where this mixer stands
     masks = {"causal"}  # kinds of Mask that it can honour; None: all
+    looks_at = "order"  # a word of registry.GOES_BY, positions and heads aside
 
     def __init__(self, config, position):
         super().__init__()
+        self.config = config
         name = type(self).__name__
         for hook in sorted(position.acts() - self.hooks):
             raise ValueError(f"{name} has {WITHOUT[hook]}: position {config.position!r} cannot act in its layer")
@@ -38,6 +40,10 @@ class Mixer(nn.Module, Seam):
     def forward(self, x, cache=None, padding_mask=None):
         """`padding_mask` (b, t) is False at padding, which leaves no trace."""
         raise NotImplementedError
+
+    def goes_by(self):
+        """{part of it, in words: a word of registry.GOES_BY}."""
+        return {f"mixer {self.config.mixer!r}": self.looks_at}
 
     def empty(self, batch, context, **tensor):
         """The State of `batch` sequences before their first token, with room for `context` positions."""
@@ -56,6 +62,7 @@ class QKVMixer(Mixer):
     """Mixers of queries, keys and values that heads make."""
 
     hooks = {"at_input", "at_query_key"}
+    by_products = False  # True where only products of queries and keys count: both may be turned
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -63,6 +70,18 @@ class QKVMixer(Mixer):
         width = config.model_copy(update={"d_model": config.d_head})
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
         self.position = position
+
+    def goes_by(self):
+        hooks, found = self.position.acts(), super().goes_by()
+        position = f"position {self.config.position!r}"
+        if "at_query_key" in hooks and not self.by_products:
+            kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
+            found[f"{position} with {kinds}"] = "place"
+        elif hooks & {"at_query_key", "bias"}:
+            found[position] = "distance"
+        if self.heads.reach:  # padding in front would stand where they expect zeros
+            found[f"heads {self.config.heads!r}"] = "place"
+        return found
 
     def split(self, x, cache):
         """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which stands after the positions in `cache`."""

@@ -11,8 +11,8 @@ from lab.models.registry import Seam
 class Norm(nn.Module, Seam):
     """The identity."""
 
-    sees_padding = False  # True: inside `leaving_out` it has `padding_mask` (b, k), False at padding
-    padding_mask = None
+    sees_padding, padding_mask = False, None  # True: `leaving_out` gives it the mask (b, k)
+    repeatable = True  # False where a call draws random numbers, or leaves something behind
 
     def __init__(self, config):
         super().__init__()
@@ -26,15 +26,20 @@ Norm.kinds["none"] = Norm
 
 @contextmanager
 def leaving_out(padding_mask, module):
-    """Within, the norms in `module` that see padding have `padding_mask` (b, k), False at padding; None: no padding."""
-    norms = [] if padding_mask is None else [m for m in module.modules() if isinstance(m, Norm) and m.sees_padding]
+    """Within, the parts of `module` that see padding have `padding_mask` (b, k), False at padding.
+
+    These are norms over a batch, and position-wise maps that leave a mean over tokens for a loss.
+    None: there is no padding.
+    """
+    seeing = [part for part in module.modules() if getattr(part, "sees_padding", False)]
+    seeing = [] if padding_mask is None else seeing
     try:
-        for norm in norms:
-            norm.padding_mask = padding_mask
+        for part in seeing:
+            part.padding_mask = padding_mask
         yield
     finally:
-        for norm in norms:
-            norm.padding_mask = None
+        for part in seeing:
+            part.padding_mask = None
 
 
 class LayerNorm(Norm, kind="layernorm"):
@@ -65,6 +70,8 @@ class BatchNorm(Norm, kind="batchnorm"):
     Padding is left out and comes back as 0, unless `padding_aware` is off. In training a token sees, through the
     statistics, every other one, later ones included: no causal model.
     """
+
+    repeatable = False
 
     def __init__(self, config, *, eps=1e-5, momentum=0.1, padding_aware=True):
         super().__init__(config)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lab.models.precision import wide
 from lab.models.registry import Seam
 
 
@@ -140,6 +141,7 @@ class Rotary(Position, kind="rotary"):
     def of_layer(self, i, layer):
         return self if layer.d_head == self.d_head else Rotary(layer, **self.options)
 
+    @torch.inference_mode(False)  # else tables that grow under it cannot be trained with
     def _tables(self, length, like):
         """Buffers of `length` positions, on the device and in the type of the tensor `like`."""
         width = self.d_head
@@ -181,7 +183,19 @@ class Alibi(Position, kind="alibi"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.register_buffer("slope", alibi_slopes(config.n_heads), persistent=False)
+        self._slopes(config.n_heads, torch.empty(0, dtype=torch.float32))
+
+    @torch.inference_mode(False)
+    def _slopes(self, n_heads, like):
+        """A buffer on the device of the tensor `like`, in its type or float32, the more exact."""
+        slope = alibi_slopes(n_heads, wide(like).dtype)
+        self.register_buffer("slope", slope.to(like.device), persistent=False)
+
+    def _apply(self, fn, recurse=True):
+        """What moves a module or changes its type; here slopes are made anew."""
+        super()._apply(fn, recurse)
+        self._slopes(len(self.slope), self.slope)
+        return self
 
     def of_layer(self, i, layer):
         return self if layer.n_heads == len(self.slope) else Alibi(layer)
@@ -191,11 +205,11 @@ class Alibi(Position, kind="alibi"):
         return -self.slope[:, None, None] * (t[k_len - q_len :, None] - t).abs()  # (h, q, k)
 
 
-def alibi_slopes(n_heads):
+def alibi_slopes(n_heads, dtype=torch.float32):
     """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice it. Press 2021."""
     power = 2 ** int(math.log2(n_heads))
-    slopes = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
-    between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2) / power)
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
+    between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2, dtype=dtype) / power)
     return torch.cat([slopes, between[: n_heads - power]])
 
 

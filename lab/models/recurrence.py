@@ -51,7 +51,7 @@ class Convolution(Mixer, kind="convolution"):
     N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below 1.
     """
 
-    undecayed = ("taps",)
+    undecayed, looks_at = ("taps",), "distance"
 
     def __init__(self, config, position, *, width=4):
         super().__init__(config, position)

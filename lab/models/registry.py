@@ -9,6 +9,11 @@ import inspect
 
 from lab import trace
 
+# What matters to a kind of where tokens stand, the least first: who comes before whom, how far
+# apart two are, how far each is from the first. Padding in front of a text changes places, padding
+# within it distances too; padding behind it changes nothing.
+GOES_BY = ("order", "distance", "place")
+
 
 class Kinds(dict):
     """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""

@@ -42,6 +42,10 @@ class Residual(nn.Module, Seam):
             stream = block(stream, **inputs)
         return stream
 
+    @staticmethod
+    def check(blocks):
+        """ValueError where this kind cannot work around a part of the blocks."""
+
 
 Residual.kinds["plain"] = Residual
 
@@ -212,7 +216,7 @@ class StochasticDepth(PreNorm, kind="stochastic-depth"):
         super().__init__(config)
         if not 0 < keep <= 1:
             raise ValueError(f"keep must lie above 0 and not above 1, got {keep}")
-        self.keep, self.coin = keep, random.Random(torch.randint(2**31, ()).item())
+        self.keep, self.coin = keep, random.Random(torch.randint(2**31, (), device="cpu").item())
 
     def forward(self, x, branch):
         if not self.training:
@@ -225,6 +229,7 @@ def run_reversibly(stream, layers):
 
     Backward, every block is undone and run again: about two more forward passes for a memory that does not grow with
     depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs.
+    ValueError where a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():
@@ -249,8 +254,11 @@ def run_reversibly(stream, layers):
 class _Undone(torch.autograd.Function):
     @staticmethod
     def forward(ctx, stream, layers, inner, *outer):
+        before = torch.get_rng_state()
         for block, inputs in layers:
             stream = block(stream, **inputs)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise ValueError("reversible layers are computed twice: none may draw random numbers")
         ctx.layers, ctx.inner = layers, inner
         ctx.save_for_backward(stream)
         return stream
@@ -275,6 +283,9 @@ class Reversible(PreNorm, kind="reversible"):
     x1 ───────────────────── + ── y2        the next branch reads y2 and adds to y1
     x2 ──┬── norm ── branch ─┘
          └───────────────────────  y1
+
+    A branch is computed three times in a step. So ValueError refuses parts that draw random numbers
+    (dropout, randomized positions, gates) or leave something behind (running statistics, a loss).
     """
 
     def forward(self, stream, branch):
@@ -295,3 +306,12 @@ class Reversible(PreNorm, kind="reversible"):
         return sum(stream.chunk(2, -1)) / 2
 
     run = staticmethod(run_reversibly)
+
+    @staticmethod
+    def check(blocks):
+        for part in blocks.modules():
+            if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
+                raise ValueError(
+                    "residual 'reversible' computes every branch again in the backward pass, and "
+                    f"{type(part).__name__} differs from call to call: choose another of the two"
+                )

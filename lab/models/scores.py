@@ -14,6 +14,7 @@ from torch import nn
 from torch.overrides import has_torch_function
 
 from lab.models.kernels import attend, repeat_kv, visible
+from lab.models.precision import wide
 from lab.models.registry import Seam
 
 SCALES = {  # factor on the scores, from the head width
@@ -33,6 +34,7 @@ def factor(scale, d):
 
 class Score(nn.Module, Seam):
     by_distance = False  # True where it goes by how far a key stands from its query, beside mask and bias
+    by_products = False  # True where only products of queries and keys count: both may be turned
 
     def __init__(self, config):
         super().__init__()
@@ -40,6 +42,8 @@ class Score(nn.Module, Seam):
 
 class Softmax(Score, kind="softmax"):
     """Scaled dot product through torch's fused kernel; weights never materialised. Vaswani 2017 §3.2.1."""
+
+    by_products = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
@@ -65,6 +69,8 @@ class Softmax(Score, kind="softmax"):
 
 class Cosine(Score, kind="cosine"):
     """cos(q, k) / temperature: lengths do not count. `learned`: a trained temperature for each head. Henry 2020."""
+
+    by_products = True
 
     def __init__(self, config, *, temperature=0.1, learned=False):
         super().__init__(config)
@@ -114,6 +120,8 @@ class Additive(Score, kind="additive"):
 class Sparsemax(Score, kind="sparsemax"):
     """Scaled dot product, weights by projection onto the simplex: small ones are exactly 0. Martins 2016."""
 
+    by_products = True
+
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
         self.factor = factor(scale, config.d_head)
@@ -122,11 +130,16 @@ class Sparsemax(Score, kind="sparsemax"):
         k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
         scores = (q * self.factor) @ k.transpose(-2, -1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
-        return sparsemax(scores, visible(scores, mask, causal)) @ v
+        return sparsemax(scores, visible(scores, mask, causal)).to(v.dtype) @ v
 
 
 def sparsemax(scores, mask=None):
-    """The point of the simplex nearest to each row of scores (..., k), keys with mask False left out; 0 if all are."""
+    """The point of the simplex nearest to each row of scores (..., k), in the type of the scores.
+
+    Keys with mask False are left out; a row without any other is 0. It is computed in float32 at
+    least: in bfloat16 the support would be missed, and rows would not sum to 1.
+    """
+    dtype, scores = scores.dtype, wide(scores)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
@@ -138,4 +151,4 @@ def sparsemax(scores, mask=None):
         if mask is not None:
             support = support & mask
     total = scores.where(support, 0).sum(-1, keepdim=True)
-    return (scores - (total - 1) / size).where(support, 0).clamp(min=0)
+    return (scores - (total - 1) / size).where(support, 0).clamp(min=0).to(dtype)

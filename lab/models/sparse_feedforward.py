@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.feedforward import FeedForward
+from lab.models.precision import wide
 
 
 class Largest(nn.Module):
@@ -91,10 +92,11 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
     x ──┬── W1 ── act ── * ── W2 ──      unit i is weighted by clamp((z + ramp - i) / ramp, 0, 1), as spans are in
         └── w ── ramp ───┘               Sukhbaatar 2019; `ramp` is a share of d_ff
 
-    `used`, the mean share of its units at the last call, is differentiable: `width_loss` makes tokens ask for fewer.
+    `used`, the mean share of its units at the last call, padding left out, is differentiable:
+    `width_loss` makes tokens ask for fewer.
     """
 
-    activation, of_call = nn.GELU, ("used",)
+    activation, of_call, sees_padding, repeatable = nn.GELU, ("used",), True, False
 
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
@@ -107,12 +109,12 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
         """What each unit counts for each token, (b, t, d_ff)."""
         units = self.up.out_features
         place = torch.arange(units, device=x.device) / units
-        return ((torch.sigmoid(self.ask(x) + 2) + self.ramp - place) / self.ramp).clamp(0, 1)
+        return ((torch.sigmoid(wide(self.ask(x)) + 2) + self.ramp - place) / self.ramp).clamp(0, 1)
 
     def forward(self, x):
         share = self.share(x)
-        self.used = share.mean()
-        return self.down(self.act(self.up(x)) * share)
+        self.used = self.tokens(share).mean()
+        return self.down(self.act(self.up(x)) * share.to(x.dtype))
 
 
 def width_loss(model):

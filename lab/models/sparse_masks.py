@@ -7,11 +7,13 @@ Letters: b batch, h head, q query, k key, t token.
 
 import torch
 
-from lab.models.masks import Causal, Mask
+from lab.models.masks import Causal, Mask, most
 
 
 class Band(Mask, kind="band"):
     """Keys nearer than `size` on both sides."""
+
+    goes_by = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -23,7 +25,7 @@ class Band(Mask, kind="band"):
 class Dilated(Mask, kind="dilated"):
     """Every `dilation`-th of the past, itself first: `size` of them, or all (van den Oord 2016)."""
 
-    causal = True
+    causal, goes_by = True, "distance"
 
     def __init__(self, *, dilation, size=None):
         self.dilation, self.size = dilation, size
@@ -39,7 +41,7 @@ class Strided(Mask, kind="strided"):
     One hop of each kind leads to any earlier position.
     """
 
-    causal = True
+    causal, goes_by = True, "distance"
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -51,7 +53,7 @@ class Strided(Mask, kind="strided"):
 class Periodic(Mask, kind="periodic"):
     """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed the last time."""
 
-    causal = True
+    causal, goes_by = True, "distance"
 
     def __init__(self, *, period, lead=0):
         self.period, self.lead = period, lead
@@ -91,6 +93,7 @@ class Composed(Mask):
 
     def __init__(self, mask):
         self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
+        self.goes_by = mask.goes_by
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)
@@ -119,7 +122,7 @@ class ByHead(Mask, kind="by-head"):
 
     def __init__(self, *, masks):
         self.masks = [Mask.build(choice) for choice in masks]
-        self.causal = all(mask.causal for mask in self.masks)
+        self.causal, self.goes_by = all(mask.causal for mask in self.masks), most(*self.masks)
 
     def allows(self, b, h, q, k):
         turn, found = h % len(self.masks), False

@@ -17,7 +17,7 @@ from lab.models.sparse_masks import Band
 class Local(Score, kind="local"):
     """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
 
-    by_distance = True
+    by_distance, by_products = True, True
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -75,6 +75,8 @@ class Linformer(Score, kind="linformer"):
 class TopKeys(Score, kind="top-k"):
     """Softmax over the `k` best of the keys that a query sees, and over all where there are no more. Zhao 2019."""
 
+    by_products = True
+
     def __init__(self, config, *, k=8):
         super().__init__(config)
         if k < 1:
@@ -101,7 +103,8 @@ class OffsetGate(Score, kind="offset-gate"):
     open; `openness_loss` closes those that the task does not hold open.
     """
 
-    by_distance, undecayed = True, ("logit",)
+    by_distance, by_products, repeatable = True, True, False
+    undecayed = ("logit",)
     TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the paper: a sigmoid stretched beyond 0..1, then cut
 
     def __init__(self, config, *, reach, start=3.0):

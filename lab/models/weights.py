@@ -7,11 +7,23 @@ from itertools import chain
 from torch import nn
 
 
-def named_once(model):
-    """`model`, whose `state_dict()` leaves out every name of a tensor but the first, and which loads that strictly."""
-    model.register_state_dict_post_hook(_drop)
-    model.register_load_state_dict_pre_hook(_fill)
-    return model
+class NamedOnce(nn.Module):
+    """A model in which a tensor of several names stays one tensor, and is stored under the first.
+
+    It stays one where tensors are made anew, by `to_empty` or `load_state_dict(assign=True)`.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.register_state_dict_post_hook(_drop)
+        self.register_load_state_dict_pre_hook(_fill)
+        self.register_load_state_dict_post_hook(_tie_again)
+
+    def _apply(self, fn, recurse=True):
+        names = repeats(self)
+        super()._apply(fn, recurse)
+        tie(self, names)
+        return self
 
 
 def repeats(model):
@@ -30,9 +42,22 @@ def _drop(model, state, prefix, metadata):
 
 
 def _fill(model, state, prefix, *rest):
-    for name, first in repeats(model).items():
+    model.names_to_tie = repeats(model)
+    for name, first in model.names_to_tie.items():
         if prefix + first in state:
             state.setdefault(prefix + name, state[prefix + first])
+
+
+def _tie_again(model, incompatible_keys):
+    tie(model, model.names_to_tie)
+
+
+def tie(model, names):
+    """Give each other name in {other name: first name} the tensor that the first name has."""
+    for name, first in names.items():
+        module, _, own = name.rpartition(".")
+        source, _, there = first.rpartition(".")
+        setattr(model.get_submodule(module), own, getattr(model.get_submodule(source), there))
 
 
 def fake_quantize(x, bits):

@@ -36,6 +36,8 @@ class BlockBigBird(Score, kind="bigbird-blocks"):
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         n = k.shape[2]
+        if mask is not None or bias is not None:
+            raise ValueError("bigbird-blocks chooses its pairs: it takes no mask, padding or bias")
         if q.shape[2] == 1:
             row = self.blocks[(n - 1) // self.size]
             at = (row[row >= 0, None] * self.size + torch.arange(self.size, device=row.device)).flatten()
@@ -57,6 +59,8 @@ class SortedLsh(Score, kind="sorted-lsh"):
         self.register_buffer("rotations", turns, persistent=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
+        if mask is not None or bias is not None:
+            raise ValueError("sorted-lsh chooses its pairs: it takes no mask, padding or bias")
         return sorted_lsh(q, k, v, self.rotations, self.chunk)
 
 

@@ -78,6 +78,22 @@ def test_strong_forgetting_is_no_overflow():
     close(out, (q * k).sum(-1, keepdim=True) * beta[..., None] * v)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.double, 1e-9), (torch.float, 1e-4)])
+@pytest.mark.parametrize("forgetting", [-1e6, -torch.inf, -300.0, -60.0])
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_any_forgetting_is_that_of_the_recurrence(share, forgetting, dtype, tolerance):
+    q, k, v, beta, log = memory(150, dtype=dtype)
+    chosen = torch.rand(log.shape, generator=torch.Generator().manual_seed(5)) < share
+    log = log.masked_fill(chosen, forgetting).requires_grad_()
+    found = []
+    for state, out in (delta_rule(q, k, v, beta, log), recurrence(q, k, v, beta, log)):
+        (gradient,) = torch.autograd.grad(out.sin().sum() + state.sum(), log)
+        found.append((out, state, gradient))
+    assert all(part.isfinite().all() for parts in found for part in parts)
+    for a, b in zip(*found, strict=True):
+        close(a, b, tolerance)
+
+
 @torch.no_grad()
 def test_the_memory_answers_with_what_was_written_last_where_a_sum_mixes():
     """The same key twice, with beta 1: the delta rule gives the second value, linear attention both."""

@@ -309,6 +309,17 @@ def test_places_are_drawn_in_training_and_fixed_in_evaluation():
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 
 
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "rotary", "learned"])
+@torch.no_grad()
+def test_a_batch_is_read_at_the_places_that_were_drawn_for_it(encoding):
+    model = build({"kind": "randomized", "encoding": encoding}).train()
+    for length in (5, 12, 9):
+        trained, places = model(tokens(length)), model.position.places(length).clone()
+        there = copy.deepcopy(model).eval()
+        there.position.fixed = places
+        close(there(tokens(length)), trained)
+
+
 def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
     model = build({"kind": "randomized", "encoding": "sinusoidal", "gaps": False}).train()
     firsts = set()

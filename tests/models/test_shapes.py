@@ -112,20 +112,6 @@ def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
             differs(model((other, TARGET_IN))[:, 0], logits[:, 0], 1e-6)
 
 
-@every_choice
-@torch.no_grad()
-def test_padding_of_the_source_is_seen_by_neither_side(field, kind):
-    model = build(**{field: kind})
-    logits = model((SOURCE, TARGET_IN), source_padding_mask=REAL)
-    other = torch.where(REAL, SOURCE, (SOURCE + 1) % VOCABULARY)
-    close(model((other, TARGET_IN), source_padding_mask=REAL), logits)
-    differs(model((other, TARGET_IN))[1:], model((SOURCE, TARGET_IN))[1:], 1e-6)
-    for i, n in enumerate(REAL.sum(1)):  # as if it were not there
-        close(model((SOURCE[i : i + 1, :n], TARGET_IN[i : i + 1]))[0], logits[i])
-    nothing = model((SOURCE, TARGET_IN), source_padding_mask=torch.zeros_like(REAL))
-    assert nothing.isfinite().all()
-
-
 @torch.no_grad()
 def test_every_layer_of_the_decoder_reads_the_final_output_of_the_encoder():
     model, read = build(), []

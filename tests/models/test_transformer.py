@@ -4,10 +4,11 @@ Of `lab.models.attention`, `lab.models.caches`, `lab.models.config` and `lab.mod
 """
 
 import ast
-import copy
 import inspect
 import itertools
 import math
+import re
+import sys
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -32,6 +33,7 @@ from lab.models.norms import Norm
 from lab.models.positions import Position, alibi_slopes, t5_bucket
 from lab.models.registry import Seam
 from lab.models.residuals import Residual
+from lab.training import TrainConfig
 
 VOCABULARY, CONTEXT = 13, 24
 NEEDED = {  # options without a default
@@ -197,7 +199,8 @@ def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
 @each(Norm)
 @each(Residual)
 def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
-    past_is_safe(residual=residual, norm=norm)
+    if (residual, norm) != ("reversible", "batchnorm"):  # which are refused together
+        past_is_safe(residual=residual, norm=norm)
 
 
 @each(Heads)
@@ -213,7 +216,10 @@ def test_without_a_mask_the_future_matters():
     differs(model(before)[:, :7], model(after)[:, :7])
 
 
-@pytest.mark.parametrize("residual, norm", itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)))
+@pytest.mark.parametrize(
+    "residual, norm",
+    [p for p in itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
+)
 def test_order_is_invisible_without_mask_and_position_and_visible_with_either(residual, norm):
     order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
     x = tokens()
@@ -226,7 +232,8 @@ def test_order_is_invisible_without_mask_and_position_and_visible_with_either(re
     assert moved(mask="none", position="none") < 1e-5
     assert moved(mask="causal", position="none") > 1e-3
     for position in choices(Position):
-        if position != "none":
+        together = (residual, position) != ("reversible", "randomized")  # which are refused
+        if position != "none" and together:
             assert moved(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
 
 
@@ -323,16 +330,6 @@ def test_decoding_with_a_cache_equals_the_full_forward(mask, kv_heads, position)
         close(decoded(model, x, chunks), full)
 
 
-@each(Position)
-def test_greedy_generation_takes_the_likeliest_of_the_full_forward(position):
-    model, start = build(position=position, kv_heads=2), tokens(5)
-    slow = start
-    for _ in range(12):
-        slow = torch.cat([slow, model(slow)[:, -1].argmax(-1, keepdim=True)], 1)
-    assert torch.equal(model.generate(start, 12, temperature=0), slow)
-    assert len(slow[:, 5:].unique()) > 1, "a constant continuation would test nothing"
-
-
 def test_sampled_generation_follows_its_generator_and_temperature():
     model, start = build(), tokens(5, batch=64)
 
@@ -344,17 +341,6 @@ def test_sampled_generation_follows_its_generator_and_temperature():
     assert torch.equal(sample(1, temperature=1e-4), greedy)
     hot = sample(1, temperature=1e4)[:, 5:].flatten().bincount(minlength=VOCABULARY)
     assert hot.max() < 2 * 512 / VOCABULARY, "at a very high temperature all tokens are alike"
-
-
-@pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
-def test_a_model_can_be_copied_after_a_step_of_training(field, seam):
-    for choice in choices(seam):
-        model = build(**{field: choice}, **({"position": "none"} if seam is Mixer else {})).train()
-        model(tokens()).square().mean().backward()
-        twin = copy.deepcopy(model)
-        for name, p in model.named_parameters():
-            assert torch.equal(twin.get_parameter(name), p), (choice, name)
-        assert torch.equal(twin.eval()(tokens()), model.eval()(tokens())), choice
 
 
 class Trembling(Residual):
@@ -626,6 +612,23 @@ def test_a_configuration_that_cannot_be_built_is_refused(fields, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "configuration, fields, meant",
+    [
+        (
+            ModelConfig,
+            {"vocabulary": 3, "context": 3, "positon": "rotary"},
+            "'positon' is unknown; did you mean 'position'",
+        ),
+        (TrainConfig, {"steps": 3, "learning_rat": 1e-3}, "'learning_rat' is unknown; did you mean 'learning_rate'"),
+        (TrainConfig, {"steps": 3, "xyzzy": 1}, "'xyzzy' is unknown; There are batch,"),
+    ],
+)
+def test_a_misspelt_field_is_answered_with_the_one_that_was_meant(configuration, fields, meant):
+    with pytest.raises(ValidationError, match=re.escape(meant)):
+        configuration(**fields)
+
+
 def test_rotary_refuses_an_odd_head():
     with pytest.raises(ValueError, match="d_head must be even, got 5"):
         build(position="rotary", d_head=5)
@@ -682,6 +685,24 @@ def test_a_new_kind_is_choosable_by_name(bent):
     with pytest.raises(ValidationError, match="it has bend"):
         build(ffn={"kind": "bent", "bnd": 3})
     assert "bent" not in Position.kinds, "kinds of one seam are not kinds of another"
+
+
+def test_a_new_file_of_the_package_is_found(tmp_path, monkeypatch):
+    (tmp_path / "fading.py").write_text(
+        "from lab.models.positions import Position\nclass Fading(Position, kind='fading from a file'): pass\n", "utf-8"
+    )
+    monkeypatch.setattr(lab.models, "__path__", [*lab.models.__path__, str(tmp_path)])
+    lab.models.import_files()
+    try:
+        assert build(position="fading from a file")(tokens()).shape == (2, 12, VOCABULARY)
+    finally:
+        del Position.kinds["fading from a file"], lab.models.fading
+        del sys.modules["lab.models.fading"]
+
+
+def test_every_file_of_the_package_is_imported():
+    files = {path.stem for path in Path(lab.models.__file__).parent.glob("*.py")} - {"__init__"}
+    assert all(f"lab.models.{file}" in sys.modules for file in files)
 
 
 def test_no_two_classes_of_the_lab_share_a_kind():
