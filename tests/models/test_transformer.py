@@ -621,7 +621,7 @@ def test_a_configuration_that_cannot_be_built_is_refused(fields, message):
             "'positon' is unknown; did you mean 'position'",
         ),
         (TrainConfig, {"steps": 3, "learning_rat": 1e-3}, "'learning_rat' is unknown; did you mean 'learning_rate'"),
-        (TrainConfig, {"steps": 3, "xyzzy": 1}, "'xyzzy' is unknown; There are batch,"),
+        (TrainConfig, {"steps": 3, "xyzzy": 1}, "'xyzzy' is unknown. There are batch,"),
     ],
 )
 def test_a_misspelt_field_is_answered_with_the_one_that_was_meant(configuration, fields, meant):
