@@ -15,6 +15,7 @@ from lab.commands import (
     new,
     record,
     upkeep,
+    verify,
     worker,
 )
 from lab.commands.arguments import assignments, check_device, place_of, refuse, seconds, under_test
@@ -59,7 +60,6 @@ def run(
     name: Annotated[str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")] = None,
     results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
     record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
-    check: Annotated[str, typer.Option(help="Time to check recorded trials; 0: none. Ctrl-C ends the check.")] = "30s",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
@@ -71,7 +71,7 @@ def run(
     sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
     from lab.engine import batch, runs
 
-    options = {"jobs": jobs, "device": device, "cluster": cluster, "check": seconds(check), "fresh": fresh}
+    options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh}
     options |= {"recorded_only": recorded_only, "traced": traced}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
@@ -173,6 +173,7 @@ def book(
 COMMANDS = (
     record.record,
     record.publish,
+    verify.verify,
     new.new,
     chinese.zh,
     browse.show,

@@ -17,13 +17,12 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from lab import figures, language, states, turn, zoo
-from lab.engine import checks, entry_points, fingerprint, models, parameters, provenance, runs, trials
-from lab.engine.device import available
+from lab.engine import entry_points, fingerprint, models, parameters, provenance, runs, trials
 from lab.engine.record import Record
 from lab.guesses import Guesses
 from lab.language import folded, tr
-from lab.ledger import again, cards, claims, rests
-from lab.ledger.judge import compared, computed, judge
+from lab.ledger import cards, claims
+from lab.ledger.judge import computed, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
@@ -95,8 +94,7 @@ class Study:
         self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
         self._started, self._run, self.used = time.time(), None, []
-        self._verdicts, self._rows = {}, {}  # by claim; the rows that were compared
-        self._judged = {}  # by claim: the verdict that the tables give, the table and that of rates
+        self._verdicts = {}  # by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
@@ -248,18 +246,10 @@ class Study:
             if about.timing:
                 sizes = ", ".join(filter(None, [verdict.sizes, provenance.machine()["machine"]]))
                 verdict = verdict.model_copy(update={"sizes": sizes})
-            if about.arms:
-                self._rows[claim] = compared(about, measured, rates)
         if self.profile == "smoke":
             verdict = verdict.model_copy(update={"verdict": "not judged"})
-        self._judged[claim] = verdict, measured, rates
-        self._verdicts[claim], _ = self._beside(claim, self._stands[0])
-        self._show(claim)
-
-    def _show(self, claim):
-        own = runs.own_words(self.own) if self.own else ""
-        origin = cards.origin(checks.origins(self._behind(claim)))
-        display(Markdown(cards.card(self.ledger[claim], self._verdicts[claim], own, origin)))
+        self._verdicts[claim] = verdict
+        display(Markdown(cards.card(about, verdict, runs.own_words(self.own))))
 
     def _claim(self, claim):
         if claim not in self.ledger:
@@ -279,9 +269,8 @@ class Study:
         missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        checked, more = self._check()
-        origins = checks.origins(self.used)
-        display(Markdown(told := checks.told(origins, checked, more)))
+        origins = provenance.origins(self.used)
+        display(Markdown(told := provenance.told(origins)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
         table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
@@ -300,7 +289,7 @@ class Study:
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
             "guesses": self.guesses.made(),
-            "record": origins | {"told": told, "checks": [str(each) for each in checked.findings]},
+            "record": origins | {"told": told},
             "kinds": {name: fingerprint.kind_hash(name) for name in kinds},
             "peak_mib": provenance.peak_mib(),
             **self._commit,
@@ -320,71 +309,6 @@ class Study:
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
-
-    @property
-    def _kept(self):
-        """The file of what checks on this machine found."""
-        return Path(self.options.store) / ".checked" / f"{self.notebook.stem}.json"
-
-    @property
-    def _draws(self):
-        """Whether any trial is drawn from the record."""
-        return any(each.origin == "record" for each in self.used)
-
-    @property
-    def _stands(self):
-        """What earlier checks found on the recorded rows that are drawn here, and what on others."""
-        return checks.standing(checks.read_found(self._kept), self.used) if self._draws else ([], [])
-
-    def _check(self):
-        """(what the spot checks found, sentences on verdicts). What they contradict is marked, shown again and kept."""
-        standing, elsewhere = self._stands
-        found, checked = standing, checks.Checked()
-        if not self._draws:
-            return checked, []
-        if self.options.check:
-            checked = checks.spot_check(
-                self.used,
-                self.options.check,
-                self._kept.with_suffix(""),
-                device=available(self.options.device),
-                again={row for each in standing for row in each.rows},
-                report=checks.Progress(tr("checking recorded trials"), self.options.progress),
-            )
-            found = checks.together(standing, checked)
-        before, marking, stay = dict(self._verdicts), [], []
-        for name in self._judged:
-            self._verdicts[name], by = self._beside(name, found)
-            stay += [name] if by is None else []
-            marking += by or []
-        checks.write_found(self._kept, elsewhere + [each for each in found if each.fault or each in marking])
-        for name in (name for name, verdict in self._verdicts.items() if verdict != before[name]):
-            self._show(name)
-        was, now = (
-            {name for name, verdict in verdicts.items() if verdict.verdict == claims.NOT_REPRODUCED}
-            for verdicts in (before, self._verdicts)
-        )
-        new, still, gone, same = (", ".join(sorted(names)) for names in (now - was, now & was, was - now, stay))
-        told = [tr("Not reproduced here: {claims}.", claims=new)] if new else []
-        told += [tr("Still not reproduced here: {claims}.", claims=still)] if still else []
-        told += [tr("Confirmed now: {claims}.", claims=gone)] if gone else []
-        told += [tr("Not judged again, since rows alone do not tell: {claims}.", claims=same)] if same else []
-        return checked, told
-
-    def _beside(self, claim, found):
-        """The verdict on a claim beside what checks found, and which of that marks it: see ledger.again."""
-        verdict, measured, rates = self._judged[claim]
-        if not found:
-            return verdict, []
-        return again.beside(self.ledger[claim], verdict, measured, rates, self._behind(claim), found)
-
-    def _behind(self, claim):
-        """The trials that a verdict rests on: all where the notebook, as it is saved, does not judge the claim."""
-        rows = self.ledger[claim].arms is not None
-        known = rests.sweeps_behind(self.notebook, not rows) if self.used and self.notebook.exists() else {}
-        sweeps = known.get(claim, {each.trial.__name__ for each in self.used})
-        mine = [each for each in self.used if each.trial.__name__ in sweeps]
-        return rests.trials_in(self._rows.get(claim, ()), mine) if rows else mine
 
     def _seal(self):
         """run.json of a finished run, whose checksums then hold for what was added to it as well."""

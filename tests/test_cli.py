@@ -33,7 +33,7 @@ from lab import cli
 from lab.cli import app
 from lab.commands import terminal, upkeep
 from lab.commands.execution import mended
-from lab.engine import batch, checks, parameters, runs, trials
+from lab.engine import batch, parameters, runs, trials
 from lab.engine.runs import Progress, project_root
 from lab.ledger.claims import VERDICTS, Verdict, ledger
 
@@ -185,11 +185,10 @@ def test_times_are_read_with_their_unit(text, value):
 
 
 def test_what_is_no_time_is_refused(place, jobs):
-    for option in ("--check", "--budget"):
-        result = lab("run", "--results", place, option, "soon")
-        assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
-        result = lab("run", "--results", place, option, "1")
-        assert result.exit_code == 2 and "say the unit: 30s, 10m, 2h" in result.output and not jobs
+    result = lab("run", "--results", place, "--budget", "soon")
+    assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
+    result = lab("run", "--results", place, "--budget", "1")
+    assert result.exit_code == 2 and "say the unit: 30s, 10m, 2h" in result.output and not jobs
 
 
 @pytest.fixture(scope="module")
@@ -348,13 +347,8 @@ def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
     assert threading.active_count() == before, "it ends with the notebook"
 
 
-def test_checks_are_told_as_long_as_they_last_and_of_a_sweep_that_is_done_nothing(tmp_path):
+def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
     now, file = terminal.Running(tmp_path / "sweep.json"), tmp_path / "sweep.json"
-    checking = checks.Progress("checks", file)
-    checking(2, 9, 30.0)
-    assert str(now).endswith(", checking 3 of 9 recorded trials, at most 30 s")
-    checking(9, 9, 0.0)
-    assert "trial" not in str(now)
     Progress("trial", file)(480, 480, 2, 0.0)
     assert "trial" not in str(now)
 

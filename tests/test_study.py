@@ -10,12 +10,11 @@ import subprocess
 import made
 import pandas as pd
 import pytest
-from helpers import notebook_with, recorded
 
 from lab import figures, language
 from lab.engine import parameters, provenance, runs
 from lab.ledger import claims, summary
-from lab.ledger.claims import NOT_REPRODUCED, NOT_RUN, Claim
+from lab.ledger.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
 
@@ -189,7 +188,7 @@ def squared(seed):
 
 def test_without_a_run_file_the_defaults_hold(project):
     about = Study("1.1", {})
-    assert about.options == runs.Options() and runs.Options().jobs == 0 and runs.Options().check == 30
+    assert about.options == runs.Options() and runs.Options().jobs == 0
     assert runs.Options().record == [project / "record"] and runs.Options().store == project / ".trials"
     (project / "interactive" / "options.json").write_text('{"jbos": 1}')
     with pytest.raises(ValueError, match="jbos"):
@@ -299,92 +298,10 @@ def other(seed, drawn):
     return {"value": seed}
 
 
-CELLS = """
-study = lab.study("1.1", globals())
-def learned(seed, n_heads, rate): pass
-def other(seed, drawn): pass
-tried = study.sweep(learned, {})
-table = study.sweep(learned, {})
-study.figure("seen", study.sweep(other, {}), print)
-for name in ("hurt-1", "hurt-16", "hurt-32"): study.judge(name, table, rates=tried, figure="seen")
-"""
-BUDGET = {"same": ["n_layers"], "rate": "rate", "within": 1.0}
-
-
-@pytest.fixture
-def on_record(project, tmp_path):
-    """judged(): a study of three claims, whose trials stand in the record file judged.file."""
-    (tmp_path / "book").mkdir()
-    notebook = notebook_with(tmp_path / "book", parameters="profile: str = 'quick'", code=CELLS)
-    path = tmp_path / "record" / "n.jsonl"
-
-    def judged(check=20.0, **options):
-        told = {"notebook": notebook, "record": [path.parent], "check": check, "headless": True}
-        runs.Options(**told | {"store": tmp_path / "store"} | options).write(tmp_path / "results")
-        mine = Study("1.1", {"results": str(tmp_path / "results"), "profile": "quick"})
-        mine.ledger = {}
-        for heads in (1, 16, 32):
-            arms = {"measure": "loss", "compare": {"n_heads": [heads, 8]}}
-            needs = {"equal budget": BUDGET} if heads == 32 else {"regime": {"n_heads": [1, 32]}}
-            fields = HURT.model_dump(exclude={"values"}) | {"id": f"hurt-{heads}", "arms": arms, "needs": needs}
-            mine.ledger[f"hurt-{heads}"] = Claim(**fields)
-        tried = mine.sweep(learned, {"seed": 1000, "n_heads": [1, 8, 16, 32], "rate": [0.1, 0.2, 0.3]}, jobs=1)
-        table = mine.sweep(learned, {"seed": range(5), "n_heads": [1, 8, 16, 32], "rate": 0.2}, jobs=1)
-        mine.figure("seen", mine.sweep(other, {"seed": range(5), "drawn": 1}, jobs=1), lambda table: table.plot())
-        for name in mine.ledger:
-            mine.judge(name, table.assign(n_layers=1), rates=tried, figure="seen")
-        return mine
-
-    used = judged(check=0, store=tmp_path / "first").used
-    judged.file = recorded(path, [each.body for each in used])
-    return judged
-
-
-@pytest.mark.parametrize("where, marked", [
-    ({}, set()),
-    ({"seed": 3, "n_heads": 16}, {"hurt-16"}),
-    ({"seed": 3, "n_heads": 8}, {"hurt-1", "hurt-16", "hurt-32"}),
-    ({"seed": 1000, "n_heads": 32, "rate": 0.1}, {"hurt-32"}),
-    ({"seed": 1000, "n_heads": 1, "rate": 0.1}, set()),
-    ({"seed": 2, "drawn": 1}, set()),
-], ids=["as recorded", "an arm of one", "an arm of all", "a gate's rate", "none's rate", "only drawn"])  # fmt: skip
-def test_a_changed_digit_marks_the_claims_that_rest_on_its_row_and_no_other(on_record, where, marked):
-    for each in on_record.file.trials if where else ():
-        if where.items() <= each["parameters"].items():
-            each["columns"]["loss" if "n_heads" in where else "value"] += 1e-7
-    on_record.file.write()
-    mine = on_record()
-    mine.finish()
-    assert bool(where) == ("NOT as recorded" in runs.read_run(mine.folder)["record"]["told"])
-    found = {name for name, verdict in mine._verdicts.items() if verdict.verdict == NOT_REPRODUCED}
-    assert found == marked
-
-
 def test_the_verdict_on_a_timing_names_the_machine(project):
     mine = study("1.2", {})
     mine.judge("one-is-faster", Interval(1.0, 0.5, 1.5, 5))
     assert mine._verdicts["one-is-faster"].sizes == provenance.machine()["machine"]
-
-
-def test_a_card_says_where_its_rows_come_from(on_record, said):
-    """Recorded by whom, run here, of two arithmetics: of its own rows alone."""
-    file = on_record.file
-    labels = file.runs[file.trials[0]["run"]]
-    other = file.add_run(labels | {"arithmetic": "another", "commit": "d00d"})
-    for each in file.trials:
-        if each["parameters"].get("n_heads") == 16 and each["parameters"]["seed"] == 4:
-            each["run"] = other
-    file.trials = [each for each in file.trials if each["parameters"].get("n_heads") != 32]
-    file.write()
-    on_record(check=0)
-    first, second, third = [card for card in said if "| trials |" in str(card)][-3:]
-    assert "| trials | 10 recorded (2026-01-01, a machine, c0ffeec0ff) |" in first
-    assert (
-        "| trials | 9 recorded (2026-01-01, a machine, c0ffeec0ff); 1 recorded (2026-01-01, a machine, d00d); "
-        in second
-    )
-    assert "by 2 arithmetics, which round differently |" in second
-    assert "8 recorded (2026-01-01, a machine, c0ffeec0ff); 8 run here |" in third
 
 
 # The commit

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from lab import trace, training, zoo
-from lab.engine import arithmetic, checks, models, trials
+from lab.engine import arithmetic, models, trials
+from lab.engine.running import run_trial
 from lab.models import ModelConfig
 from lab.recipes import reference
 from lab.recipes.byte_model import byte_model, validation_loss
@@ -73,8 +74,8 @@ def test_two_trials_and_a_cell_train_one_model(sources, tmp_path, trained, monke
 def test_it_makes_no_difference_whether_a_model_was_kept(sources, trained):
     used = []
     trials.sweep(total, {"seed": [0], "factor": [1, 2]}, sources=sources, used=used)
-    for each in used:  # as a spot check runs it
-        again = checks.run_trial(total, each.body["parameters"], device="cpu", threads=1)
+    for each in used:  # as `lab verify` runs it
+        again = run_trial(total, each.body["parameters"], device="cpu", threads=1)
         assert {name: again[name] for name in ("columns", "curve", "batch")} == {
             name: each.body[name] for name in ("columns", "curve", "batch")
         }
@@ -83,7 +84,7 @@ def test_it_makes_no_difference_whether_a_model_was_kept(sources, trained):
 
 
 def test_out_of_time_a_check_leaves_the_training_of_its_model():
-    outcome = checks.run_trial(total, {"seed": 0, "factor": 1}, device="cpu", threads=1, until=0)
+    outcome = run_trial(total, {"seed": 0, "factor": 1}, device="cpu", threads=1, until=0)
     assert outcome == {"curve": [], "batch": ""}
 
 

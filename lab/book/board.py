@@ -77,17 +77,14 @@ def measured_where():
     return {
         "recorded": tr("recorded"),
         "run": tr("run in this notebook"),
-        "checked": tr("checked here"),
     }
 
 
 def signed(judged):
-    """The signs of a claim by its runs: trials of the record, trials run there, recorded ones repeated there."""
-    for run, verdict in judged:
+    """The signs of a claim by its runs: trials of the record, trials run there."""
+    for run, _ in judged:
         origin = run.about.get("record", {})
         yield from (sign for sign, name in (("recorded", "recorded"), ("run", "ran_here")) if origin.get(name))
-        if origin.get("checks") and verdict.verdict != claims.NOT_REPRODUCED:
-            yield "checked"
 
 
 def notes(claim, verdict):

@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -19,7 +18,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lab import language
-from lab.engine import cells, checks, kernel, parameters, provenance, runs
+from lab.engine import cells, kernel, parameters, provenance, runs
 from lab.engine.fingerprint import kind_hash, source_code
 
 
@@ -121,8 +120,7 @@ class Job:
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start
             made_of = beside.submit(self._made_of)
-            checking = partial(checks.under_way, options.progress)
-            executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch, checking)
+            executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch)
         run = runs.read_run(done)
         if run is None:
             if not self.foreign:

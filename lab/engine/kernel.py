@@ -2,9 +2,7 @@
 
 import logging
 import os
-import signal
 import tempfile
-from contextlib import contextmanager
 
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
@@ -18,7 +16,7 @@ class LocalKernelManager(AsyncKernelManager):
     What it and its workers say beside the notebook goes to the file `aside`: when they are stopped they say a lot.
     """
 
-    aside, process = os.devnull, None
+    aside = os.devnull
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -30,41 +28,13 @@ class LocalKernelManager(AsyncKernelManager):
     async def start_kernel(self, **options):
         with open(self.aside, "wb") as aside:
             await super().start_kernel(**options | {"stderr": aside})
-        type(self).process = self.provisioner.process
 
 
-@contextmanager
-def interrupted_alone(manager, checking):
-    """In the block the first Ctrl-C while `checking()` interrupts what the kernel checks; any other ends the block."""
-    from papermill.exceptions import PapermillExecutionError
-
-    usual, sent = signal.getsignal(signal.SIGINT), []
-
-    def interrupt(*about):
-        if sent or not manager.process or not checking():
-            return usual(*about)
-        sent.append(manager.process.send_signal(signal.SIGINT))
-
-    if os.name != "posix" or not callable(usual):  # a job in the background ignores Ctrl-C
-        yield
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except PapermillExecutionError as error:
-        if sent and error.ename == "KeyboardInterrupt":  # the check was over just then
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-def execute(book, values, folder, aside, watch, checking):
+def execute(book, values, folder, aside, watch):
     """The notebook `book`, executed in `folder` with the parameters `values`; watch(cell=, cells=) at every cell.
 
     What the kernel says beside it goes to the file `aside`, and to the error where it dies before it answers. Raises
-    what papermill raises, RuntimeError where sys.exit left cells that did not run, and KeyboardInterrupt; but Ctrl-C
-    while `checking()` ends the check alone.
+    what papermill raises, RuntimeError where sys.exit left cells that did not run, and KeyboardInterrupt.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -79,20 +49,19 @@ def execute(book, values, folder, aside, watch, checking):
         said.extend(output.text for output in cell.outputs if output.get("name") == "stderr")
 
     try:
-        with interrupted_alone(manager, checking):
-            executed = papermill.execute_notebook(
-                book,
-                None,  # papermill would write the file anew twice a cell
-                values,
-                kernel_name="python3",
-                language="python",
-                progress_bar=False,
-                start_timeout=180,
-                kernel_manager_class=manager,
-                on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=cells),
-                on_cell_error=listen,
-                cwd=folder,
-            )
+        executed = papermill.execute_notebook(
+            book,
+            None,  # papermill would write the file anew twice a cell
+            values,
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            start_timeout=180,
+            kernel_manager_class=manager,
+            on_cell_start=lambda cell, cell_index: watch(cell=cell_index + 1, cells=cells),
+            on_cell_error=listen,
+            cwd=folder,
+        )
     except DeadKernelError:
         raise
     except PapermillExecutionError as error:

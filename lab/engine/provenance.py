@@ -1,4 +1,4 @@
-"""Where a run happens: commit, versions, machine, device."""
+"""Where a run happens: commit, versions, machine, device; and where its trials come from."""
 
 import os
 import platform
@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from lab.engine.runs import project_root
+from lab.language import tr
 
 CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what decides the numbers of a run
 
@@ -68,3 +69,40 @@ def processor():
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or "unknown processor"
+
+
+def origins(used):
+    """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
+    counts, recorded, accepted, states = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
+    for each in used:
+        counts[each.origin] += 1
+        state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "keys": []})
+        if each.origin != "record":
+            state["keys"].append(each.key)
+            continue
+        labels = each.body["labels"]
+        name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))
+        recorded[name] = recorded.get(name, 0) + 1
+        if "accepted" in labels:
+            accepted[labels["accepted"]] = accepted.get(labels["accepted"], 0) + 1
+    return {
+        "ran_here": counts["run"],
+        "kept_here": counts["store"],
+        "recorded": counts["record"],
+        "trials": states,
+        "recorded_by": recorded,
+        "accepted": accepted,
+    }
+
+
+def told(origins):
+    """The same as a sentence."""
+    counts = {
+        tr("{n} recorded", n=origins["recorded"]): origins["recorded"],
+        tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins["kept_here"],
+        tr("{n} run now", n=origins["ran_here"]): origins["ran_here"],
+    }
+    said = tr("Trials: {counts}.", counts=", ".join(words for words, n in counts.items() if n) or tr("none"))
+    said += "".join(tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items())
+    accepted = origins["accepted"].items()
+    return said + "".join(tr(" {n} of them by older code, accepted: {why}.", n=n, why=why) for why, n in accepted)

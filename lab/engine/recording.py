@@ -1,17 +1,11 @@
 """Writing the record: rows of finished runs, and changes that are accepted because they move no digit."""
 
-import importlib
-import math
 import os
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lab import trace
-from lab.engine import arithmetic, checks, provenance, runs, standing, store
-from lab.engine.points import points_of
+from lab.engine import arithmetic, provenance, runs, standing, store, verify
 from lab.engine.record import File, State, digits
-from lab.engine.trials import Used
 
 KEPT = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
 
@@ -125,32 +119,19 @@ def _is_number(value):
 
 def _check(each, module, sample, device, report):
     """("" or what does not agree, {"checked", "compared"}) of the sampled rows of one trial, run here."""
-    try:
-        trial = getattr(importlib.import_module(module), each.trial)
-        if lost := [b for b in sample if points_of(trial, [b["parameters"]]) != [b["parameters"]]]:
-            return f"{each.trial} {store.canonical(lost[0]['parameters'])}: its parameters are others now", {}
-    except Exception as error:
-        return f"{each.trial}: cannot be run apart from its notebook: {type(error).__name__}: {error}", {}
-    compared = {}
-    for one in [Used(trial, str(n), body, "record", body["labels"]["threads"]) for n, body in enumerate(sample)]:
-        report(f"{each.trial}: check {len(compared) + 1} of {len(sample)}, {one.body['seconds']:.0f} s when recorded")
-        exact = one.body["arithmetic"] == arithmetic.digest(device, one.threads)
-        with nullcontext() if exact else trace.watching(_end_after(trace.FIRST_STEPS)):
-            finding = checks.check(one, math.inf, device)
-        if not finding.agrees:
-            return str(finding), {}
-        compared[one.key] = finding.part
-    return "", {"checked": len(compared), "compared": ", ".join(sorted(set(compared.values())))}
-
-
-def _end_after(steps):
-    """A listener that ends a trial at that step of its training."""
-
-    def listen(step, _):
-        if step >= steps:
-            raise trace.Enough
-
-    return listen
+    compared = set()
+    for count, body in enumerate(sample, 1):
+        report(f"{each.trial}: check {count} of {len(sample)}, {body['seconds']:.0f} s when recorded")
+        try:
+            trial = verify.function(module, body)
+        except Exception as error:
+            said = f"cannot be run apart from its notebook: {type(error).__name__}: {error}"
+            return f"{each.trial} {store.canonical(body['parameters'])}: {said}", {}
+        result = verify.of_trial(trial, body, device=device)
+        if result.differs:
+            return str(result), {}
+        compared.add(result.found)
+    return "", {"checked": len(sample), "compared": ", ".join(sorted(compared))}
 
 
 def _who(device, bodies):

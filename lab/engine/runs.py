@@ -82,7 +82,6 @@ class Options(BaseModel):
     cluster: str = ""  # address of a Dask scheduler
     store: Path = Field(default_factory=lambda: project_root() / "results" / ".trials")  # this machine's trials
     record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
-    check: float = 30  # seconds for repeating recorded trials
     fresh: bool = False
     recorded_only: bool = False
     traced: bool = False  # see that fingerprints hold all that trials run

@@ -11,11 +11,8 @@ from lab.ledger.numerals import SHARES, effect_of, in_unit
 BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")  # at the end of what was predicted
 
 
-def card(claim, verdict, own="", origin=""):
-    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's, in words.
-
-    `origin` says where the trials behind it come from.
-    """
+def card(claim, verdict, own=""):
+    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's, in words."""
     rows = [(tr("source"), "; ".join(claim.sources))] if claim.sources else []
     rows += [(tr("measured") if claim.kind == "question" else tr("predicted"), predicted(verdict) or claim.expected)]
     rows += [(tr("written"), str(claim.stamp))] if getattr(claim, "stamp", None) else []
@@ -25,7 +22,6 @@ def card(claim, verdict, own="", origin=""):
     rows += [(tr("effect"), measured(verdict))] if measured(verdict) else []
     rows += [(tr("verdict"), f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""))]
     rows += [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))] if verdict.sizes or own else []
-    rows += [(tr("trials"), origin)] if origin else []
     rows += [(tr("figure"), verdict.figure)] if verdict.figure else []
     if claim.prediction and claim.prediction.revised:
         rows += [(tr("changed after a run"), in_language(claim.prediction.revised, claim.prediction.revised_zh))]
@@ -33,17 +29,6 @@ def card(claim, verdict, own="", origin=""):
     said = "<br>".join([f"**{_cell(claim.sentence)}**"] + [_cell(second)] * (second not in ("", claim.sentence)))
     lines = [f"| {tr('claim')} | {said} |", "| :-- | :-- |"]
     return "\n".join(lines + [f"| {name} | {_cell(text)} |" for name, text in rows])
-
-
-def origin(origins):
-    """What `lab.engine.checks.origins` tells of the trials behind a verdict, in words; "" where there are none."""
-    told = [tr("{n} recorded ({by})", n=n, by=by) for by, n in origins["recorded_by"].items()]
-    here = origins["ran_here"] + origins["kept_here"]
-    told += [tr("{n} run here", n=here)] if here else []
-    n = origins["arithmetics"]
-    told += [tr("by {n} arithmetics, which round differently", n=n)] if n > 1 else []
-    told += [tr("{n} by older code, accepted: {why}", n=n, why=why) for why, n in origins["accepted"].items()]
-    return "; ".join(told)
 
 
 def measured(verdict):
@@ -98,7 +83,6 @@ def words():
         "out of reach": tr("out of reach"),
         "answered": tr("answered"),
         "not run at these values": tr("not run at these values"),
-        "not reproduced here": tr("not reproduced here"),
         "open": tr("open"),
         "pending": tr("pending"),
         "not judged": tr("not judged"),

@@ -22,9 +22,9 @@ from lab.language import in_language, tr
 from lab.ledger.arms import Arms
 from lab.ledger.gates import Needs
 
-NOT_RUN, NOT_REPRODUCED, OUT_OF_REACH = "not run at these values", "not reproduced here", "out of reach"
+NOT_RUN, OUT_OF_REACH = "not run at these values", "out of reach"
 JUDGED = ("supported", "refuted", "inconclusive", "proved", "disproved")
-VERDICTS = (*JUDGED, OUT_OF_REACH, "answered", NOT_RUN, NOT_REPRODUCED, "open", "pending", "not judged")
+VERDICTS = (*JUDGED, OUT_OF_REACH, "answered", NOT_RUN, "open", "pending", "not judged")
 UNGATED = "not yet gated"
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast
 EXACT = ("theorem", "arithmetic", "structure")

@@ -107,7 +107,7 @@ def about(table, wrong, folder):
     cost = [
         tr("The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} core minutes ({machines}).",
            record=record, n=len(trials), minutes=recorded / 60, machines=machines),
-        tr("A run takes its numbers from there, repeats a few of them here, and says so."),
+        tr("A run takes its numbers from there and says so; `lab verify` runs recorded trials here again."),
         tr("`quick`, the default, computes here what is not recorded: the published runs took {minutes:.0f} minutes.",
            minutes=seconds / 60),
         tr("`--fresh` computes everything here: some {minutes:.0f} minutes without the record.",

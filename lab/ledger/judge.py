@@ -106,16 +106,6 @@ def _of_rows(claim, table, rates, row):
     return Verdict(**row | {"verdict": verdict, "note": "; ".join(told)})
 
 
-def compared(claim, table, rates=None):
-    """The rows that a verdict of `judge` rests on, dicts: those of the arms, and what gates look at besides them."""
-    try:
-        cases = claim.arms.cases(table)
-        tables = [together(cases), *(claim.needs.besides(claim, cases, rates) if claim.needs else ())]
-    except Absent:
-        return []
-    return [row for each in tables for row in each.to_dict("records")]
-
-
 def _sizes(rows, columns):
     return ", ".join(f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns)
 

@@ -1,7 +1,4 @@
-"""The record: read as written, merged by lines, never believed where code, kinds, data or digits are not its own.
-
-Of `lab.engine.checks`.
-"""
+"""The record: read as written, merged by lines, never believed where code, kinds, data or digits are not its own."""
 
 import json
 import subprocess
@@ -11,10 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-from lab.engine import arithmetic, checks, store, trials
+from lab.engine import arithmetic, store, trials
 from lab.engine.record import Contradiction, File, Record, State, digits
 from lab.engine.recording import KEPT
-from lab.tasks.corpus import corpus_hash
 
 LABELS = {"machine": "a machine", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
           "commit": "c0ffee", "date": "2026-01-01"}  # fmt: skip
@@ -175,189 +171,6 @@ def test_what_the_record_lacks_runs_or_is_said_to_be_missing(recorded, tmp_path)
     assert [each.origin for each in used].count("run") == 2 == len(list((tmp_path / "other").rglob("*.json")))
     labels = list(trials.LABELS)
     pd.testing.assert_frame_equal(table.drop(columns=labels), recorded.table.drop(columns=labels))
-
-
-def test_checks_find_a_changed_digit_and_come_to_every_row(recorded, tmp_path):
-    cursor, names = tmp_path / "cursor", set()
-    _, used = recorded()
-    for _ in range(40):
-        found = checks.spot_check(used, 0.05, cursor)
-        assert found.findings and all(each.agrees and each.part == "all digits" for each in found.findings)
-        names |= {each.key for each in found.findings}
-    assert names == {each.key for each in used}
-    file = File(recorded.file.path)
-    file.trials[7]["columns"]["loss"] += 1e-7
-    file.write()
-    _, used = recorded()
-    (alarm,) = checks.alarms(checks.spot_check(used, 20, tmp_path / "new cursor"))
-    assert alarm.parameters == file.trials[7]["parameters"] and "loss is" in str(alarm)
-
-
-def test_a_check_starts_no_training_but_those_that_it_checks(tmp_path, monkeypatch):
-    """A width is chosen by the recorded table; by what the check finds it would be another, and none runs for that."""
-    sources = trials.Sources(store=tmp_path / "store", record=Record([tmp_path / "record"]), recorded_only=True)
-
-    def chosen(sources):
-        tried = trials.sweep(noisy, {"seed": 9, "width": [4, 8, 16], "steps": 40}, sources=sources, used=(used := []))
-        best = int(tried.width[tried.loss.idxmin()])
-        grid = {"seed": [0, 1], "width": best, "steps": 40}
-        return best, trials.sweep(noisy, grid, sources=sources, used=used).loss.tolist(), used
-
-    best, _, used = chosen(trials.Sources(store=tmp_path / "first"))
-    trials.sweep(noisy, {"seed": [0, 1], "width": 4, "steps": 40}, sources=trials.Sources(store=tmp_path), used=used)
-    file = record_of(used, tmp_path / "record" / "n.jsonl")
-    for each in file.trials:
-        each["columns"]["loss"] -= each["parameters"] == {"seed": 9, "width": 4, "steps": 40}
-    file.write()
-    before, run, ran = chosen(sources), checks.run_trial, []
-    monkeypatch.setattr(checks, "run_trial", lambda trial, point, **on: ran.append(point) or run(trial, point, **on))
-    found = checks.spot_check(before[2], 60, tmp_path / "cursor")
-    assert (best, before[0]) == (16, 4) and [f.parameters["width"] for f in checks.alarms(found)] == [4]
-    drawn = [each.body["parameters"] for each in before[2]]
-    assert ran and all(point in drawn for point in ran) and not list((tmp_path / "store").rglob("*.json"))
-    assert chosen(sources)[:2] == before[:2]
-
-
-def training(seed, learning_rate):
-    """A byte model in small."""
-    from lab.models import Transformer
-    from lab.recipes.byte_model import byte_model, validation_loss
-    from lab.training import fit
-
-    config, task, schedule = byte_model(20, batch=8, context=32, n_layers=1, learning_rate=learning_rate)
-    model = Transformer(config, seed=seed)
-    fit(model, task, schedule, seed=seed)
-    return {"loss": validation_loss(model, task)}
-
-
-@pytest.mark.slow
-def test_no_false_alarm_where_products_round_otherwise(tmp_path, monkeypatch):
-    """Recorded as torch computes, checked with sums in another order: digits move, and within what is allowed."""
-
-    def halves(x, weight, bias=None):
-        middle = x.shape[-1] // 2
-        found = x[..., :middle] @ weight[:, :middle].mT + x[..., middle:] @ weight[:, middle:].mT
-        return found if bias is None else found + bias
-
-    grid = {"seed": range(4), "learning_rate": [0.003, 0.01]}
-    trials.sweep(training, grid, sources=trials.Sources(store=tmp_path / "store"), used=(used := []))
-    record_of(used, tmp_path / "record" / "n.jsonl", arithmetic="another")
-    known = {"record": Record([tmp_path / "record"]), "data": {"corpus": corpus_hash}}
-    sources = trials.Sources(store=tmp_path, recorded_only=True, **known)
-    trials.sweep(training, grid, sources=sources, used=(drawn := []))
-    monkeypatch.setattr("torch.nn.functional.linear", halves)
-    found = checks.spot_check(drawn, 600, tmp_path / "cursor")
-    assert len(found.findings) == 8 and {each.part for each in found.findings} == {"all numbers"}
-    assert not checks.alarms(found)
-    assert any(
-        each.here["columns"] != one.body["columns"] for each in found.findings for one in drawn if one.key == each.key
-    )
-
-
-def test_a_long_training_is_checked_by_its_beginning(recorded):
-    _, used = recorded()
-    each = used[0]
-    assert checks.check(each, 0.0, "cpu").part == "the beginning"
-    assert checks.beginning(each.body, {"curve": each.body["curve"][:3], "batch": each.body["batch"]}, exact=True) == ""
-
-
-CURVE = [[step, 2.0 - step / 10] for step in (0, 1, 2, 9, 16, 32)]
-
-
-@pytest.mark.parametrize("step, by, batch, exact, fault", [
-    (0, 0, "b", True, ""),
-    (0, 1e-6, "b", True, "loss"),
-    (0, 1e-6, "b", False, ""),
-    (0, 1e-4, "b", False, "loss"),
-    (9, 1e-4, "b", False, ""),
-    (9, 1e-2, "b", False, "loss"),
-    (16, 0.5, "b", False, ""),
-    (16, 1e-6, "b", True, "loss"),
-    (9, None, "b", False, "diverges at step 9"),
-    (16, None, "b", False, ""),
-    (0, 0, "c", True, "trains on other data"),
-    (0, 1e-4, "c", False, "trains on other data"),
-    (0, 1e-6, "c", False, ""),
-])  # fmt: skip
-def test_what_a_beginning_may_differ_by(step, by, batch, exact, fault):
-    """On another arithmetic drawn numbers round otherwise too: losses then tell whether the data are the same."""
-    here = [[at, None if by is None else loss * (1 + by)] if at == step else [at, loss] for at, loss in CURVE]
-    found = checks.beginning({"curve": CURVE, "batch": "b"}, {"curve": here, "batch": batch}, exact=exact)
-    assert found.startswith(fault) and bool(found) is bool(fault)
-
-
-def test_another_first_batch_is_found_where_no_losses_tell():
-    one = {"curve": CURVE[:1], "batch": "b"}
-    assert checks.beginning(one, one | {"batch": "c"}, exact=False) == "trains on other data"
-
-
-def on_another(file):
-    """Say of a record's file that another arithmetic made it."""
-    for labels in file.runs.values():
-        labels["arithmetic"] = "another"
-    file.write()
-
-
-@pytest.mark.parametrize("amount, arms", [(1e-8, 0), (0.5, 1)])
-def test_on_another_arithmetic_an_end_that_differs_has_its_arm_run(recorded, tmp_path, amount, arms):
-    file = File(recorded.file.path)
-    for each in file.trials:
-        each["columns"]["loss"] += amount * (each["parameters"]["width"] == 4 and each["parameters"]["seed"] == 3)
-    on_another(file)
-    _, used = recorded()
-    found = checks.spot_check(used, 20, tmp_path / "cursor")
-    assert len(found.findings) == 10 and {each.part for each in found.findings} == {"all numbers"}
-    assert not checks.alarms(found) and not found.short and len(found.arms) == arms
-    for arm in found.arms:
-        assert {each.parameters["width"] for each in arm} == {4} and len(arm) == 5
-        assert [each.parameters["seed"] for each in arm if each.end] == [3] and all(each.here for each in arm)
-
-
-def slow(seed):
-    """A training of a fifth of a second."""
-    import time
-
-    from lab import trace
-
-    trace.step(0, 2.0)
-    time.sleep(0.2)
-    return {"loss": 1.0 + seed}
-
-
-def test_an_arm_that_does_not_fit_proves_nothing(tmp_path):
-    trials.sweep(slow, {"seed": [0, 1, 2]}, sources=trials.Sources(store=tmp_path / "first"), used=(used := []))
-    file = record_of(used, tmp_path / "record" / "n.jsonl")
-    for each in file.trials:
-        each["columns"]["loss"] += 0.5
-    on_another(file)
-    sources = trials.Sources(store=tmp_path, record=Record([tmp_path / "record"]))
-    trials.sweep(slow, {"seed": [0, 1, 2]}, sources=sources, used=(drawn := []))
-    found = checks.spot_check(drawn, 0.3, tmp_path / "cursor")
-    assert not found.arms and len(found.short) == 1 and all(each.end for each in found.findings)
-    assert "1 arms did not fit in the time: about 1 s more." in checks.told(checks.origins(drawn), found)
-    assert len(checks.spot_check(drawn, 20, tmp_path / "cursor").arms[0]) == 3
-
-
-@pytest.mark.parametrize("curve, columns, fault", [
-    ([], {"value": 1.5 * 1.1}, True),
-    ([], {"value": 1.5 * 1.001}, False),
-    ([[0, 2.0]], {"value": 1.5 * 1.1}, False),
-    ([], {"value": None}, True),
-], ids=["untrained", "rounded", "trained", "gone"])  # fmt: skip
-def test_numbers_of_what_is_not_trained_follow_from_its_parameters(monkeypatch, curve, columns, fault):
-    each = trials.Used(noisy, "k", body(curve=curve, arithmetic="another"), "record")
-    monkeypatch.setattr(checks, "run_trial", lambda *a, **b: {"n": 1, "columns": columns, "curve": curve, "batch": "b"})
-    found = checks.check(each, 1.0, "cpu")
-    assert bool(found.fault) is fault and bool(found.end) is bool(curve)
-
-
-def test_one_count_in_many_that_moves_by_an_item_is_no_fault(monkeypatch):
-    columns = {f"x{i}": float(i) for i in range(20)}
-    each = trials.Used(noisy, "k", body(curve=[], columns=columns, arithmetic="another"), "record")
-    here = {"n": 1, "columns": columns | {"x7": 8.0}, "curve": [], "batch": "b"}
-    monkeypatch.setattr(checks, "run_trial", lambda *a, **b: here)
-    found = checks.check(each, 1.0, "cpu")
-    assert not found.fault and found.end == "x7 is 8.0, recorded 7.0"
 
 
 def test_digits_are_what_two_runs_must_agree_on():

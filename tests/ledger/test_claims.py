@@ -213,7 +213,7 @@ def follows(about, row):
         assert (row.verdict, row.note) == ("open", about.open), row.id
     elif row.verdict == NOT_RUN:
         assert row.note.startswith("without ") and row.threshold == about.compared, row.id
-    elif row.verdict != claims.NOT_REPRODUCED:
+    else:
         found = Interval(row.effect, row.low, row.high, None if pd.isna(row.n) else int(row.n))
         if about.arms:
             verdict = OUT_OF_REACH if "✗" in row.gates else decided(about, found)
