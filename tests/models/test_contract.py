@@ -358,6 +358,15 @@ def trained_once(model):
 
 
 @each_case
+def test_a_forward_pass_brings_no_tensor_from_another_device(name):
+    """The meta device refuses tensors of the CPU as a GPU does."""
+    if "delta" in name or "mixture" in name:
+        pytest.skip("torch has no solve_triangular and no bincount on the meta device")
+    model = copy.deepcopy(model_of(name)).to("meta")
+    assert model(tokens().to("meta")).device.type == "meta"
+
+
+@each_case
 def test_a_checkpoint_and_a_copy_are_the_model(name):
     original, x, config = copy.deepcopy(model_of(name)), tokens(), small_config(**fields(name))
     wanted, weights, seed = original(x).detach(), original.state_dict(), 5
