@@ -93,7 +93,7 @@ class Study:
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
         self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
         self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
-        self._started, self._run, self.used = time.time(), None, []
+        self._started, self.used = time.time(), []
         self._verdicts = {}  # by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
@@ -160,7 +160,6 @@ class Study:
         """Keep a table as tables/stem.csv and hand it back as it will be read."""
         path = self.folder / "tables" / f"{stem}.csv"
         runs.write_table(path, frame)
-        self._seal()
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot, caption="", caption_zh=""):
@@ -174,7 +173,6 @@ class Study:
         picture = figures.save(figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke")
         figures.show(picture, *words)
         plt.close(figure)
-        self._seal()
 
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
@@ -277,7 +275,7 @@ class Study:
         if score := self.guesses.score(verdicts):
             display(Markdown(score))
         kinds = sorted({name for each in self.used for name in each.body["kinds"]})
-        self._run = {
+        run = {
             "status": "done",
             "exercise": self.exercise,
             "profile": self.profile,
@@ -295,7 +293,7 @@ class Study:
             **self._commit,
             **provenance.machine(),
         }
-        self._seal()
+        runs.write_run(self.folder, run)
         if self.folder != self.final:
             runs.put(self.folder, self.final, self._keep)
             runs.clear(self.folder.parent, self.final.name)
@@ -309,11 +307,6 @@ class Study:
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
-
-    def _seal(self):
-        """run.json of a finished run, whose checksums then hold for what was added to it as well."""
-        if self._run:
-            runs.write_run(self.folder, self._run)
 
 
 def found_beside(ledger):

@@ -146,5 +146,4 @@ def ran(folder, place="quick"):
             scope.update(parameters.of_profile(notebook, "quick"), results=str(results))
     (results / "options.json").unlink()
     runs.write_text(results / DICE / "notebook.ipynb", notebook.read_text("utf-8"))
-    runs.write_run(results / DICE, runs.read_run(results / DICE))
     return results / DICE

@@ -103,7 +103,6 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     assert kept == {"bare": ("", ""), "told": told, "own": ("Other words & signs.", "")}
     encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()
-    assert "figures/told.png" in runs.read_run(place)["files"]
     assert 'x &lt; "2"' in (place / "figures" / "told.svg").read_text("utf-8")
     described = [
         "* [mine/own](mine/figures/own.png): Other words & signs.",
@@ -133,15 +132,6 @@ def test_the_last_runs_by_hand_stay(project):
     there = {path.name: value_in(path) for path in (project / "interactive").glob("mine*")}
     assert there == {"mine": [5], "mine.1": [4], "mine.2": [3], "mine.3": [2]}
     assert not list((project / "interactive" / ".running").iterdir())
-
-
-def test_what_a_finished_study_adds_belongs_to_its_run(project):
-    mine = run_of(1)
-    mine.finish()
-    mine.table("more", pd.DataFrame({"value": [2]}))
-    place = project / "interactive" / "mine"
-    run = runs.read_run(place)
-    assert "tables/more.csv" in run["files"] and runs.damaged(place, run) == []
 
 
 def test_a_named_folder_holds_one_run(tmp_path):

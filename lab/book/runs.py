@@ -65,7 +65,7 @@ class Run:
         """The folder of the run in the reader's language; this run's own where there is none."""
         folder = runs.place_of_run(self.profile, f"{self.stem}-{language.language()}")
         told = runs.read_run(folder)
-        alike = told is not None and told["parameters"] == self.about["parameters"] and not runs.damaged(folder, told)
+        alike = told is not None and told["parameters"] == self.about["parameters"]
         return folder if alike else self.folder
 
     @cached_property
@@ -142,8 +142,6 @@ def finished_runs():
         for notebook in parameters.notebooks():
             folder = runs.latest(profile, notebook.stem)
             if about := runs.read_run(folder):
-                if damaged := runs.damaged(folder, about):
-                    raise ValueError(f"{folder}: {', '.join(damaged)} is damaged; `lab run` makes it anew")
                 found.append(Run(notebook, profile, folder, about))
     return found
 

@@ -72,8 +72,7 @@ class Job:
             return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
         if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
-        damaged = runs.damaged(self.folder, run)
-        return f"{', '.join(damaged)} is not as the run left it" if damaged else None
+        return None
 
     def _other_kinds(self, run):
         """Whether a kind that the run's trials looked up is another one now; of kinds of its own its cells tell."""
@@ -149,7 +148,6 @@ class Job:
         text = (aside / "notebook.ipynb").read_text("utf-8")
         moved = text.replace(runs.shown(self.folder.parent), runs.shown(final.parent))
         runs.write_text(aside / "notebook.ipynb", moved)
-        runs.write_run(aside, runs.read_run(self.folder))
         runs.put(aside, final)
         return final
 

@@ -226,30 +226,15 @@ def text_hash(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def file_hashes(folder):
-    """{relative path: sha256} of what a run produced, run.json aside, and the SVG of each PNG, which git leaves out."""
-    files = sorted(p for p in Path(folder).rglob("*") if p.is_file() and p.name != "run.json" and p.suffix != ".svg")
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-
-def damaged(folder, run):
-    """Names of the files that are not as the run left them."""
-    left, there = run.get("files", {}), file_hashes(folder)
-    return sorted(name for name in left | there if left.get(name) != there.get(name))
-
-
 def write_run(folder, run):
-    """run.json: what is told of a run, the checksums of its files, and the checksum of it all."""
-    run = run | {"files": file_hashes(folder)}
-    sealed = {"sha256": text_hash(json.dumps(run))} | run
-    write_text(Path(folder) / "run.json", json.dumps(sealed, indent=1, ensure_ascii=False))
+    """run.json, what is told of a run; written last: a folder that has it is complete."""
+    write_text(Path(folder) / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
 
 
 def read_run(folder):
-    """run.json of a finished run, or None when there is none or it is damaged: an unfinished run."""
+    """run.json of a finished run, or None where there is none or it cannot be read: an unfinished run."""
     try:
         run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
-        seal = run.pop("sha256", None)  # None: from before runs were sealed
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return None
-    return run if seal in (None, text_hash(json.dumps(run))) else None
+    return run if isinstance(run, dict) else None

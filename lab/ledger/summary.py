@@ -19,7 +19,7 @@ def collect(*folders):
     found, ledger = {}, claims.ledger()
     for place in (folder / notebook.stem for folder in folders for notebook in parameters.notebooks()):
         run = runs.read_run(place)
-        if run is not None and "verdicts.csv" not in runs.damaged(place, run):
+        if run is not None and (place / "verdicts.csv").exists():
             verdicts = read_verdicts(place).to_dict("records")
             found |= {row["id"]: row for row in verdicts if _compares_the_same(row, ledger.get(row["id"]))}
     rows = [found.get(claim.id) or claim.unjudged.model_dump() for claim in ledger.values()]
