@@ -314,42 +314,30 @@ def test_a_worker_has_the_settings_of_workers_here():
 # What is shown while one waits, and at the end
 
 
-def shown_by(board, width):
-    console = Console(width=width, height=12, file=io.StringIO(), force_terminal=True)
-    console.print(board.table())
-    return [line.rstrip() for line in re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).splitlines()]
-
-
-def test_the_table_of_all_notebooks_wraps_nowhere_and_keeps_in_sight_what_runs(tmp_path):
-    todo = [batch.Job(Path(f"{n:02}_{n * 'long'}.ipynb"), "quick", {}, tmp_path) for n in range(20)]
-    board = terminal.Board(Console(file=io.StringIO(), height=12), todo)
-    board.say(todo[0], "done in 3 s", "[1/2] done in 3 s")
-    assert board.console.file.getvalue() == "[1/2] done in 3 s\n", "a plain line where there is no terminal"
-    sweep = {"sweep": "language_model", "done": 12, "total": 480, "workers": 2, "left": 3600.0}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
-    with board.running(todo[15], tmp_path / "sweep.json") as hear:
-        hear(cell=7, cells=58)
-        lines = shown_by(board, 80)
-        assert len(lines) == 10 and all(len(line) <= 80 for line in lines)
-        assert any("cell 7/58" in line and "12/480 trials" in line and "3600 s left" in line for line in lines)
-        assert all(len(line) <= 40 for line in shown_by(board, 40))
+def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
+    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    now.hear(cell=7, cells=58)
+    Progress("language_model", now.file)(12, 480, 2, 3600.0)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 3600 s left", str(now))
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with terminal.shown(console, now):
+        wait_for(lambda: "cell 7/58" in console.file.getvalue())
 
 
 def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
-    job, log = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path), io.StringIO()
-    board, file = terminal.Board(Console(file=log), [job], often=0.01), tmp_path / "sweep.json"
+    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.json")
     before = threading.active_count()
-    with board.running(job, file) as hear:
-        hear(cell=3, cells=9)
-        Progress("trial", file)(12, 480, 2, 90.0)
+    with terminal.shown(Console(file=log), now, often=0.01):
+        now.hear(cell=3, cells=9)
+        Progress("trial", now.file)(12, 480, 2, 90.0)
         wait_for(lambda: " left\n" in log.getvalue())
     assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials, about 90 s left$", log.getvalue(), re.MULTILINE)
     assert threading.active_count() == before, "it ends with the notebook"
 
 
 def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
-    now, file = terminal.Running(tmp_path / "sweep.json"), tmp_path / "sweep.json"
-    Progress("trial", file)(480, 480, 2, 0.0)
+    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    Progress("trial", now.file)(480, 480, 2, 0.0)
     assert "trial" not in str(now)
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from papermill.exceptions import PapermillExecutionError
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from lab.commands.browse import question
@@ -35,7 +33,6 @@ def run_all(todo, options, again=False):
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
-    board = Board(console, todo)
     anew = batch.Anew(todo[0].results) if options.fresh and todo else None
     if anew:
         console.print(f"all trials run here: {estimate(todo, options)}")
@@ -43,39 +40,30 @@ def run_all(todo, options, again=False):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
         reason = why(job, anew, again)
         if reason is None:
-            board.say(job, tr("done already"), f"{name}: done already")
+            console.print(f"{name}: {tr('done already')}", markup=False)
             continue
         if options.deadline and time.time() > options.deadline and (finished or failed or left):
             left.append(job)
             continue
-        board.say(job, tr("starts"), f"{name}: {reason}")
+        console.print(f"{name}: {reason}", markup=False)
         start = time.time()
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            board.running(job, Path(folder) / "sweep.json") as watch,
-        ):
-            try:
-                job.run(options.model_copy(update={"progress": Path(folder) / "sweep.json"}), watch)
-                error = None
-            except Exception as raised:  # a failed notebook does not stop the others
-                error = raised
+        error = run_one(job, options, console)
         took = time.time() - start
         if getattr(error, "ename", "") == "OutOfTime":
             left.append(job)
-            board.say(job, tr("out of time"), f"{name}: out of time after {took:.0f} s; {error.evalue}")
+            console.print(f"{name}: {tr('out of time')}: {error.evalue}", markup=False)
         elif error:
             failed.append((job, error))
-            board.say(job, tr("FAILED after {took:.0f} s", took=took), f"{name}: FAILED after {took:.0f} s")
+            console.print(f"{name}: {tr('FAILED after {took:.0f} s', took=took)}", markup=False)
             console.print(explain(job, error), markup=False)
         else:
-            said = f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}"
-            board.say(job, tr("done in {took:.0f} s", took=took), said)
             finished.append(job)
+            said = tr("done in {took:.0f} s", took=took)
+            console.print(f"{name}: {said}, {runs.shown(job.folder)}", markup=False)
             if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
                 console.print(f"  {told}", markup=False)
             if anew:
                 anew.finish(job)
-    board.close()
     for line in at_the_end(finished, console):
         console.print(line, markup=False)
     if left:
@@ -86,6 +74,19 @@ def run_all(todo, options, again=False):
         names = ", ".join(job.notebook.stem for job, _ in failed)
         console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
     return failed
+
+
+def run_one(job, options, console):
+    """Run one notebook, showing how far it is; returns the error that it failed with, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.json"
+        now = Running(job.notebook.stem, file)
+        with shown(console, now):
+            try:
+                job.run(options.model_copy(update={"progress": file}), now.hear)
+            except Exception as error:  # a failed notebook does not stop the others
+                return error
+    return None
 
 
 def why(job, anew, again):
@@ -211,86 +212,50 @@ def published(job):
     return {name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked}
 
 
-class Board:
-    """On a terminal one live table of all notebooks, at most as wide as it; elsewhere plain lines, one every 30 s."""
+@contextmanager
+def shown(console, now, often=OFTEN):
+    """While the block runs, tells of a `Running`: in place on a terminal, elsewhere by a line every `often` seconds."""
+    if console.is_terminal:
+        with console.status(now, refresh_per_second=2):
+            yield
+        return
+    over = threading.Event()
 
-    def __init__(self, console, todo, often=OFTEN):
-        self.console, self.states = console, {job.folder: (job.notebook.stem, tr("to do")) for job in todo}
-        self.often = often
-        self.live = None
-        if console.is_terminal:
-            self.live = Live(get_renderable=self.table, console=console, refresh_per_second=2)
-            self.live.start()
+    def tell():
+        while not over.wait(often):
+            console.print(f"  {now}", markup=False)
 
-    def say(self, job, state, line):
-        """The state of a notebook in the table; the whole line where there is none."""
-        self.states[job.folder] = (job.notebook.stem, state)
-        if not self.live:
-            self.console.print(line, markup=False)
-
-    @contextmanager
-    def running(self, job, file):
-        """A function that hears of every cell; the table or a line now and then tells it while the block runs."""
-        now, name, over = Running(file), job.notebook.stem, threading.Event()
-        self.states[job.folder] = (name, now)
-
-        def tell():
-            while not over.wait(self.often):
-                self.console.print(f"  {name}: {now}", markup=False)
-
-        teller = None if self.live else threading.Thread(target=tell, daemon=True)
-        try:
-            if teller:
-                teller.start()
-            yield now.hear
-        finally:
-            over.set()
-            if teller:
-                teller.join()
-
-    def table(self):
-        """Notebook and state: no line is wrapped, what is too long is cut."""
-        shown = Table(box=None, show_header=False, padding=(0, 2, 0, 0), expand=False)
-        shown.add_column(no_wrap=True, max_width=26)
-        shown.add_column(no_wrap=True, overflow="ellipsis")
-        states = list(self.states.values())
-        most = max(4, self.console.height - 2)
-        if len(states) > most:  # what runs stays in sight
-            at = next((i for i, (_, state) in enumerate(states) if isinstance(state, Running)), len(states))
-            start = max(0, min(at - most // 2, len(states) - most))
-            states = states[start : start + most]
-        for name, state in states:
-            shown.add_row(Text(name), Text(str(state)))
-        return shown
-
-    def close(self):
-        if self.live:
-            self.live.stop()
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
 
 
 class Running:
-    """How far a notebook is: its cell, elapsed, and of what runs in it trials done and remaining time."""
+    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and remaining time."""
 
-    def __init__(self, file):
-        self.file, self.began, self.cell, self.cells, self.sweeps = file, time.time(), 0, 0, {}
+    def __init__(self, name, file):
+        self.name, self.file, self.began = name, file, time.time()
+        self.cell, self.cells = 0, 0
 
     def hear(self, cell, cells):
         self.cell, self.cells = cell, cells
 
+    def __rich__(self):
+        return Text(str(self))
+
     def __str__(self):
         cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
-        line = tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
+        line = f"{self.name}: " + tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
         try:
             sweep = json.loads(self.file.read_text("utf-8"))
         except (OSError, ValueError):
             return line
-        if "said" in sweep:
-            return ", ".join(filter(None, [line, sweep["said"]]))
         if sweep["done"] == sweep["total"]:
             return line
-        first, before = self.sweeps.setdefault(sweep["sweep"], (time.time(), sweep["done"]))
         line += ", " + tr("{done}/{total} trials", done=sweep["done"], total=sweep["total"])
         left = sweep["left"]
-        if left is None and sweep["done"] > before:
-            left = (time.time() - first) / (sweep["done"] - before) * (sweep["total"] - sweep["done"])
         return line if left is None else f"{line}, " + tr("about {left:.0f} s left", left=left)
