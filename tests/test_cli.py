@@ -332,7 +332,7 @@ def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
         Progress("trial", now.file)(12, 480, 2, 90.0)
         wait_for(lambda: " left\n" in log.getvalue())
     assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials, about 90 s left$", log.getvalue(), re.MULTILINE)
-    assert threading.active_count() == before, "it ends with the notebook"
+    assert threading.active_count() <= before, "it ends with the notebook"
 
 
 def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):

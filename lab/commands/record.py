@@ -137,7 +137,7 @@ def told(notebooks):
             typer.echo(f"{'':28}changed: {shortened(changed)}")
     typer.echo(
         f"record: {sum(r[1] for r in rows)} rows fresh, {sum(r[2] for r in rows)} accepted, {stale} stale "
-        f"({sum(r[4] for r in rows):.0f} core minutes to run anew); {older_runs} committed runs by older code"
+        f"({sum(r[4] for r in rows):.0f} minutes of one core to run anew); {older_runs} committed runs by older code"
     )
     return stale or older_runs
 
