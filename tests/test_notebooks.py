@@ -248,7 +248,7 @@ def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
     assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
     assert str(project_root()) not in text and ".running" not in text, "nothing of the machine it ran on"
     assert not list((tmp_path / ".running").rglob("*"))
-    first, seeds = run["parameters"]["first_seed"], seeds_of(tmp_path / "store")
+    first, seeds = run["parameters"]["first_seed"], seeds_of(tmp_path / ".trials")
     earlier = {seed for seed in seeds if seed < first}
     assert first == 2000 and first in seeds and earlier <= CHOOSING | ({0} if notebook.stem in OF_SEED_0 else set())
     for seed in earlier & CHOOSING:
