@@ -201,6 +201,15 @@ def test_most_notebooks_are_checked_without_torch():
 
 # Runs
 
+CHOOSING = {1000, 1001, 1002}  # seeds on which rates are chosen, whatever the first seed is
+OF_SEED_0 = {"07_position_encodings", "27_more_on_positions"}  # `beyond` keeps what is pictured of that seed alone
+
+
+def seeds_of(store):
+    """Seeds of the trials that a run has finished."""
+    finished = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in store.rglob("*.json")]
+    return {body["parameters"]["seed"] for body in finished if "seed" in body["parameters"]}
+
 
 def check_run(folder, notebook):
     """What every finished run leaves, in any profile."""
@@ -239,6 +248,12 @@ def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
     assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
     assert str(project_root()) not in text and ".running" not in text, "nothing of the machine it ran on"
     assert not list((tmp_path / ".running").rglob("*"))
+    first, seeds = run["parameters"]["first_seed"], seeds_of(tmp_path / ".trials")
+    earlier = {seed for seed in seeds if seed < first}
+    assert first == 2000 and first in seeds and earlier <= CHOOSING | ({0} if notebook.stem in OF_SEED_0 else set())
+    for seed in earlier & CHOOSING:
+        with pytest.raises(parameters.Refused, match=f"first_seed: the judged seeds from {seed} on include"):
+            parameters.validate(notebook, {"first_seed": seed}, "here")
 
 
 def lab(*arguments):

@@ -80,7 +80,7 @@ def test_every_command_is_understood_and_what_it_names_is_there(name):
                                  arguments.assignments(given["parameter"] or []), speak=given["language"])  # fmt: skip
             made |= {job.folder.name for job in planned if job.own} | set(exercises)
     compared = [run for command, given in shown if command == "diff" for run in (given["run_a"], given["run_b"])]
-    assert len(compared) == 2 and set(compared) <= made, "the commands above them make these runs"
+    assert len(compared) == 4 and set(compared) <= made, "the commands above them make these runs"
 
 
 @BOTH
