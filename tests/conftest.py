@@ -106,3 +106,9 @@ def depends_on_what_it_makes(request):
     yield
     if _opened and request.path.name not in ALLOWED:
         pytest.fail(f"opens {', '.join(sorted(_opened))}: let it make what it reads, as small_project does")
+
+
+@pytest.fixture
+def eight_gib(monkeypatch):
+    """A machine with so much memory to spare."""
+    monkeypatch.setattr("lab.measure.memory.available_memory", lambda: 8 * 2**30)
