@@ -19,14 +19,14 @@ PARAMETERS = """
 profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full
 results: str = ""  # folder for the results; empty: results/interactive
 text: str = ""  # read by nobody; a file or folder, may be empty
-seeds: int = 4  # throws of each kind of dice; <= 10000
+seeds: int = 4  # throws of each kind of dice; at most 10000
 sides: list = [4, 8, 12]  # of the dice
 dice: int = 2  # thrown at once
 scale: float = 0.5  # of what is shown
 """
 DECLARED = {"profile": "quick", "results": "", "text": "", "seeds": 4, "sides": [4, 8, 12], "dice": 2, "scale": 0.5}
 CHECKS = """
-from lab.engine.parameters import within_memory
+from lab.measure.memory import within_memory
 
 for n in sides:
     assert n % dice == 0, f"sides: {n} is no multiple of dice {dice}"

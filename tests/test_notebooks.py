@@ -22,6 +22,7 @@ from lab.commands.arguments import under_test
 from lab.engine import batch, parameters, runs
 from lab.engine.runs import project_root
 from lab.ledger import claims
+from lab.measure import memory
 
 NOTEBOOKS = parameters.notebooks()
 CHEAPEST = parameters.notebook_of("1.6")
@@ -145,7 +146,7 @@ strange = st.one_of(
 
 @pytest.fixture
 def eight_gib(monkeypatch):
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 2**30)
 
 
 @each_notebook

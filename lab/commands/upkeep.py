@@ -17,6 +17,7 @@ def doctor():
     import platform
     from importlib import metadata
 
+    import psutil
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     from lab.engine import parameters
@@ -35,7 +36,7 @@ def doctor():
     except NoSuchKernel:
         problems.append("there is no python3 kernel: pip install ipykernel")
     typer.echo(f"cores      {os.cpu_count()}")
-    typer.echo(f"memory     {parameters.available_memory() / 2**30:.1f} GiB available")
+    typer.echo(f"memory     {psutil.virtual_memory().available / 2**30:.1f} GiB available")
     root = project_root()
     typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
     if not os.access(root / "results", os.W_OK):

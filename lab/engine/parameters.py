@@ -5,15 +5,12 @@ are evaluated before a kernel starts, and wherever a study begins.
 """
 
 import ast
-import bisect
 import contextlib
 import copy
 import difflib
-import io
 import json
 import os
 import re
-import tokenize
 import warnings
 from pathlib import Path
 
@@ -66,12 +63,6 @@ def exercise_of(notebook):
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
-def title_of(notebook):
-    """The first heading of a notebook, or its name."""
-    headings = (source for kind, _, source in cells_of(notebook) if kind == "markdown" and source.startswith("#"))
-    return next((source.splitlines()[0].lstrip("# ") for source in headings), notebook.stem)
-
-
 def parsed(source):
     """The syntax tree of a cell's source, or of all cells'; magics are allowed."""
     try:
@@ -93,31 +84,37 @@ def cells_of(notebook):
 
 # What a notebook declares
 
+WANTED = (
+    "NAME = VALUE or NAME: TYPE = VALUE is wanted, a value that JSON can hold, with one = and one # a line; "
+    "a type that allows None is Optional[TYPE]"
+)
+
 
 def read_parameters(notebook):
-    """{name: Parameter} of the cell tagged `parameters`, empty where there is none. Refused: it cannot be read."""
+    """{name: Parameter} of the cell tagged `parameters`, as papermill reads it; empty where there is none.
+
+    Refused where papermill would pass over a line in silence, or a value, a type or a bound is wrong.
+    """
+    from papermill.translators import PythonTranslator  # seconds, which `lab list` does not need
+
     sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
     if len(sources) > 1:
         raise Refused(f"{notebook.name}: one cell may be tagged `parameters`, found {len(sources)}")
-    source, found = "".join(sources), {}
+    source = "".join(sources)
     try:
-        statements = ast.parse(source).body
+        lines = [ast.unparse(statement).splitlines()[0] for statement in ast.parse(source).body]
     except (SyntaxError, ValueError) as error:
         raise Refused(f"{notebook.name}: the parameters cell cannot be read: {error}") from None
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-    for node in statements:
+    seen = {parameter.name: parameter for parameter in PythonTranslator.inspect({"source": source})}
+    found = {}
+    for line in lines:
+        name = re.match(r"\w*", line)[0]
         try:
-            (target,) = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            name, default = target.id, convert(ast.literal_eval(node.value), None)
-        except (ValueError, TypeError, AttributeError):
-            line = ast.unparse(node).splitlines()[0]
-            raise Refused(f"{notebook.name}: {line!r} among the parameters: NAME = VALUE is wanted, a value as JSON "
-                          "can hold it") from None  # fmt: skip
-        annotation = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
-        comment = ";".join(comments.get(row, "") for row in range(node.lineno, node.end_lineno + 1))
+            default = convert(ast.literal_eval(seen[name].default), None)
+        except (LookupError, SyntaxError, ValueError, TypeError):
+            raise Refused(f"{notebook.name}: {line!r} among the parameters: {WANTED}") from None
         try:
-            found[name] = parameter_of(default, annotation, comment)
+            found[name] = parameter_of(default, seen[name].inferred_type_name, seen[name].help)
         except ValueError as error:
             raise Refused(f"{notebook.name}: {name}: {error}") from None
     return found
@@ -126,12 +123,6 @@ def read_parameters(notebook):
 def read_declared(notebook):
     """{name: default} of the notebook's parameters."""
     return {name: parameter.default for name, parameter in read_parameters(notebook).items()}
-
-
-def injected(namespace):
-    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins with # Parameters."""
-    cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
-    return [name for name in re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE) if name in namespace]
 
 
 # What is given
@@ -249,65 +240,13 @@ def of_profile(notebook, profile):
     return validate(notebook, named, source=notebook.name)
 
 
-# What checks cells ask: memory, with bytes that several notebooks need for the same
+# In a notebook
 
 
-def within_memory(need, **sizes):
-    """Refused where need(**sizes), bytes, is over 4/5 of what is free; tells what fits of each size alone.
-
-    Of a list the largest counts; `need` grows with every size.
-    """
-    sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    available = available_memory()
-
-    def fits(**changed):
-        return 5 * need(**sizes | changed) <= 4 * available
-
-    if fits():
-        return
-    fitting = {}
-    for name, size in sizes.items():
-        most = bisect.bisect_left(range(size), True, key=lambda n, name=name: not fits(**{name: n + 1}))
-        if most:
-            fitting[name] = most
-    largest = " or ".join(f"{name} that fits is {most}" for name, most in fitting.items())
-    raise Refused(
-        f"{', '.join(f'{name} = {size}' for name, size in sizes.items())} needs about {need(**sizes) / 2**30:.1f} GiB, "
-        f"{available / 2**30:.1f} GiB are available; "
-        + (f"the largest {largest}" if fitting else "no single size makes it fit")
-    )
-
-
-def available_memory():
-    """Bytes of memory that can be had without swapping, as far as the system tells."""
-    import psutil
-
-    return psutil.virtual_memory().available
-
-
-def training_bytes(d_model, n_layers=2, context=64, batch=8):
-    """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
-    return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
-
-
-def window_bytes(windows, context, d_model):
-    """Logits over bytes and one hidden layer for all measured windows at once, 4 bytes a number."""
-    return 4 * windows * context * (256 + 4 * d_model)
-
-
-def score_bytes(lengths, score_heads=8):
-    """Naive attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
-    return 24 * score_heads * lengths**2
-
-
-def block_bytes(widths, context, n_layers=2):
-    """The widest block, and a training step at width 128 with naive attention of four heads, 4 bytes a number."""
-    return 4 * max(widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context))
-
-
-def copy_bytes(longest, texts, d_model, n_layers=2):
-    """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4 bytes, and the maps."""
-    return 80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2
+def injected(namespace):
+    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins with # Parameters."""
+    cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
+    return [name for name in re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE) if name in namespace]
 
 
 def misspelt(namespace, notebook, declared):

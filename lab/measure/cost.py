@@ -63,3 +63,31 @@ def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
 def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
     """How many times faster g key-value heads decode than h, where only moved bytes cost time: an upper bound."""
     return decode_bytes(n, d, h, h, w, f, B=B, gated=gated) / decode_bytes(n, d, h, g, w, f, B=B, gated=gated)
+
+
+# Bytes that a notebook's largest sizes need: what its checks cell gives to `lab.measure.memory.within_memory`
+
+
+def training_bytes(d_model, n_layers=2, context=64, batch=8):
+    """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a training step."""
+    return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
+
+
+def window_bytes(windows, context, d_model):
+    """Logits over bytes and one hidden layer for all measured windows at once, 4 bytes a number."""
+    return 4 * windows * context * (256 + 4 * d_model)
+
+
+def score_bytes(lengths, score_heads=8):
+    """Naive attention at the largest length, forward and backward: about six h x n x n arrays of 4 bytes."""
+    return 24 * score_heads * lengths**2
+
+
+def block_bytes(widths, context, n_layers=2):
+    """The widest block, and a training step at width 128 with naive attention of four heads, 4 bytes a number."""
+    return 4 * max(widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context))
+
+
+def copy_bytes(longest, texts, d_model, n_layers=2):
+    """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4 bytes, and the maps."""
+    return 80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2

@@ -1,5 +1,6 @@
-"""The memory that a call takes at its peak, measured in a process of its own."""
+"""The memory that a call takes at its peak, measured in a process of its own; and whether sizes fit this machine."""
 
+import bisect
 import gc
 import json
 import os
@@ -13,9 +14,39 @@ from ctypes import CDLL, c_size_t, c_void_p
 from functools import cache, partial, reduce
 from importlib import import_module
 
+import psutil
 import torch
 
 from lab import trace
+
+
+def within_memory(need, **sizes):
+    """ValueError where need(**sizes), bytes, is over 4/5 of what is free; tells what fits of each size alone.
+
+    Of a list the largest counts; `need` grows with every size.
+    """
+    sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
+    available = available_memory()
+
+    def fits(**changed):
+        return 5 * need(**sizes | changed) <= 4 * available
+
+    if fits():
+        return
+    fitting = []
+    for name, size in sizes.items():
+        most = bisect.bisect_left(range(size), True, key=lambda n, name=name: not fits(**{name: n + 1}))
+        if most:
+            fitting.append(f"{name} that fits is {most}")
+    given = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    largest = f"the largest {' or '.join(fitting)}" if fitting else "no single size makes it fit"
+    needed = f"{given} needs about {need(**sizes) / 2**30:.1f} GiB"
+    raise ValueError(f"{needed}, {available / 2**30:.1f} GiB are available; {largest}")
+
+
+def available_memory():
+    """Bytes of memory that can be had without swapping, as far as the system tells."""
+    return psutil.virtual_memory().available
 
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from lab.cli import app
 from lab.engine import parameters, workers
 from lab.engine.runs import CHECKOUT
+from lab.measure import memory
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = sorted(DECLARED)
@@ -39,7 +40,7 @@ def plans(monkeypatch):
     monkeypatch.setattr(AsyncKernelManager, "start_kernel", no_kernel)
     monkeypatch.setattr("lab.commands.terminal.run_all", lambda todo, *_: reached.append(todo))
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 2**30)
     return reached
 
 

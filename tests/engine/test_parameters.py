@@ -19,17 +19,18 @@ CELL = """
 profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full
 results: str = ""  # folder for the results
 corpus: str = ""  # text; a file or folder, may be empty
-seeds: int = 5  # repetitions; <= 10000
+seeds: int = 5  # repetitions; at most 10000
 d_model: int = 64  # width
-context: int = 64  # bytes; >= 2
+context: int = 64  # bytes; at least 2
 batch: int = 16  # sequences a step
 steps: int = 100  # optimiser steps
 learning_rate: float = 2e-3  # peak
 heads: list = [1, 2, 4]  # counts
-lengths: list = [64, 128]  # tokens; >= 2
+lengths: list = [64, 128]  # tokens; at least 2
 """
 CHECKS = """
-from lab.engine.parameters import score_bytes, training_bytes, within_memory
+from lab.measure.cost import score_bytes, training_bytes
+from lab.measure.memory import within_memory
 
 for h in heads:
     assert d_model % h == 0, f"heads: {h} does not divide d_model {d_model}"
@@ -46,11 +47,6 @@ DECLARED = {
 @pytest.fixture(scope="module")
 def invented(tmp_path_factory):
     return notebook_with(tmp_path_factory.mktemp("notebooks"), parameters=CELL, checks=CHECKS)
-
-
-@pytest.fixture
-def eight_gib(monkeypatch):
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
 
 
 # Profiles
@@ -86,13 +82,13 @@ BAD = {  # values; what the message names beside source
     "list for a number": ({"seeds": [1, 2]}, ["seeds", "[1, 2]"]),
     "number for a list": ({"heads": 4}, ["heads", "4", "list"]),
     "mapping for a list": ({"heads": {"a": 4}}, ["heads", "list"]),
-    "true for a whole number": ({"seeds": True}, ["seeds", "True", "a whole number, at least 1, <= 10000"]),
+    "true for a whole number": ({"seeds": True}, ["seeds", "True", "a whole number, at least 1, at most 10000"]),
     "true for a rate": ({"learning_rate": True}, ["learning_rate", "True", "a finite number, > 0"]),
     "true in a list": ({"heads": [True, 2]}, ["heads[0]", "True", "a whole number"]),
     "date": ({"steps": datetime.date(2020, 1, 1)}, ["steps", "2020"]),
     "negative steps": ({"steps": -1}, ["steps", "-1", "at least 1"]),
     "no seeds": ({"seeds": 0}, ["seeds", "0", "at least 1"]),
-    "context of one": ({"context": 1}, ["context = 1:", ">= 2"]),
+    "context of one": ({"context": 1}, ["context = 1:", "at least 2"]),
     "NaN rate": ({"learning_rate": math.nan}, ["learning_rate", "nan", "finite"]),
     "infinite rate": ({"learning_rate": math.inf}, ["learning_rate", "inf", "finite"]),
     "infinite rate as text": ({"learning_rate": "inf"}, ["learning_rate", "inf", "finite"]),

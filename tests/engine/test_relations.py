@@ -3,14 +3,7 @@
 import pytest
 from helpers import notebook_with
 
-from lab.engine import parameters
 from lab.engine.parameters import Refused, notebook_of, of_profile, validate
-
-
-@pytest.fixture
-def eight_gib(monkeypatch):
-    monkeypatch.setattr(parameters, "available_memory", lambda: 8 * 2**30)
-
 
 RELATIONS = {  # what is changed in a notebook; what the refusal says
     "a relation": ({"dice": 3}, "sides: 4 is no multiple of dice 3"),
@@ -26,28 +19,6 @@ def test_what_the_relations_of_a_notebook_refuse(values, said, eight_gib, projec
         validate(notebook_of("1.1"), values, "my file")
     assert "\n" not in str(error.value)
     of_profile(notebook_of("1.1"), "full")
-
-
-# Memory
-
-MODERATE = {"d_model": 64, "n_layers": 2, "context": 64, "batch": 8, "lengths": [64], "score_heads": 2, "widths": [64],
-            "longest": 64, "texts": 8, "windows": 8}  # fmt: skip
-
-
-@pytest.mark.parametrize("need", [parameters.training_bytes, parameters.window_bytes, parameters.score_bytes,
-                                  parameters.block_bytes, parameters.copy_bytes], ids=lambda f: f.__name__)  # fmt: skip
-def test_each_size_that_exhausts_memory_is_named(need, eight_gib):
-    sizes = {name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]}
-    parameters.within_memory(need, **sizes)
-    for name, value in sizes.items():
-        huge = sizes | {name: [2, 10**9] if isinstance(value, list) else 10**9}
-        with pytest.raises(Refused, match=rf"{name} = {10**9}\b.* GiB are available; .*\b{name} that fits is \d+"):
-            parameters.within_memory(need, **huge)
-
-
-def test_where_no_single_size_helps_memory_says_so(eight_gib):
-    with pytest.raises(Refused, match="a = 9, b = 9 needs about 90.0 GiB, 8.0 GiB .* no single size makes it fit"):
-        parameters.within_memory(lambda a, b: (9 + a * b) * 2**30, a=9, b=9)
 
 
 # A cell of checks

@@ -10,8 +10,9 @@ from small_project import ran
 
 from lab import book
 from lab.book import runs
-from lab.engine import parameters, workers
+from lab.engine import workers
 from lab.engine.runs import CHECKOUT
+from lab.ledger import openings
 
 SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -77,4 +78,4 @@ def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_p
         if "_static" not in page.parts:
             text = page.read_text("utf-8")
             assert "<script>alert(" not in text and not re.search(r"<img[^>]*onerror", text), page.name
-    assert parameters.title_of(hostile.notebook).split(" <")[0] in index.read_text("utf-8")
+    assert openings.title(hostile.notebook).split(" <")[0] in index.read_text("utf-8")
