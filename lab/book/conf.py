@@ -11,8 +11,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutt
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 templates_path = ["parts"]
-html_css_files = ["uplot/uPlot.min.css", "book.css"]
-html_js_files = ["uplot/uPlot.iife.min.js", "states.js", "book.js"]
+html_css_files = ["book.css"]
+html_js_files = ["turn.js", "book.js"]
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_toc_level": 2,

@@ -1,7 +1,7 @@
 """The pages of the book as Markdown, from results and the ledger. Everything that a run or a user wrote is escaped."""
 
 import base64
-import json
+import itertools
 import shutil
 from pathlib import Path
 
@@ -105,18 +105,30 @@ def corrections_html(entries):
     return environment(autoescape=True).get_template("corrections.html").render(entries=entries)
 
 
-def turn_html(states, picture):
-    """The figure of a "Your turn": its first state, and all that are stored for the page's script."""
-    kept = sum("error" not in state for state in states["states"])
-    told = {
-        "alive": tr("What the run stored for these values ({n} choices); in JupyterLab you run it anew.", n=kept)
-        if states.get("trial")
-        else tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=kept),
-        "still": tr("The first state; in JupyterLab it moves."),
-        "alt": tr("The figure in its first state"),
-        "states": json.dumps(states, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
-    }
-    return environment(autoescape=True).get_template("turn.html").render(picture=picture, **told)
+def turn_html(found, place):
+    """The figure of a "Your turn" with its stored states, one of them shown; the page's script moves it.
+
+    `found` is what `lab.states.prerendered` made. Its pictures are written to files that begin with the path
+    `place`, a folder of the book's static files and a name.
+    """
+    controls, states, first = found["controls"], [], 0
+    for control in controls:
+        first = first * len(control["values"]) + control["at"]
+    chosen = itertools.product(*(control["values"] for control in controls))
+    for i, (state, labels) in enumerate(zip(found["states"], chosen, strict=True)):
+        if "png" not in state:
+            states.append(state)
+            continue
+        path = place.with_name(f"{place.name}-{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(state["png"]))
+        names = [control["name"] for control in controls]
+        words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
+        states.append({"picture": f"../_static/turns/{path.name}", "words": words})
+    n = sum("picture" in state for state in states)
+    caption = tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=n)
+    template = environment(autoescape=True).get_template("turn.html")
+    return template.render(controls=controls, states=states, first=first, caption=caption)
 
 
 def words():
@@ -185,13 +197,17 @@ def copy_notebook(run, path):
     _, *rest = notebook.cells[0].source.split("\n", 1)
     notebook.cells[0].source = "\n".join([f"# {run.title}", *rest])
     notebook.cells = folded(notebook.cells)
+    turns = 0
     pictures = {stem: base64.b64encode(run.picture(stem).read_bytes()).decode() for stem in run.figures}
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             data.pop("application/vnd.jupyter.widget-view+json", None)
             if TYPE in data:
-                data["text/html"] = turn_html(data.pop(TYPE), data.pop("image/png"))
+                turns += 1
+                place = path.parents[1] / "static" / "turns" / f"{run.stem}-{turns}"
+                data["text/html"] = turn_html(data.pop(TYPE), place)
+                del data["image/png"]
             if "text/html" in data:
                 if stem := next((stem for stem, picture in pictures.items() if picture in data["text/html"]), ""):
                     link = f' <a href="../{tables.href(run.stem, stem)}">{tr("its table")}</a></figcaption>'

@@ -1,5 +1,11 @@
 // Filters of claims and errata, tables that sort by a click on their head, figures that open large.
 
+function element(name, words = {}, ...children) {
+  const made = Object.assign(document.createElement(name), words);
+  made.append(...children);
+  return made;
+}
+
 function filter(form) {
   const items = [...document.querySelectorAll(form.dataset.items)];
   const texts = items.map((item) => item.textContent.toLowerCase());
