@@ -78,7 +78,7 @@ ALLOWED = {  # test files that read the lessons or what is committed of them: wh
     "test_patterns_of_code.py": "the patterns of 1.13",
     "test_lengths.py": "sizes that 1.7 and 1.8 refuse",
     "test_book.py": "the whole book, among the long tests",
-    "test_browser.py": "the book of what is committed, and lessons in JupyterLab",
+    "test_browser.py": "lessons in JupyterLab",
     "test_claims.py": "committed verdicts are well formed",
     "test_rests.py": "every claim of a notebook is judged in it",
 }
