@@ -83,7 +83,6 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	$(BIN)/python benchmarks/attention_probe.py
 	$(BIN)/python benchmarks/runner.py
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/redraw.py
 	@$(BIN)/python benchmarks/summary.py
 
 readme: setup  ## what the READMEs and results/quick/README.md say of the results, from committed tables; nothing runs

@@ -177,8 +177,8 @@ class Study:
     def play(self, plot, **controls):
         """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
 
-        A run keeps the states of the figure beside it, from which the book's page draws it (lab.states). A control
-        is an ipywidget, or an abbreviation such as (low, high, step) or a list of choices.
+        A run keeps up to 40 states of the figure beside it, which the book's page shows. A control is an
+        ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of choices.
         """
         first, live = turn.play(plot, controls, headless=self.options.headless, most=self._states)
         figures.show(first, live=live)
@@ -190,7 +190,7 @@ class Study:
         none, with their columns. The point is the controls' values, or point(**controls) where it is a function, or
         those over the dict `point`; what they leave out is as in all of this study's sweeps of the trial, or its
         default; its `seed` is one that no stored row has. Rows are those of a sweep of the point. They enter no table,
-        verdict or record. Where no widgets run, the figure stands in its first state; the book's page draws what is
+        verdict or record. Where no widgets run, the figure stands in its first state; the book's page shows what is
         stored for the values of the controls. Controls are as in `play`.
         """
         known, options = self.sources.record.of(trial.__name__, self.notebook.stem), self.options
@@ -202,7 +202,7 @@ class Study:
     @property
     def _states(self):
         """How many states of a figure are kept for the book."""
-        return states.MOST if self.profile != "smoke" else 8
+        return states.MOST if self.profile != "smoke" else 4
 
     def say(self, english, chinese="", **values):
         """Show a sentence made from tables: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...).

@@ -1,26 +1,23 @@
-"""A lesson's "Your turn": sliders that redraw from stored grids, and a trial that is run here and now.
+"""A lesson's "Your turn": sliders that redraw a figure, and a trial that a reader runs at once.
 
-A run takes a thread, so the page stays alive; cells that are started meanwhile wait for its end, since its random
-numbers, as those of every trial, are drawn from the generators of the process. Its rows are those of a sweep of the
-same point. They are drawn and forgotten: no table, verdict or record holds them.
+A run takes a thread, so the page stays alive. Cells that are started meanwhile wait for its end: the
+random numbers of a trial are drawn from the generators of the process. Its rows are those of a sweep
+of the same point. They are drawn and forgotten: no table, verdict or record holds them.
 """
 
 import contextlib
 import html
-import io
 import random
 import threading
 import time
+from functools import partial
 from inspect import signature
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy
 import pandas as pd
 import torch
 from IPython import get_ipython
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from PIL import Image as Picture
 from pydantic import ValidationError
 
 from lab import figures, states, trace
@@ -34,80 +31,82 @@ _drawing = threading.RLock()  # pyplot serves one thread at a time
 
 
 def play(plot, controls, *, headless=False, most=states.MOST):
-    """(PNG of plot(**values) in the first state, live output of sliders that redraw it).
+    """(PNG of plot(**values) in the first state, output of sliders that redraw it).
 
-    Headless, where no sliders run, the output is at most so many states of the figure, for a page to draw.
+    Headless, where no sliders run, the output holds at most so many states, for the book's page.
     """
-    drawn, widgets = Redraws(plot), widgets_of(controls)
-    values = {name: widget.value for name, widget in widgets.items()}
-    first = drawn(**values)
+    widgets = widgets_of(controls)
+    draw = partial(picture, plot)
+    first = draw(**values_of(widgets))
     if headless:
-        return first, _stored(lambda **values: figures.draw(lambda _: plot(**values), None), widgets, most)
-    return first, _sliders(drawn, widgets, first)._repr_mimebundle_()
+        return first, _prerendered(draw, widgets, most)
+    return first, sliders(draw, widgets)._repr_mimebundle_()
 
 
-def _stored(draw, widgets, most, **told):
-    """The output with the states of a figure; {} where there is nothing to choose."""
-    with _drawing, kept_random(), mpl.rc_context(figures.style()):
-        found = states.states(draw, widgets, most)
-    shown = [state for state in found.get("states", ()) if "error" not in state]
-    return {states.TYPE: found | told} if len(shown) > 1 else {}
+def sliders(draw, widgets):
+    """Controls above the picture that draw(**values) gives; an exception stands in its place."""
+    from ipywidgets import interactive
 
+    def shown(**values):
+        figures.show(draw(**values))
 
-def _sliders(drawn, widgets, first):
-    from ipywidgets import HTML, Image, VBox
-
-    image, said = Image(value=first, format="png"), HTML()
-
-    def redraw(_):
-        try:
-            image.value = drawn(**{name: widget.value for name, widget in widgets.items()})
-            said.value = ""
-        except Exception as error:
-            said.value = html.escape(one_line(error))
-
-    for widget in widgets.values():
-        widget.observe(redraw, "value")
-    panel = VBox([*widgets.values(), said, image])
-    panel.add_class("widget-interact")
-    return panel
+    return interactive(shown, **widgets)
 
 
 def live(
-    trial, draw, controls, *, point=None, button="", used=(), known=(), device="auto", headless=False, most=states.MOST
+    trial,
+    draw,
+    controls,
+    *,
+    point=None,
+    button="",
+    used=(),
+    known=(),
+    device="auto",
+    headless=False,
+    most=states.MOST,
 ):
-    """(PNG of the first state, live output of a panel whose "Train now" runs the trial); see Study.live.
+    """(PNG of the first state, output of a panel whose button runs the trial); see Study.live.
 
-    Headless, the output is the figure with what is stored for the values of the controls, for a page to draw.
+    Headless, the output holds the figure with what is stored for the values of the controls.
     """
     turn = Turn(trial, draw, controls, point=point, used=used, known=known, device=device)
     if headless:
-        return turn.first, _stored(turn.stored, turn.widgets, most, trial=True)
+        return turn.first, _prerendered(turn.stored, turn.widgets, most)
     return turn.first, turn.panel(button)._repr_mimebundle_()
 
 
-class Turn:
-    """The trial at points that a reader chooses, run on a thread, one at a time; `draw(rows)` of all its rows.
+def _prerendered(draw, widgets, most):
+    with kept_random():
+        return states.prerendered(draw, widgets, most)
 
-    `used` are the sweeps' finished trials (engine.trials.Used): their values are the usual ones, where they agree, and
-    no seed of theirs, nor of the bodies `known`, is used again.
+
+class Turn:
+    """The trial at points that a reader chooses, run on a thread, one at a time.
+
+    `draw(rows)` draws the rows of all its runs. `used` are the sweeps' finished trials
+    (engine.trials.Used): their values are the usual ones, where they agree, and no seed of theirs,
+    nor of the bodies `known`, is used again.
     """
 
     def __init__(self, trial, draw, controls, *, point=None, used=(), known=(), device="auto"):
-        self.trial, self.point, self.device, self.widgets = trial, point, device, widgets_of(controls)
-        self.draw, self.bodies = draw, [each.body for each in used if each.trial.__name__ == trial.__name__]
-        bodies = self.bodies
-        stored = [body["parameters"] for body in bodies]
+        self.trial, self.draw, self.point, self.device = trial, draw, point, device
+        self.widgets = widgets_of(controls)
+        self.bodies = [each.body for each in used if each.trial.__name__ == trial.__name__]
         takes = signature(trial).parameters
-        self.usual = {name: stored[0][name] for name in (stored[0] if stored else ())
-                      if name in takes and all(each.get(name) == stored[0][name] for each in stored)}  # fmt: skip
-        seeds = [parameters.get("seed", -1) for parameters in (*stored, *(body["parameters"] for body in known))]
+        stored = [body["parameters"] for body in self.bodies]
+        self.usual = common(stored, takes)
+        seeds = [body["parameters"].get("seed", -1) for body in [*self.bodies, *known]]
         self.seed = 1 + max(seeds, default=-1) if "seed" in takes else None
-        columns = [*(stored[0] if stored else takes), *dict.fromkeys(c for body in bodies for c in body["columns"])]
-        self.rows, self.redraw, self.thread = pd.DataFrame(columns=[*columns, *LABELS]), Redraws(draw), None
-        self.first, self._cancelled = self.redraw(self.rows), threading.Event()
+        columns = list(stored[0] if stored else takes)
+        for body in self.bodies:
+            columns += body["columns"]
+        self.rows = pd.DataFrame(columns=list(dict.fromkeys([*columns, *LABELS])))
+        self.first = picture(draw, self.rows)
+        self.thread, self._cancelled = None, threading.Event()
 
     def panel(self, button=""):
+        """The controls, the buttons with the progress beside them, and the figure."""
         from ipywidgets import HTML, Button, FloatProgress, HBox, Image, VBox
 
         self.train = Button(description=button or tr("Train now"), button_style="primary")
@@ -116,28 +115,27 @@ class Turn:
         self.image = Image(value=self.first, format="png")
         self.train.on_click(lambda _: self.start())
         self.stop.on_click(lambda _: self._cancelled.set())
-        panel = VBox([*self.widgets.values(), HBox([self.train, self.stop, self.bar, self.said]), self.image])
-        panel.add_class("lab-turn")
-        return panel
+        buttons = HBox([self.train, self.stop, self.bar, self.said])
+        return VBox([*self.widgets.values(), buttons, self.image], _dom_classes=["lab-turn"])
 
     def stored(self, **values):
-        """The figure with the rows of the first stored trial of the values, whatever its seed; None where none is."""
+        """PNG of the rows of the first stored trial of the values, whatever its seed, or None."""
         try:
             point = self.chosen(values) | {"seed": None}
         except Exception:  # a combination that the notebook has no point for
             return None
-        body = next((body for body in self.bodies if body["parameters"] | {"seed": None} == point), None)
-        if body is None:
-            return None
-        rows = pd.DataFrame([body["parameters"] | row for row in store.rows(body)]).reindex(columns=self.rows.columns)
-        return figures.draw(self.draw, rows)
+        for body in self.bodies:
+            if body["parameters"] | {"seed": None} == point:
+                rows = [body["parameters"] | row for row in store.rows(body)]
+                return picture(self.draw, pd.DataFrame(rows).reindex(columns=self.rows.columns))
+        return None
 
     def chosen(self, values=None):
         """The full point that values, or the controls, ask for, with the next seed.
 
         TypeError where a parameter is missing.
         """
-        values = values or {name: widget.value for name, widget in self.widgets.items()}
+        values = values or values_of(self.widgets)
         given = self.point(**values) if callable(self.point) else (self.point or {}) | values
         seed = {} if self.seed is None else {"seed": self.seed}
         (point,) = points_of(self.trial, [self.usual | seed | given])
@@ -155,7 +153,8 @@ class Turn:
         if self.seed is not None:
             self.seed += 1
         self._cancelled.clear()
-        self.train.disabled, self.stop.disabled, self.bar.value, self.said.value = True, False, 0.0, tr("starting")
+        self.train.disabled, self.stop.disabled = True, False
+        self.bar.value, self.said.value = 0.0, tr("starting")
         self.thread = threading.Thread(target=self._run, args=(point,), daemon=True)
         if shell := get_ipython():
             shell.events.register("pre_run_cell", self._wait)
@@ -170,23 +169,9 @@ class Turn:
             self.thread.join()
 
     def _run(self, point):
-        began, told, errors = time.time(), 0.0, []
+        errors = []
 
-        def heard(step, steps):
-            nonlocal began, told
-            if self._cancelled.is_set():
-                raise trace.Enough
-            if step == 0:
-                began = time.time()
-            elif time.time() - told > OFTEN and steps:
-                told = time.time()
-                left = (told - began) * (steps - step) / step
-                self.bar.value = step / steps
-                self.said.value = tr(
-                    "step {step} of {steps}, {left} s left", step=step, steps=steps, left=f"{left:.1f}"
-                )
-
-        def telling(**parameters):
+        def watched(**parameters):
             try:
                 return self.trial(**parameters)
             except Exception as error:
@@ -195,18 +180,17 @@ class Turn:
 
         start = time.time()
         try:
-            with kept_random(), trace.watching(heard):
-                rows = trials.now(telling, point, device=self.device)
+            with kept_random(), trace.watching(self._progress()):
+                rows = trials.now(watched, point, device=self.device)
             if rows is None or self._cancelled.is_set():
                 self.said.value = tr("cancelled")
                 return
             self.rows = pd.concat([self.rows, rows], ignore_index=True) if len(self.rows) else rows
-            self.image.value, self.bar.value = self.redraw(self.rows), 1.0
+            self.image.value, self.bar.value = picture(self.draw, self.rows), 1.0
+            names = [name for name in dict.fromkeys([*self.widgets, "seed"]) if name in point]
+            told = ", ".join(f"{name} {point[name]}" for name in names)
             seconds = f"{time.time() - start:.1f}"
-            shown = ", ".join(
-                f"{name} {point[name]}" for name in dict.fromkeys([*self.widgets, "seed"]) if name in point
-            )
-            self.said.value = html.escape(tr("{point}: {seconds} s", point=shown, seconds=seconds))
+            self.said.value = html.escape(tr("{point}: {seconds} s", point=told, seconds=seconds))
         except Exception as error:
             self.said.value = html.escape(one_line(errors[-1] if errors else error))
         finally:
@@ -214,66 +198,84 @@ class Turn:
             if shell := get_ipython():
                 shell.events.unregister("pre_run_cell", self._wait)
 
+    def _progress(self):
+        """What the training loop calls at every step: the bar moves, and a cancelled run ends."""
+        began, told = time.time(), 0.0
+
+        def step(number, steps):
+            nonlocal began, told
+            if self._cancelled.is_set():
+                raise trace.Enough
+            now = time.time()
+            if number == 0:
+                began = now
+            elif steps and now - told > OFTEN:
+                told = now
+                left = f"{(now - began) * (steps - number) / number:.1f}"
+                self.bar.value = number / steps
+                values = {"step": number, "steps": steps, "left": left}
+                self.said.value = tr("step {step} of {steps}, {left} s left", **values)
+
+        return step
+
+
+def common(points, takes):
+    """{name: value} of what all points have alike among the parameters that `takes` names."""
+    first = points[0] if points else {}
+    alike = {name for name in first if all(each.get(name) == first[name] for each in points)}
+    return {name: value for name, value in first.items() if name in alike and name in takes}
+
 
 @contextlib.contextmanager
 def kept_random():
     """Afterwards the random numbers of this process go on as if the block had drawn none."""
-    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    python, arrays, tensors = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        for put, state in zip((random.setstate, numpy.random.set_state, torch.set_rng_state), states, strict=True):
-            put(state)
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        torch.set_rng_state(tensors)
 
 
-class Redraws:
-    """Draws plot(...) again and again, fast: the first figure is laid out, those after it keep its places."""
-
-    def __init__(self, plot):
-        self.plot, self.places = plot, None
-
-    def __call__(self, *arguments, **values):
-        """The bytes of a PNG."""
-        with _drawing, mpl.rc_context(figures.style()):
-            before = set(plt.get_fignums())
-            try:
-                return self._png(figures.draw(lambda _: self.plot(*arguments, **values), None))
-            finally:
-                for number in set(plt.get_fignums()) - before:
-                    plt.close(number)
-
-    def _png(self, figure):
-        canvas = FigureCanvasAgg(figure)
-        figure.dpi = mpl.rcParams["savefig.dpi"]
-        if self.places is not None and len(self.places) == len(figure.axes):
-            figure.set_layout_engine("none")
-            for axes, place in zip(figure.axes, self.places, strict=True):
-                axes.set_position(place)
-        canvas.draw()
-        self.places = [axes.get_position(original=True) for axes in figure.axes]
-        shown = io.BytesIO()
-        Picture.fromarray(numpy.asarray(canvas.buffer_rgba())).convert("RGB").save(shown, "PNG", compress_level=1)
-        return shown.getvalue()
+def picture(plot, *arguments, **values):
+    """The bytes of a PNG of the figure that plot(...) makes; the figure is closed."""
+    with _drawing:
+        before = set(plt.get_fignums())
+        try:
+            return figures.png(figures.draw(lambda _: plot(*arguments, **values), None))
+        finally:
+            for number in set(plt.get_fignums()) - before:
+                plt.close(number)
 
 
 def widgets_of(controls):
-    """{name: widget} of controls: widgets, or abbreviations such as (low, high, step) or a list of choices."""
+    """{name: widget} of controls: widgets, or abbreviations of ipywidgets' `interact`."""
     from ipywidgets import interactive
 
-    widgets = {name: interactive.widget_from_abbrev(control) for name, control in controls.items()}
-    for name, widget in widgets.items():
+    widgets = {}
+    for name, control in controls.items():
+        widget = interactive.widget_from_abbrev(control)
         if widget is None:
-            raise TypeError(
-                f"{name}={controls[name]!r} is no control: a widget, (low, high, step) or a list of choices"
-            )
+            kinds = "a widget, (low, high, step) or a list of choices"
+            raise TypeError(f"{name}={control!r} is no control: {kinds}")
         widget.description = widget.description or name
+        widgets[name] = widget
     return widgets
 
 
+def values_of(widgets):
+    """{name: value} of widgets."""
+    return {name: widget.value for name, widget in widgets.items()}
+
+
 def one_line(error):
-    """What an error says, in one line: for values that a model refuses, which and what is allowed."""
+    """What an error says, in one line; of refused values of a model, which and what is allowed."""
     if isinstance(error, ValidationError):
-        said = (f"{'.'.join(map(str, e['loc']))} {e['input']!r}: {e['msg']}".strip() for e in error.errors())
-        return "; ".join(said).replace("Value error, ", "")
+        told = []
+        for each in error.errors():
+            place = ".".join(map(str, each["loc"]))
+            told.append(f"{place} {each['input']!r}: {each['msg']}".strip())
+        return "; ".join(told).replace("Value error, ", "")
     words = " ".join(str(error).split())
     return words if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words}"

@@ -1,42 +1,23 @@
 """The book: every page is whole without a network, every link leads somewhere, nothing that a run wrote is obeyed.
 
-Of `lab.book.board`, `lab.book.charts`, `lab.book.conf`, `lab.book.glossary`, `lab.book.pages`, `lab.book.runs`,
-`lab.book.seams` and `lab.book.tables`.
+Of `lab.book.conf`, `lab.book.glossary`, `lab.book.pages` and `lab.book.runs`.
 """
 
-import ast
-import hashlib
 import html
-import inspect
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import made
-import matplotlib.pyplot as plt
-import nbformat
-import pandas as pd
+import made_book
 import pytest
-import yaml
-from nbformat.v4 import new_code_cell, new_output
-from PIL import Image
 
-import lab.charts
-from lab import book, figures, language
-from lab.book import board, charts, glossary, pages, runs, seams, tables
+from lab import book
+from lab.book import conf, glossary, pages, runs
 from lab.engine import parameters
-from lab.ledger import claims
 
 pytest.importorskip("myst_nb")
-CAPTIONS = 'Loss "falls": [a](b) *x* <y> & {z}.', "一条线：第 1_000 步的 **损失**。"
-ERRATUM = {"id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
-           "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
-           "claims": {"four-win": "holds"}, "evidence": ["01_first/drawn"]}  # fmt: skip
-DOCUMENTED = ("lab.charts", "lab.models.config", "lab.study")
-TERM = {"term": "mask", "term_zh": "掩码", "says": "What is hidden.", "says_zh": "遮住的部分。", "measured": ["1.1"]}
 
 
 class Page(HTMLParser):
@@ -65,25 +46,8 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The book of a project with two runs; the first one's figure has words that are markup somewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        root = made.project(tmp_path_factory.mktemp("book"), patch)
-        for name, entry in {"errata": ERRATUM, "glossary": TERM}.items():
-            (root / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump([entry]))
-        made.finish(root, made.verdict("one-is-faster"), place="quick/02_second")
-        folder = made.finish(root, made.verdict("four-win", effect=2.5), made.verdict("how-many", "answered"))
-        shown = []
-        patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))
-        figure = plt.figure()
-        figures.show(figures.save(figure, folder / "figures" / "drawn", *CAPTIONS), *CAPTIONS)
-        plt.close(figure)
-        notebook = nbformat.read(folder / "notebook.ipynb", 4)
-        notebook.cells[-1] = new_code_cell("study.figure(...)", outputs=[new_output("display_data", shown[0])])
-        nbformat.write(notebook, folder / "notebook.ipynb")
-        runs.runs.write_run(folder, runs.runs.read_run(folder))
-        documented = [each for each in seams.modules() if each[0] in DOCUMENTED]
-        patch.setattr(seams, "modules", lambda: documented)  # all of lab takes longer than the rest of the book
-        return book.build(root / "html").parent
+        return made_book.build(tmp_path_factory.mktemp("book"), patch)
 
 
 def read_from(built):
@@ -96,9 +60,8 @@ def read(built):
 
 
 def test_there_is_a_page_for_everything_in_both_languages(built):
-    names = ["index", "scoreboard", "errata", "gallery", "matters", "measured", "charts", "exercises"]
-    names += ["reading", "glossary", "cluster", "seams", "api", "own", "probes", "teach"]
-    names += [f"{part}/{stem}" for stem in ("01_first", "02_second") for part in ("exercises", "tables")]
+    names = ["index", "claims", "errata", "measured", "exercises", "reading", "glossary", "cluster", "api", "own"]
+    names += ["probes", "teach", "search", "exercises/01_first", "exercises/02_second"]
     assert [name for name in names for place in (built, built / "zh") if not (place / f"{name}.html").exists()] == []
 
 
@@ -137,7 +100,6 @@ def test_the_book_of_the_lab_is_whole(tmp_path):
     read = read_from(built)
     assert broken(built, read) == []
     assert "problematic" not in read[built / "api.html"].text
-    assert sum(path.stat().st_size for path in built.rglob("*") if path.is_file()) < 70e6, "small enough to hand on"
 
 
 def test_no_page_asks_the_network_for_anything(read):
@@ -146,43 +108,36 @@ def test_no_page_asks_the_network_for_anything(read):
         assert not re.search(r"@import url\(.?http|import .* from .http", page.text), path
 
 
-def test_what_both_languages_have_is_not_twice_in_the_book(built):
-    twins = {path: built / path.relative_to(built / "zh") for path in (built / "zh").rglob("*.*")}
-    twice = [path for path, twin in twins.items() if twin.is_file() and path.suffix != ".html"
-             and twin.read_bytes() == path.read_bytes()]  # fmt: skip
-    assert sum(path.stat().st_size for path in twice) < 1e6
-
-
-def test_the_scoreboard_has_a_card_and_an_address_for_every_claim(built, read):
-    known = [claim for claims in made.LEDGER.values() for claim in claims]
-    for name in ("scoreboard", "zh/scoreboard"):
+def test_every_claim_has_a_row_and_an_address(built, read):
+    known = [claim["id"] for claims in made.LEDGER.values() for claim in claims]
+    for name in ("claims", "zh/claims"):
         page = read[built / f"{name}.html"]
-        assert {claim["id"] for claim in known} <= page.ids
-        assert page.text.count('<article class="claim"') == len(known)
-        assert f">{len(known)} / {len(known)}</output>" in page.text
-        assert "2.5 [1.5, 3.5]" in page.text
-        assert "errata.html#one-head" in page.links, "a claim leads to what it corrects"
-    assert "scoreboard.html#four-win" in read[built / "errata.html"].links
+        assert set(known) <= page.ids and page.text.count("<tr id=") == len(known)
+        assert "2.5 [1.5, 3.5]" in page.text and "exercises/01_first.html" in page.links
+    assert "it is 2.5" in read[built / "errata.html"].said and "为 2.5" in read[built / "zh" / "errata.html"].said
+    assert "exercises/01_first.html" in read[built / "errata.html"].links
+
+
+def test_a_figure_with_controls_has_its_states(built, read):
+    page = read[built / "exercises" / "01_first.html"]
+    states = [src for src in page.loads if "turns/" in src]
+    assert len(states) == len(set(states)) == 6 and page.text.count('type="range"') == 2
+    assert {page.alts[src] for src in states} >= {"n 1, base 10", "n 3, base 500"}
+    visible = re.findall(r'<img src="[^"]*turns/[^>]*?lazy">', page.text)
+    assert len(visible) == 1 and "n 2, base 10" in visible[0]
 
 
 def test_chinese_is_found_by_pairs_of_characters(built):
-    from lab.book import conf
-
     index = (built / "zh" / "searchindex.js").read_text("utf-8")
     assert '"掩码"' in index or "\\u63a9\\u7801" in index
     assert conf.Chinese({}).split("因果掩码 softmax 的") == ["因果", "果掩", "掩码", "softmax", "的"]
 
 
-def test_what_a_term_names_is_measured_and_seams_are_those_registered():
+def test_what_a_term_names_is_measured():
     numbers = {parameters.exercise_of(notebook) for notebook in parameters.notebooks()}
     assert all(set(term.measured) <= numbers for term in glossary.glossary())
     names = [term.term for term in glossary.glossary()]
     assert len(set(names)) == len(names)
-    found = {name: dict((kind, options) for kind, options, _ in kinds) for name, _, kinds in seams.listed()}
-    assert "base" in found["Position"]["rotary"] and "causal" in found["Mask"]
-    assert all(said for _, _, kinds in seams.listed() for _, _, said in kinds) and all(
-        said for _, said in seams.modules()
-    )
 
 
 def test_the_api_page_says_what_docstrings_say_as_they_stand(built, read):
@@ -190,20 +145,8 @@ def test_the_api_page_says_what_docstrings_say_as_they_stand(built, read):
     assert {"lab.charts.forest", "lab.models.config.ModelConfig", "lab.study.Study.judge"} <= page.ids
     assert "problematic" not in page.text
     lines = ["The `x_y` of *args, |a| and a_", "    further in"]
-    from lab.book import conf
-
     conf.as_written(None, "", "", None, None, lines)
     assert lines == [r"The ``x_y`` of \*args, \|a\| and a\_", "", "    further in"]
-
-
-def test_the_words_by_which_a_card_is_folded_are_its_own():
-    script = (Path(book.__file__).parent / "static" / "book.js").read_text("utf-8")
-    kept = json.loads(re.search(r"const kept = (\[.*?\]);", script)[1])
-    said = []
-    for speak in ("en", "zh"):
-        with language.using(speak):
-            said += [language.tr(word) for word in ("measured", "predicted", "effect", "verdict")]
-    assert kept == said
 
 
 def test_an_exercise_stands_before_the_appendix_of_its_section():
@@ -214,25 +157,12 @@ def test_an_exercise_stands_before_the_appendix_of_its_section():
     assert [run.number for run in runs.in_order(found)] == [2, 10, 20, 4]
 
 
-def test_what_both_languages_have_stands_once(tmp_path):
-    for name, text in {"a.css": "x", "zh/a.css": "x", "b.js": "1", "zh/b.js": "2"}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "zh" / "deep").mkdir()
-    (tmp_path / "zh" / "deep" / "p.html").write_text('<link href="../a.css?v=1"><script src="../b.js"></script>')
-    book.share(tmp_path, tmp_path / "zh")
-    page = (tmp_path / "zh" / "deep" / "p.html").read_text()
-    assert page == '<link href="../../a.css?v=1"><script src="../b.js"></script>'
-    assert not (tmp_path / "zh" / "a.css").exists() and (tmp_path / "zh" / "b.js").exists()
-
-
 def test_a_figure_has_its_words_on_every_page_that_shows_it(built, read):
-    for name in ("exercises/01_first", "tables/01_first", "gallery", "index"):
+    for name in ("exercises/01_first", "index"):
         page = read[built / f"{name}.html"]
-        assert CAPTIONS[0] in page.alts.values(), name
+        assert made_book.CAPTIONS[0] in page.alts.values(), name
         assert [src for src, said in page.alts.items() if not said or said.endswith(".png")] == [], name
-        if "/" in name:
-            assert "[a](b) *x* <y> & {z}." in page.said, name
+    assert "[a](b) *x* <y> & {z}." in read[built / "exercises" / "01_first.html"].said
 
 
 def test_a_page_is_in_its_own_language_alone(built, read):
@@ -244,88 +174,14 @@ def test_a_page_is_in_its_own_language_alone(built, read):
         assert mine in said and other not in said and "details>" not in said, page
 
 
-def test_every_chart_verb_is_drawn_once_with_its_call(tmp_path):
-    public = {name for name, verb in vars(lab.charts).items() if inspect.isfunction(verb)
-              and verb.__module__ == "lab.charts" and not name.startswith("_")}  # fmt: skip
-    shown = charts.drawn(tmp_path)
-    assert sorted(name for name, *_ in shown) == sorted(public)
-    for name, arguments, said, code in shown:
-        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
-        assert f"charts.{name}" in calls and arguments and said, name
-        colours = Image.open(tmp_path / f"{name}.png").convert("RGB").getcolors(1 << 24)
-        assert len(colours) > 2, f"{name}: nothing is drawn"
-
-
-HASHES = {
-    "LICENSE": "8f989229699b4fe2",
-    "uPlot.iife.min.js": "19c8d4c6ad88929a",
-    "uPlot.min.css": "df630c6a8d6f8eea",
-}
-
 HOSTILE = '<script>alert("1")</script> `x` [a](javascript:b) {{ c }} | $d$'
 
 
-def test_what_a_run_wrote_is_text():
-    claim = claims.Claim(**made.entry("x", "theorem"))
-    verdict = claims.Verdict(id="x", exercise="1.1", verdict="disproved", note=HOSTILE, effect=1)
-    verdict = verdict.model_copy(update={"unit": HOSTILE, "threshold": HOSTILE, "figure": HOSTILE, "gates": HOSTILE})
-    card = board.Card(claim, verdict, HOSTILE, [HOSTILE], [], ["recorded"], board.notes(claim, verdict))
-    told = pages.claims_html([card])
-    assert "<script" not in told and told.count("&lt;script&gt;") >= 6 and '"1"' not in told
-    assert "<script" not in tables.plain_table(pd.DataFrame({HOSTILE: [HOSTILE]}))
+def test_what_a_run_wrote_is_text(tmp_path):
+    controls = [{"name": HOSTILE, "values": [HOSTILE, "2"], "at": 0}]
+    found = {"controls": controls, "states": [{"error": HOSTILE}, {"png": ""}]}
+    assert "<script" not in pages.turn_html(found, tmp_path / "turns" / "one")
     assert re.fullmatch(r"[\w ,&#;]*", pages.plain(HOSTILE)) and "<" not in pages.plain(HOSTILE)
-
-
-def test_a_claim_says_where_it_was_measured():
-    claim = claims.Claim(**made.entry("x"))
-    verdict = claims.Verdict(id=claim.id, exercise="1.1", verdict="supported")
-
-    def signs(**origin):
-        run = SimpleNamespace(about={"record": origin}, profile="quick")
-        return set(board.signed([(run, verdict)]))
-
-    assert signs() == set()
-    assert signs(recorded=3, ran_here=0, checks=["as recorded"]) == {"recorded", "checked"}
-    assert signs(recorded=0, ran_here=2, checks=[]) == {"run"}
-    assert set(board.measured_where()) == {"recorded", "run", "checked"}
-
-
-def test_a_prediction_is_told_in_the_readers_language_if_it_is_that_of_the_ledger():
-    claim = claims.Claim(**made.entry("x"))
-    verdict = claims.Verdict(id=claim.id, exercise="1.1", verdict="inconclusive", threshold=str(claim.prediction))
-    earlier = verdict.model_copy(update={"threshold": "another > 1"})
-    with language.using("zh"):
-        assert claim.prediction.compares_zh in board.Card(claim, verdict, "", [], []).predicted
-        assert board.Card(claim, earlier, "", [], []).predicted == "another > 1"
-
-
-def test_effects_are_ranked_by_their_distance_from_none(tmp_path, monkeypatch):
-    """Known means and spreads: 2 sd above zero, a ratio half an sd above one, another a quarter below."""
-    made.project(tmp_path, monkeypatch)
-    spread = 2 * 2.7764451  # of a t-interval over five runs with sd sqrt(5)
-    rows = [("four-win", "points", 2 * 5**0.5), ("one-is-faster", "ratio", 1 + 5**0.5 / 2)]
-    rows.append(("one-is-smaller", "ratio", 1 - 5**0.5 / 4))
-    verdicts = pd.DataFrame(
-        [{"id": name, "verdict": "supported", "effect": effect, "low": effect - spread / 2, "high": effect + spread / 2,
-          "unit": unit, "n": 5, "gates": ""} for name, unit, effect in rows]
-    )  # fmt: skip
-    table = tables.matters([SimpleNamespace(verdicts=verdicts, exercise="1.1", minutes=4.0)])
-    assert list(table["effect in sd"]) == pytest.approx([2, 0.5, 0.25], rel=1e-6)
-    assert list(table["sd per minute"]) == pytest.approx([0.5, 0.125, 0.0625], rel=1e-6)
-
-
-def test_the_plotting_library_is_the_one_that_was_looked_at():
-    """uPlot 1.6.32 as npm has it, with its licence; another version is another hash, and is looked at anew."""
-    folder = Path(book.__file__).parent / "static" / "uplot"
-    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in folder.iterdir()}
-    assert hashes == HASHES
-    assert "(v1.6.32)" in (folder / "uPlot.iife.min.js").read_text("utf-8")[:100]
-
-
-def test_states_cannot_end_their_script():
-    words = "</script><script>alert(1)</script>"
-    made = pages.turn_html({"states": [{"axes": [], "title": words}], "controls": [], "pool": []}, "AAAA")
-    assert made.count("</script") == 1 and made.count("<script") == 1
 
 
 def test_without_results_there_is_no_book(monkeypatch, tmp_path):

@@ -58,7 +58,7 @@ ALLOWED = {
         "engine",
         "ledger",
     },  # fmt: skip
-    "book": {"charts", "figures", "language", "models", "engine", "ledger", "states"},
+    "book": {"figures", "language", "engine", "ledger", "states"},
     "commands": {"language", "figures", "engine", "ledger", "study"},
     "cli": {"commands", "book", "engine", "language", "ledger"},
 }

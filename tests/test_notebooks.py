@@ -239,7 +239,7 @@ def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_PATH", kernels)
     (job,) = batch.plan([notebook.stem], "smoke", tmp_path, under_test=under_test)
     job.run(runs.Options(record=[], store=tmp_path / "store"))
-    check_run(job.folder, notebook)
+    run = check_run(job.folder, notebook)
     assert job.to_do() is None
     assert {"notebook.ipynb", "parameters.yaml", "verdicts.csv"} <= {path.name for path in job.folder.iterdir()}
     kept = yaml.safe_load((job.folder / "parameters.yaml").read_text("utf-8"))

@@ -5,6 +5,7 @@ Of `lab.language` too.
 
 import random
 import time
+from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy
@@ -12,8 +13,10 @@ import pytest
 import torch
 from helpers import without_times
 from ipywidgets import IntText
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
-from lab import states, turn
+from lab import figures, states, turn
 from lab.engine import trials
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup
@@ -191,28 +194,35 @@ def two_panels(n_heads):
     axes[1].set_ylabel("loss")
 
 
-def test_a_slider_redraws_its_figure():
-    drawn, widgets = turn.Redraws(two_panels), turn.widgets_of({"n_heads": (1, 9)})
-    panel = turn._sliders(drawn, widgets, drawn(n_heads=5))
-    slider, said, image = panel.children
-    before = image.value
+def test_a_slider_redraws_its_figure(monkeypatch):
+    shown = []
+    monkeypatch.setattr(figures, "show", shown.append)
+    slider, _ = turn.sliders(partial(turn.picture, two_panels), turn.widgets_of({"n_heads": (1, 9)})).children
     slider.value = 6
-    assert image.value != before and bytes(before[:4]) == b"\x89PNG" and said.value == ""
+    assert len(shown) == 2 and shown[0] != shown[1] and shown[1].startswith(b"\x89PNG")
+    assert plt.get_fignums() == []
 
 
-def test_a_slider_tells_what_its_figure_refuses():
-    def refuses(n):
-        if n == 6:
-            raise ValueError("at most 5 <here>")
-        plt.subplots()
+REFUSES = """
+from IPython.display import display
+from lab import turn
 
-    drawn, widgets = turn.Redraws(refuses), turn.widgets_of({"n": (1, 9)})
-    slider, said, image = turn._sliders(drawn, widgets, drawn(n=5)).children
-    before = image.value
-    slider.value = 6
-    assert said.value == "at most 5 &lt;here&gt;" and image.value == before
-    slider.value = 7
-    assert said.value == ""
+def refuses(n):
+    raise ValueError("at most 5 <here>") if n == 6 else KeyError(n)
+
+panel = turn.sliders(refuses, turn.widgets_of({"n": (1, 9)}))
+display(panel)
+panel.children[0].value = 6
+"""
+
+
+def test_an_exception_of_a_figure_is_shown_in_the_panel(kernels, monkeypatch):
+    monkeypatch.setenv("JUPYTER_PATH", str(kernels))
+    notebook = new_notebook(cells=[new_code_cell(REFUSES)])
+    NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
+    models = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"].values()
+    (panel,) = (model["state"] for model in models if model["model_name"] == "OutputModel")
+    assert [output["evalue"] for output in panel["outputs"]] == ["at most 5 <here>"]
 
 
 def test_what_is_no_control_is_refused():

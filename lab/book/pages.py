@@ -1,127 +1,75 @@
-"""The pages of the book as Markdown, from results and the ledger. Everything that a run or a user wrote is escaped."""
+"""The pages of the book as Markdown, from results and the ledger.
+
+Everything that a run or a user wrote is escaped.
+"""
 
 import base64
-import json
+import itertools
+import pkgutil
+import re
 import shutil
 from pathlib import Path
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pandas import isna
 
-from lab.book import board, charts, glossary, seams, tables
-from lab.book.runs import counted, in_order
-from lab.engine import parameters
+import lab
+from lab.book import glossary
 from lab.engine.runs import homes, write_text
 from lab.language import in_language, language, tr
-from lab.ledger import cards, claims, findings, openings, summary
+from lab.ledger import cards, claims, errata, openings, summary
 from lab.states import TYPE
 
 HERE = Path(__file__).parent
-TEXTS = ("reading", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
+TEXTS = ("reading", "measured", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
+PRIVATE = ("lab.book", "lab.commands", "lab.cli")  # no functions for readers
+WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 
-def write(source, finished, older=()):
-    """Write every page, notebook, picture and table of the book, in the language in use, under `source`.
+def write(source, runs, older=()):
+    """Write the source of the book, in the language in use, to the folder `source`.
 
     `older` are the stems of the runs that older code made, or that read another text.
     """
     for folder in ("static", "parts"):
         shutil.copytree(HERE / folder, source / folder)
-    shown = in_order(finished)
-    judged = board.claim_cards(shown + [run for run in finished if run not in shown])
-    markdown = environment(runs=shown, sections=sections(), older=older)
-
-    def page(name, template, **values):
-        write_text(source / f"{name}.md", markdown.get_template(template).render(**values))
-
-    entries, table = board.corrections(shown), summary.collect(*homes("quick"))
-    stems = {run.stem for run in shown}
-    chosen = [(notebook, row) for notebook, row in findings.chosen(table) if notebook.stem in stems]
-    page("index", "index.md", totals=counted(table), findings=chosen, found=found(table))
-    page("scoreboard", "scoreboard.md", cards=claims_html(judged))
-    page("errata", "errata.md", entries=len(entries), corrections=corrections_html(entries))
-    page("glossary", "glossary.md", terms=glossary.terms(shown))
-    page("matters", "matters.md", table=tables.plain_table(tables.matters(shown)))
-    page("measured", "measured.md", machines=tables.machines(finished))
-    page("gallery", "gallery.md")
-    page("charts", "charts.md", verbs=charts.drawn(source / "files" / "charts"))
-    page("seams", "seams.md", seams=seams.listed(), modules=seams.modules())
-    page("api", "api.md", modules=seams.modules())
-    page("exercises", "exercises.md")
-    page("own", "own.md")
-    page("probes", "probes.md")
-    page("teach", "teach.md", lessons=taught(shown))
+    shutil.copy(HERE / "conf.py", source / "conf.py")
     for name in TEXTS:
         shutil.copy(HERE / "texts" / language() / f"{name}.md", source / f"{name}.md")
-    for run in shown:
-        page(f"tables/{run.stem}", "tables.md", run=run, tables=tables.behind(run))
-        copy_notebook(run, source / "exercises" / f"{run.stem}.ipynb")
-        shutil.copytree(run.folder / "tables", source / "files" / run.stem / "tables", dirs_exist_ok=True)
-        for stem in run.figures:
-            place = source / "files" / run.stem / "figures" / f"{stem}.png"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(run.picture(stem), place)
+    table = summary.collect(*homes("full"), *homes("quick"))
+    values = {
+        "index": {"totals": table.verdict.value_counts().to_dict()},
+        "claims": {"table": claims_table(table, runs)},
+        "glossary": {"terms": glossary.terms(runs)},
+        "api": {"modules": modules()},
+        "exercises": {},
+        "own": {},
+        "probes": {},
+        "teach": {},
+    }
+    markdown = environment(runs=runs, sections=sections(), older=older)
+    for name, told in values.items():
+        write_text(source / f"{name}.md", markdown.get_template(f"{name}.md").render(**told))
+    write_text(source / "errata.md", errata_page({run.stem for run in runs}))
+    for run in runs:
+        write_lesson(run, source)
 
 
 def environment(autoescape=False, **told):
     """Templates and what all of them know."""
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, trim_blocks=True, autoescape=autoescape
-    )
+    loader = FileSystemLoader(HERE / "templates")
+    options = {"undefined": StrictUndefined, "trim_blocks": True, "autoescape": autoescape}
+    made = Environment(loader=loader, **options)
     made.globals |= {
-        "words": words(),
-        "anchor": tables.anchor,
         "t": in_language,
-        "kinds": board.kinds(),
-        "signs": board.measured_where(),
+        "words": cards.words(),
+        "measured": cards.measured,
+        "question": openings.question,
         "escape": plain,
     }
-    made.globals |= {"measured": cards.measured, "sentence": findings.sentence, "question": openings.question}
     made.globals |= told
     return made
-
-
-def taught(shown):
-    """What a teacher asks of each lesson: minutes from the record, peak memory, what runs live in class."""
-    found = []
-    for run in shown:
-        if run.notebook not in findings.lessons():
-            continue
-        cells = parameters.cells_of(run.notebook)
-        code = "".join(source for kind, _, source in cells if kind == "code")
-        row = {"run": run, "minutes": run.about["seconds"] / 60, "memory": run.about.get("peak_mib")}
-        live = {"sliders": code.count("study.play("), "trainings": code.count("study.live(")}
-        found.append(row | live)
-    return found
-
-
-def claims_html(judged):
-    """The cards of claims with their filters."""
-    template = environment(autoescape=True).get_template("claims.html")
-    return template.render(cards=judged, filters=filters(judged))
-
-
-def corrections_html(entries):
-    return environment(autoescape=True).get_template("corrections.html").render(entries=entries)
-
-
-def turn_html(states, picture):
-    """The figure of a "Your turn": its first state, and all that are stored for the page's script."""
-    kept = sum("error" not in state for state in states["states"])
-    told = {
-        "alive": tr("What the run stored for these values ({n} choices); in JupyterLab you run it anew.", n=kept)
-        if states.get("trial")
-        else tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=kept),
-        "still": tr("The first state; in JupyterLab it moves."),
-        "alt": tr("The figure in its first state"),
-        "states": json.dumps(states, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
-    }
-    return environment(autoescape=True).get_template("turn.html").render(picture=picture, **told)
-
-
-def words():
-    """{verdict: its word}, that of claims without gates too."""
-    return cards.words() | {claims.UNGATED: tr("not yet gated")}
 
 
 def sections():
@@ -137,77 +85,126 @@ def sections():
     }
 
 
-def found(table):
-    """{stem of a lesson: its first finding}."""
-    return {notebook.stem: findings.finding_of(notebook, table) for notebook in findings.lessons()}
+def modules():
+    """Names of the modules whose functions and classes a reader may use."""
+    found = [each.name for each in pkgutil.walk_packages(lab.__path__, "lab.")]
+    return [name for name in found if not name.startswith(PRIVATE)]
 
 
-def filters(judged):
-    """[(name, label, [(value, word)])] of what claims are filtered by; only what some claim has."""
-    gates = {"gated": tr("gates passed or failed"), "bare": tr("not yet gated"), "exact": tr("exact, or a question")}
-    numbers = sorted({card.claim.exercise for card in judged}, key=lambda name: (len(name), name))
-    choices = [
-        ("verdict", tr("verdict"), words(), {card.verdict.verdict for card in judged}),
-        ("exercise", tr("exercise"), dict(zip(numbers, numbers, strict=True)), set(numbers)),
-        ("kind", tr("kind"), board.kinds(), {card.claim.kind for card in judged}),
-        ("gate", tr("gates"), gates, {card.gate for card in judged}),
-        ("machine", tr("timing"), {"yes": tr("yes"), "no": tr("no")}, {"yes", "no"}),
-        ("measured", tr("measured where"), board.measured_where(), {sign for card in judged for sign in card.signs}),
+def claims_table(table, runs):
+    """HTML of all claims with their verdicts, a table as of `summary.collect`."""
+    ledger, rows = claims.ledger(), []
+    stems = {run.exercise: run.stem for run in runs}
+    for row in table.to_dict("records"):
+        verdict = claims.Verdict(**{name: value for name, value in row.items() if not isna(value)})
+        claim = ledger[verdict.id]
+        gates = cards.gates(verdict) if verdict.gates else []
+        notes = [*gates, verdict.note, verdict.sizes, "; ".join(claim.sources)]
+        stem = stems.get(claim.exercise, "")
+        rows.append({"claim": claim, "verdict": verdict, "stem": stem, "notes": filter(None, notes)})
+    words = {name: word for name, word in cards.words().items() if name in set(table.verdict)}
+    numbers = dict.fromkeys(row["claim"].exercise for row in rows)
+    filters = [
+        ("verdict", tr("verdict"), words),
+        ("exercise", tr("exercise"), {name: name for name in numbers}),
     ]
-    return [
-        (name, label, [pair for pair in known.items() if pair[0] in there]) for name, label, known, there in choices
-    ]
+    template = environment(autoescape=True).get_template("claims.html")
+    return template.render(rows=rows, filters=filters)
+
+
+def errata_page(stems):
+    """The page of errata of results/, its links led to the lessons, `stems`, that the book has."""
+
+    def led(link):
+        stem = re.match(r"quick/(\w+)/", link[2])
+        if stem and stem[1] in stems:
+            return f"[{link[1]}](exercises/{stem[1]}.ipynb)"
+        return "" if link[2].startswith("errata") else f"`{link[1]}`"
+
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, errata.page())
 
 
 def plain(text):
-    """Text that neither Markdown nor HTML takes for more: all but letters, digits and spaces become entities."""
+    """Text that neither Markdown nor HTML takes for more: all signs become entities."""
     return "".join(c if c.isalnum() or c in " ," else f"&#{ord(c)};" for c in str(text))
 
 
-def folded(cells):
-    """The cells with their code folded: what runs on without an output is one piece with the code after it."""
-    kept = []
-    for cell in cells:
-        if cell.cell_type == "code":
-            if "injected-parameters" in cell.metadata.get("tags", ()):
-                continue
-            cell.metadata["tags"] = ["hide-input"]
-            if kept and kept[-1].cell_type == "code" and not kept[-1].outputs:
-                cell.source = f"{kept.pop().source}\n\n{cell.source}"
-        kept.append(cell)
-    return kept
+# Lessons
 
 
-def copy_notebook(run, path):
-    """The executed notebook with its code folded, without what needs a live kernel, and with a way to its tables."""
+def write_lesson(run, source):
+    """Write the executed notebook of a run as a page, with its tables and its states of figures.
+
+    Its code is folded, and what needs a live kernel is left out.
+    """
+    files = source / "files" / run.stem
+    shutil.copytree(run.folder / "tables", files, dirs_exist_ok=True)
+    if run.hero:
+        shutil.copy(run.picture(run.hero), files / f"{run.hero}.png")
     notebook = run.read()
     notebook.metadata.pop("widgets", None)
-    _, *rest = notebook.cells[0].source.split("\n", 1)
-    notebook.cells[0].source = "\n".join([f"# {run.title}", *rest])
-    notebook.cells = folded(notebook.cells)
-    pictures = {stem: base64.b64encode(run.picture(stem).read_bytes()).decode() for stem in run.figures}
-    for cell in notebook.cells:
+    cells = [cell for cell in notebook.cells if "injected-parameters" not in tags(cell)]
+    _, *rest = cells[0].source.split("\n", 1)
+    cells[0].source = "\n".join([f"# {run.title}", *rest])
+    turns = 0
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.metadata["tags"] = ["hide-input"]
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            data.pop("application/vnd.jupyter.widget-view+json", None)
+            data.pop(WIDGETS, None)
             if TYPE in data:
-                data["text/html"] = turn_html(data.pop(TYPE), data.pop("image/png"))
-            if "text/html" in data:
-                if stem := next((stem for stem, picture in pictures.items() if picture in data["text/html"]), ""):
-                    link = f' <a href="../{tables.href(run.stem, stem)}">{tr("its table")}</a></figcaption>'
-                    data["text/html"] = data["text/html"].replace("</figcaption>", link, 1)
-    counts = ", ".join(f"{n} {words()[verdict]}" for verdict, n in run.counts.items())
-    minutes = tr("{n:.1f} minutes without the record", n=run.minutes)
-    there = f"[{tr('tables of all figures')}](../tables/{run.stem}.md)"
+                turns += 1
+                place = source / "static" / "turns" / f"{run.stem}-{turns}"
+                data["text/html"] = turn_html(data.pop(TYPE), place)
+                data.pop("image/png", None)
+    tables = [path.stem for path in sorted(files.glob("*.csv"))]
+    links = [f"[{plain(stem)}](../files/{run.stem}/{stem}.csv)" for stem in tables]
+    cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(head(run))))
+    told = tr("Tables: {links}", links=", ".join(links))
+    cells.append(nbformat.v4.new_markdown_cell(told))
+    notebook.cells = cells
+    write_text(source / "exercises" / f"{run.stem}.ipynb", nbformat.writes(notebook))
+
+
+def tags(cell):
+    return cell.metadata.get("tags", ())
+
+
+def head(run):
+    """Paragraphs under the title of a lesson: what came out, where it ran, how to play with it."""
+    words = cards.words()
+    counts = ", ".join(f"{n} {words[verdict]}" for verdict, n in run.counts.items())
     play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
-    lines = [f"*{counts} · {minutes} ({run.profile}) · {there} · {play}*"]
+    yield f"{counts} · {run.profile}, {plain(run.about['machine'])} · {play}"
     if language() != "en" and run.spoken == run.folder:
-        lines += [
-            tr(
-                "Figures and cards are in English here; `lab run {name} --language zh` makes them anew.",
-                name=run.exercise,
-            )
-        ]
-    notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(lines)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, path)
+        yield tr(
+            "Figures and cards are in English here; `lab run {name} --language zh` makes them anew.",
+            name=run.exercise,
+        )
+
+
+def turn_html(found, place):
+    """The figure of a "Your turn" with its stored states, one of them shown; a script moves it.
+
+    `found` is what `lab.states.prerendered` made. Its pictures are written to files that begin with
+    the path `place`, a folder of the book's static files and a name.
+    """
+    controls, states, first = found["controls"], [], 0
+    names = [control["name"] for control in controls]
+    for control in controls:
+        first = first * len(control["values"]) + control["at"]
+    chosen = itertools.product(*(control["values"] for control in controls))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for i, (state, labels) in enumerate(zip(found["states"], chosen, strict=True)):
+        if "png" not in state:
+            states.append(state)
+            continue
+        path = place.with_name(f"{place.name}-{i}.png")
+        path.write_bytes(base64.b64decode(state["png"]))
+        words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
+        states.append({"picture": f"../_static/turns/{path.name}", "words": words})
+    n = sum("picture" in state for state in states)
+    caption = tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=n)
+    template = environment(autoescape=True).get_template("turn.html")
+    return template.render(controls=controls, states=states, first=first, caption=caption)
