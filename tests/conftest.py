@@ -58,3 +58,9 @@ def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_PROJECT", str(folder := small_project.write(tmp_path_factory.mktemp("project"))))
         yield folder
+
+
+@pytest.fixture
+def eight_gib(monkeypatch):
+    """A machine with so much memory to spare."""
+    monkeypatch.setattr("lab.measure.memory.available_memory", lambda: 8 * 2**30)
