@@ -213,8 +213,12 @@ class Turn:
                 told = now
                 left = f"{(now - began) * (steps - number) / number:.1f}"
                 self.bar.value = number / steps
-                values = {"step": number, "steps": steps, "left": left}
-                self.said.value = tr("step {step} of {steps}, {left} s left", **values)
+                self.said.value = tr(
+                    "step {step} of {steps}, {left} s left",
+                    step=number,
+                    steps=steps,
+                    left=left,
+                )
 
         return step
 

@@ -275,6 +275,7 @@ def test_show_opens_the_figures_or_the_lesson_and_prints_where_they_are(project,
     assert "What do dice show?" in (shown / f"{DICE}-lesson.html").read_text("utf-8")
     text = (shown / f"{DICE}-lesson.html").read_text("utf-8")
     assert "sides_again" not in text and "of what is shown" in text, "the parameters once"
+    assert "骰子" in re.search("<summary>中文</summary>(.*?)</details>", text, re.DOTALL)[1], "it unfolds"
     assert "formulas need the network" in lesson.output
     assert command("show", "1.99").exit_code == 2 and command("show", "1.1", "--profile", "none").exit_code == 2
 

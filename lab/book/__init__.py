@@ -13,6 +13,18 @@ from lab.engine.runs import project_root
 from lab.language import tr, using
 
 PLACES = {"en": ".", "zh": "zh"}  # language: where its book stands
+UNUSED = (  # parts of _static that no page loads; most of MathJax is for other inputs and outputs
+    "scripts/*.map",
+    "styles/*.map",
+    "mathjax/a11y",
+    "mathjax/sre",
+    "mathjax/asciimath*",
+    "mathjax/mml-*",
+    "mathjax/tex-mml*",
+    "mathjax/tex-chtml-full*",
+    "mathjax/*-svg*",
+    "mathjax/output/svg*",
+)
 SPHINX_NAMES = {"en": "en", "zh": "zh_CN"}
 
 
@@ -58,4 +70,7 @@ def in_language(language, folder, older=()):
         options += ["-D", f"{name}={value}"]
     if code := build_main([*options, str(source), str(html)]):
         raise RuntimeError(f"sphinx-build ended with {code}")
+    for pattern in UNUSED:
+        for path in (html / "_static").glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return html

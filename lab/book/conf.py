@@ -31,7 +31,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline", "striketh
 myst_disable_syntax = ["html_block", "html_inline"]  # what looks like HTML in a notebook is text
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
-suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]
+suppress_warnings = ["myst.header", "myst.strikethrough", "mystnb.unknown_mime_type"]
 
 
 def setup(app):

@@ -119,9 +119,10 @@ def errata_page(stems):
         stem = re.match(r"quick/(\w+)/", link[2])
         if stem and stem[1] in stems:
             return f"[{link[1]}](exercises/{stem[1]}.ipynb)"
-        return "" if link[2].startswith("errata") else f"`{link[1]}`"
+        return f"`{link[1]}`"
 
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, errata.page())
+    text = re.sub(r" · \[\w+\]\(errata[\w.]*\)", "", errata.page())  # to the other language
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, text)
 
 
 def plain(text):

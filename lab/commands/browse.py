@@ -141,7 +141,7 @@ def lesson_page(folder):
     book = nbformat.read(source, 4)
     if not (runs.read_run(folder) or {}).get("own_parameters"):  # the cell of papermill says the same again
         book.cells = [cell for cell in book.cells if "injected-parameters" not in cell.metadata.get("tags", ())]
-    text, _ = HTMLExporter(embed_images=True).from_notebook_node(book)
+    text, _ = HTMLExporter().from_notebook_node(book)  # embed_images closes every <details> at once
     typer.echo(tr("formulas need the network on this page; the pages of `lab book` need none"), err=True)
     return written(folder, "lesson", text)
 

@@ -112,15 +112,16 @@ def page():
         n=len(errata()) - sound,
         sound=sound,
     )
-    parts = [f"# {tr('Errata')}", f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}"]
+    heading, corrected, evidence = tr("Errata"), tr("right"), tr("shown by")
+    parts = [f"# {heading}", f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}"]
     for entry in errata().values():
         says, right = in_language(entry.says, entry.says_zh), in_language(entry.right, entry.right_zh)
         if entry.struck:
             says, right = f"~~{says}~~", in_language(entry.struck, entry.struck_zh)
         named = " ".join(sources.get(word, word) for word in entry.source.split())
         shown = [f"[{item}]({place})" if (place := _address(item)) else item for item in entry.evidence]
-        lines = [f"**{entry.number}.** *{named} {entry.where}* {says}", f"**{tr('right')}**: {right}"]
-        lines += [f"{tr('shown by')} {', '.join(shown)}"] if shown else []
+        lines = [f"**{entry.number}.** *{named} {entry.where}* {says}", f"**{corrected}**: {right}"]
+        lines += [f"{evidence} {', '.join(shown)}"] if shown else []
         parts.append(filled("  \n".join(lines), rows))
     return "\n\n".join(parts) + "\n"
 
