@@ -21,7 +21,6 @@ LITERATURE = r"literature: \D+ \d{4}"
 NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of a claim's committed verdict
 SAYS = {"fails": ("refuted", "disproved"), "holds": ("supported", "proved"), "undecided": ("inconclusive",)}
 DECIDED = {verdict for verdicts in SAYS.values() for verdict in verdicts} - {"inconclusive"}
-CHINESE = re.compile("[\u4e00-\u9fff]")
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Evidence = Annotated[str, StringConstraints(pattern=f"^({TEST}|{NOTEBOOK}|{LITERATURE})$")]
@@ -45,20 +44,9 @@ class Erratum(BaseModel):
     struck_zh: Text | None = None
 
     @model_validator(mode="after")
-    def _shown_and_in_both_languages(self):
+    def _shown(self):
         if not self.evidence and self.struck is None:
             raise ValueError("an erratum needs evidence, or struck with the reason why it is none")
-        if (self.struck is None) is not (self.struck_zh is None):
-            raise ValueError("struck and struck_zh go together")
-        for field in ("says", "right", "struck"):
-            for name, chinese in ((field, False), (f"{field}_zh", True)):
-                text = getattr(self, name)
-                if text is not None and bool(CHINESE.search(text)) is not chinese:
-                    raise ValueError(f"{name} must {'hold' if chinese else 'not hold'} Chinese")
-        if set(NUMBER.findall(self.right)) != set(NUMBER.findall(self.right_zh)):
-            raise ValueError("right, right_zh: the same numbers in both")
-        if odd := next((text for text in self.texts if re.search(r"(?<![\^_])\{", NUMBER.sub("", text))), None):
-            raise ValueError(f"{odd!r}: a number of a claim is wanted as {{its-id.effect:.2f}}, or low, high")
         return self
 
     @property

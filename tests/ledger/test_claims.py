@@ -59,10 +59,7 @@ BROKEN = {
     "bad kind": ("kind", {"kind": "guess"}),
     "no source": ("sources", {"sources": []}),
     "no sentence": ("claim", {"claim": ""}),
-    "a Chinese sentence for English": ("claim", {"claim": "甲胜乙"}),
-    "an English sentence for Chinese": ("claim_zh", {"claim_zh": "a beats b"}),
     "no metric": ("metric", {"metric": ""}),
-    "a name of a quotient that the book does not know": ("unit", {"unit": "times"}),
     "tolerance without equal": ("prediction", {"prediction": ABOVE | {"tolerance": 0.1}}),
     "negative tolerance": ("prediction.tolerance", {"prediction": EXACTLY | {"tolerance": -0.1}}),
     "equality of measured numbers without room": ("prediction", {"prediction": EXACTLY | {"tolerance": 0}}),
@@ -71,16 +68,6 @@ BROKEN = {
     "open though predicted": ("open", {"open": "a larger machine"}),
     "nothing expected": ("expected", {"prediction": None}),
     "expected in words where it is judged": ("prediction", {"prediction": None, "expected": "more"}),
-    "a finding in one language": ("finding", {"finding": {"supported": "So {effect:.1f}."}}),
-    "a finding of other numbers in Chinese": (
-        "finding", {"finding": {"refuted": "So {effect:.1f}."}, "finding_zh": {"refuted": "为 {effect:.2f}。"}}),
-    "a finding without a number": ("finding", {"finding": {"refuted": "So."}, "finding_zh": {"refuted": "是。"}}),
-    "a finding with a number that none has": (
-        "finding", {"finding": {"refuted": "So {mean:.1f}."}, "finding_zh": {"refuted": "为 {mean:.1f}。"}}),
-    "a finding that types a result": (
-        "finding", {"finding": {"refuted": "{effect:.1f} of 2.5"}, "finding_zh": {"refuted": "2.5 之 {effect:.1f}"}}),
-    "a finding of an appendix": (
-        "finding", {"place": "appendix", "finding": made.FINDING, "finding_zh": made.FOUND}),
 }  # fmt: skip
 
 

@@ -26,10 +26,6 @@ def verdicts(**by_claim):
     return pd.DataFrame([row.model_dump() for row in rows])
 
 
-def test_what_sentences_are_filled_with_is_what_the_ledger_allows():
-    assert set(findings.numbers(pd.Series({"effect": 0.5, "low": 0.25, "high": 0.75}))) == claims.FILLED
-
-
 def test_the_verdict_chooses_the_direction():
     line = findings.findings(verdicts(four_win=("supported", 5.0)), "results/")
     assert "Four heads gain 5.0, 6.0 times." in line and "results/01_first/figures/drawn.png" in line
