@@ -98,22 +98,40 @@ def about(table, wrong, folder):
     ledger, record = f"[{tr('ledger')}](experiments/claims)", f"[{tr('record')}](results/record)"
     errata = f"[{tr('{n} errata', n=wrong)}](results/{in_language('errata.md', 'errata.zh.md')})"
     told = [
-        tr("{n} claims of the chapter and its notes stand in one {ledger}, each with its prediction.",
-           n=len(table), ledger=ledger),
-        tr("{lessons} of {n} notebooks are finished lessons, their comparisons gated; the others follow.",
-           lessons=len(lessons()), n=len(notebooks)),
+        tr(
+            "{n} claims of the chapter and its notes stand in one {ledger}, each with its prediction.",
+            n=len(table),
+            ledger=ledger,
+        ),
+        tr(
+            "{lessons} of {n} notebooks are finished lessons, their comparisons gated; the others follow.",
+            lessons=len(lessons()),
+            n=len(notebooks),
+        ),
         tr("Measuring them found {errata} in the sources, each with the computation that shows it.", errata=errata),
-    ]  # fmt: skip
+    ]
     cost = [
-        tr("The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} core minutes ({machines}).",
-           record=record, n=len(trials), minutes=recorded / 60, machines=machines),
+        tr(
+            "The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} minutes of one core ({machines}).",
+            record=record,
+            n=len(trials),
+            minutes=recorded / 60,
+            machines=machines,
+        ),
         tr("A run takes its numbers from there and says so; `lab verify` runs recorded trials here again."),
-        tr("`quick`, the default, computes here what is not recorded: the published runs took {minutes:.0f} minutes.",
-           minutes=seconds / 60),
-        tr("`--fresh` computes everything here: some {minutes:.0f} minutes without the record.",
-           minutes=(seconds + recorded) / 60),
-        tr("`full` has the sizes of the chapter, hours a notebook; {full} of {n} have been run so.",
-           full=full, n=len(notebooks)),
-    ]  # fmt: skip
+        tr(
+            "`quick`, the default, computes here what is not recorded: the published runs took {minutes:.0f} minutes.",
+            minutes=seconds / 60,
+        ),
+        tr(
+            "`--fresh` computes everything here: some {minutes:.0f} minutes without the record.",
+            minutes=(seconds + recorded) / 60,
+        ),
+        tr(
+            "`full` has the sizes of the chapter, hours a notebook; {full} of {n} have been run so.",
+            full=full,
+            n=len(notebooks),
+        ),
+    ]
     glue = "" if language() == "zh" else " "
     return "\n\n".join(glue.join(sentences) for sentences in (told, cost))

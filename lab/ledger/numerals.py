@@ -44,5 +44,7 @@ def printed(numbers, sign=""):
     told = [number.partition("e") for number in told]
     while all("." in digits and digits.endswith(("0", ".")) for digits, *_ in told):
         told = [(digits[:-1], *exponent) for digits, *exponent in told]
-    return ["0" if x == 0 else f"{digits}{e}{exponent and int(exponent)}"
-            for x, (digits, e, exponent) in zip(numbers, told, strict=True)]  # fmt: skip
+    return [
+        "0" if x == 0 else f"{digits}{e}{exponent and int(exponent)}"
+        for x, (digits, e, exponent) in zip(numbers, told, strict=True)
+    ]
