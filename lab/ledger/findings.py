@@ -112,7 +112,8 @@ def about(table, wrong, folder):
     ]
     cost = [
         tr(
-            "The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} minutes of one core ({machines}).",
+            "The {record} holds {n} trials, mostly trainings, which took {minutes:.0f} minutes of one core "
+            "({machines}).",
             record=record,
             n=len(trials),
             minutes=recorded / 60,
