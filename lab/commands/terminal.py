@@ -40,7 +40,7 @@ def run_all(todo, options, again=False):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
         reason = why(job, anew, again)
         if reason is None:
-            console.print(f"{name}: {tr('done already')}", markup=False)
+            console.print(f"{name}: " + tr("done already"), markup=False)
             continue
         if options.deadline and time.time() > options.deadline and (finished or failed or left):
             left.append(job)
@@ -51,10 +51,10 @@ def run_all(todo, options, again=False):
         took = time.time() - start
         if getattr(error, "ename", "") == "OutOfTime":
             left.append(job)
-            console.print(f"{name}: {tr('out of time')}: {error.evalue}", markup=False)
+            console.print(f"{name}: " + tr("out of time") + f": {error.evalue}", markup=False)
         elif error:
             failed.append((job, error))
-            console.print(f"{name}: {tr('FAILED after {took:.0f} s', took=took)}", markup=False)
+            console.print(f"{name}: " + tr("FAILED after {took:.0f} s", took=took), markup=False)
             console.print(explain(job, error), markup=False)
         else:
             finished.append(job)

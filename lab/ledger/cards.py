@@ -63,7 +63,10 @@ def line(verdict, was=""):
 
     `was` is an earlier verdict.
     """
-    word = words()[verdict.verdict] + (f" ({tr('was {verdict}', verdict=words()[was])})" if was else "")
+    word = words()[verdict.verdict]
+    if was:
+        before = tr("was {verdict}", verdict=words()[was])
+        word += f" ({before})"
     held = tr("predicted {bar}", bar=bar(verdict)) if bar(verdict) else ""
     return "; ".join(filter(None, [": ".join(filter(None, [word, measured(verdict)])), held]))
 

@@ -95,8 +95,9 @@ def about(table, wrong, folder):
     trials = [body for file in files for body in file.trials]
     recorded = sum(body["seconds"] for body in trials)
     machines = "; ".join(sorted({labels["machine"] for file in files for labels in file.runs.values()}))
-    ledger, record = f"[{tr('ledger')}](experiments/claims)", f"[{tr('record')}](results/record)"
-    errata = f"[{tr('{n} errata', n=wrong)}](results/{in_language('errata.md', 'errata.zh.md')})"
+    ledger = "[" + tr("ledger") + "](experiments/claims)"
+    record = "[" + tr("record") + "](results/record)"
+    errata = "[" + tr("{n} errata", n=wrong) + f"](results/{in_language('errata.md', 'errata.zh.md')})"
     told = [
         tr(
             "{n} claims of the chapter and its notes stand in one {ledger}, each with its prediction.",

@@ -47,7 +47,8 @@ def overview(folder, prefix="", older=()):
             figures = len(list((folder / notebook.stem / "figures").glob("*.png")))
             title = f"[{openings.title(notebook)}]({place}/notebook.ipynb)"
             counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
-            counts += f"; *{tr('by older code')}*" if notebook.stem in older else ""
+            if notebook.stem in older:
+                counts += "; *" + tr("by older code") + "*"
             lines.append(f"| {title} | [{figures}]({place}/figures) | {counts} | {run['core_seconds'] / 60:.1f} |")
     return "\n".join(lines)
 
@@ -68,13 +69,15 @@ def gallery_cards(folder, older=()):
         place, stem = notebook.stem, findings.hero(notebook, folder, table)
         counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
         minutes = tr("{n:.1f} minutes without the record", n=run["core_seconds"] / 60)
-        minutes += f" · *{tr('by older code')}*" if place in older else ""
+        if place in older:
+            minutes += " · *" + tr("by older code") + "*"
         told += [f"### [{openings.title(notebook)}]({place}/notebook.ipynb)", openings.question(notebook)]
         told += [f"**{found}**"] if (found := findings.finding_of(notebook, table)) else []
         told += (
             [f"[![{shown(folder / place, stem)}]({place}/figures/{stem}.png)]({place}/notebook.ipynb)"] if stem else []
         )
-        told += [f"{counts} · {minutes} · [{tr('figures')}]({place}/figures) · [{tr('tables')}]({place}/tables)"]
+        figures, tables = tr("figures"), tr("tables")
+        told += [f"{counts} · {minutes} · [{figures}]({place}/figures) · [{tables}]({place}/tables)"]
     return "\n\n".join(told)
 
 
@@ -121,14 +124,14 @@ def page(folder, older=()):
     finished = [run for notebook in parameters.notebooks() if (run := runs.read_run(folder / notebook.stem))]
     machines = sorted({f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}" for run in finished})
     parts = [
-        f"# {tr('Results of the {profile} profile', profile=folder.name)}",
+        "# " + tr("Results of the {profile} profile", profile=folder.name),
         tr("Written by `lab run`. Every verdict with its interval is in {table}.", table="[claims.csv](claims.csv)")
         + f" · {in_language('[中文](README.zh.md)', '[English](README.md)')}",
         tr("Measured on {machines}.", machines="; ".join(machines) or tr("no machine yet")),
         gallery_cards(folder, older),
     ]
     if said := described(folder):
-        parts += [f"## {tr('What the figures show')}", "\n".join(said)]
+        parts += ["## " + tr("What the figures show"), "\n".join(said)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
