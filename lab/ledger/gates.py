@@ -203,11 +203,12 @@ class Needs(BaseModel):
         for name, options in self.gates.items():
             if name not in GATES:
                 raise ValueError(f"{name}: there is no such gate; there are {', '.join(GATES)}")
-            if not options or any(value in ("", [], {}) for value in options.values()):
+            given = {option for option, value in options.items() if value not in (None, "")}
+            if not given or any(value in ([], {}) for value in options.values()):
                 raise ValueError(f"{name}: options with values are wanted")
-            if name in ONE_OF and len(ONE_OF[name] & options.keys()) != 1:
+            if name in ONE_OF and len(ONE_OF[name] & given) != 1:
                 raise ValueError(f"{name}: {' or '.join(sorted(ONE_OF[name]))}")
-            if name == "headroom" and not {"floor", "ceiling", "capped"} & options.keys():
+            if name == "headroom" and not {"floor", "ceiling", "capped"} & given:
                 raise ValueError("headroom: measure with floor or ceiling, or capped")
             try:
                 inspect.signature(GATES[name]).bind(None, None, None, **options)

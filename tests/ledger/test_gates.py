@@ -160,6 +160,13 @@ def test_gates_that_say_nothing_are_refused(needs):
         Needs(**needs)
 
 
+def test_an_option_left_empty_is_not_given():
+    assert Needs(**{"held out": {"rule": "sums divisible by 7", "rule_zh": "", "seen": ""}}).gates
+    assert gate({"learned": {"measure": "accuracy", "above": 0.5, "below": None}}, table()).passed
+    with pytest.raises(ValidationError, match="rule or seen"):
+        Needs(**{"held out": {"rule": "", "share": 0.1}})
+
+
 def test_rows_of_one_run_count_once():
     rows = [table(length=length, few=0.9, many=0.97) for length in (8, 16, 32)]
     by_length = {"arms": {"measure": "accuracy", "compare": {"n_heads": [4, 1]}, "each": {"length": [8, 16, 32]}}}
