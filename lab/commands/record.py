@@ -23,9 +23,11 @@ def record(
         chosen = [parameters.notebook_of(name) for name in notebooks or []]
         if status:
             raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
-        chosen = chosen or [path for path in parameters.notebooks() if record_of(path).exists()]
+        recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
         if accept:
+            chosen = [path for path in chosen or recorded if path in recorded]
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
+        chosen = chosen or recorded
         for notebook in chosen:
             found = recording.record_run(
                 runs.place_of_run("quick", notebook.stem), root / ".trials", record_of(notebook)

@@ -149,7 +149,7 @@ def test_a_parameter_may_be_none_where_its_type_says_so(tmp_path):
 def executed(path):
     """The error with which the notebook ends."""
     with pytest.raises((RuntimeError, papermill.PapermillExecutionError)) as error:
-        kernel.execute(nbformat.read(path, 4), {}, path.parent, path.parent / "log", lambda **at: 0, lambda: False)
+        kernel.execute(nbformat.read(path, 4), {}, path.parent, path.parent / "log", lambda **at: 0)
     return error.value
 
 
