@@ -15,7 +15,6 @@ from functools import cache, partial, reduce
 from importlib import import_module
 
 import psutil
-import torch
 
 from lab import trace
 
@@ -57,6 +56,8 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     CUDA, else resident memory; where the system cannot reset its peak (macOS), let the sizes grow. ValueError for a
     function that no process can import; RuntimeError if a call fails or is killed.
     """
+    import torch  # here, so that the checks of a notebook need no torch
+
     trace.clock("peak_memory")
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module in (None, "__main__") or _found(module, name) is not function:
@@ -96,6 +97,7 @@ def _found(module, name):
 
 def _serve():
     """The process of `_server`: a job a line on standard input, a line with its answer on standard output."""
+    import_module("torch")  # once, before any fork
     for job in map(json.loads, sys.stdin):
         with suppress(Exception):  # a module that cannot be imported says so in the new process
             import_module(job[0])
@@ -111,6 +113,8 @@ def _serve():
 
 def _answer(job, file):
     """Write {"peaks": bytes of each call} or {"failed": why} to the file, and end this process."""
+    import torch
+
     os.dup2(2, 1)  # what a call prints is no answer
     try:
         module, name, calls, kwargs, warmup_args, threads = job
@@ -139,6 +143,8 @@ def _map_libraries():
 
 
 def _peak(call, args):
+    import torch
+
     gc.collect()
     if sys.platform == "linux" and hasattr(glibc := CDLL(None), "malloc_trim"):
         glibc.malloc_trim(0)
