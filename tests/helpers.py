@@ -113,6 +113,21 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     return folder / name
 
 
+def noisy(seed, width, steps):
+    """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
+    import torch
+
+    from lab import trace
+
+    generator = torch.Generator().manual_seed(seed)
+    loss = torch.tensor(2.0)
+    for step in range(steps):
+        batch = torch.randn(8, generator=generator)
+        trace.step(step, loss, (batch,))
+        loss = 0.9 * loss + 0.01 * batch.mean() + 0.1 / width
+    return {"loss": loss.item(), "accuracy": round((loss.item() * 1000) % 50) / 50, "parameters": width**2}
+
+
 def recorded(path, bodies, **labels):
     """The record file at the path: these finished trials as if a run on another machine had recorded them."""
     file = File(path)

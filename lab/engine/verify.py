@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.engine import arithmetic, runs, standing, store
+from lab.engine import arithmetic, cells, runs, standing, store
 from lab.engine.points import points_of
 from lab.engine.record import File, digits
 from lab.engine.running import run_trial
@@ -83,8 +83,6 @@ def place_of(notebook, body):
 
 def of_notebook(notebook, path, body, limit):
     """The `Result` of one trial, run apart from its notebook for at most `limit` seconds."""
-    from lab.engine import cells
-
     names = [body["trial"], *cells.own_kinds(notebook)]
     with cells.as_module(notebook, names) as module:
         try:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pytest
 import torch
+from helpers import noisy
 
 from lab.engine import arithmetic, store, trials
 from lab.engine.record import Contradiction, File, Record, State, digits
@@ -14,21 +15,6 @@ from lab.engine.recording import KEPT
 
 LABELS = {"machine": "a machine", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
           "commit": "c0ffee", "date": "2026-01-01"}  # fmt: skip
-
-
-def noisy(seed, width, steps):
-    """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
-    import torch
-
-    from lab import trace
-
-    generator = torch.Generator().manual_seed(seed)
-    loss = torch.tensor(2.0)
-    for step in range(steps):
-        batch = torch.randn(8, generator=generator)
-        trace.step(step, loss, (batch,))
-        loss = 0.9 * loss + 0.01 * batch.mean() + 0.1 / width
-    return {"loss": loss.item(), "accuracy": round((loss.item() * 1000) % 50) / 50, "parameters": width**2}
 
 
 def body(seed=0, *, run="r", code="code", value=1.5, **fields):

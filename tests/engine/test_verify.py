@@ -3,22 +3,10 @@
 from pathlib import Path
 
 import pytest
+from helpers import noisy
 
 from lab import trace
 from lab.engine import arithmetic, verify
-
-
-def noisy(seed, width, steps):
-    """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    loss = torch.tensor(2.0)
-    for step in range(steps):
-        batch = torch.randn(8, generator=generator)
-        trace.step(step, loss, (batch,))
-        loss = 0.9 * loss + 0.01 * batch.mean() + 0.1 / width
-    return {"loss": loss.item(), "accuracy": round((loss.item() * 1000) % 50) / 50, "parameters": width**2}
 
 
 def body_of(here, **fields):
