@@ -9,11 +9,11 @@ import importlib
 import json
 import math
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.engine import arithmetic, cells, runs, standing, store
+from lab.engine import arithmetic, runs, standing, store
 from lab.engine.points import points_of
 from lab.engine.record import File, digits
 from lab.engine.running import run_trial
@@ -50,22 +50,23 @@ def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
     until = time.perf_counter() + seconds
     found = []
     last = cursor.read_text("utf-8") if cursor.exists() else ""
-    for notebook, path, body in in_turn(counting(records, data_hash), last):
-        left = until - time.perf_counter()
-        if found and (left <= 0 or (body["seconds"] > left and not body["curve"])):
-            continue
-        found.append(of_notebook(notebook, path, body, max(left, 1)))
-        report(found[-1])
-        runs.write_text(cursor, place_of(notebook, body))
+    with ExitStack() as stack:  # a notebook's own kinds are registered once, and stay
+        for notebook, module, body in in_turn(counting(records, data_hash, stack), last):
+            left = until - time.perf_counter()
+            if found and (left <= 0 or (body["seconds"] > left and not body["curve"])):
+                continue
+            found.append(of_row(module, body, max(left, 1)))
+            report(found[-1])
+            runs.write_text(cursor, place_of(notebook, body))
     return found
 
 
-def counting(records, data_hash):
-    """[(notebook, file, body)] of all recorded trials that count today."""
+def counting(records, data_hash, stack):
+    """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack` holds the modules."""
     rows = []
     for notebook, path in records:
-        with standing.standings(notebook, File(path), data_hash) as (_, found):
-            rows += [(notebook, path, body) for each in found for body in (*each.fresh, *each.accepted)]
+        module, found = stack.enter_context(standing.standings(notebook, File(path), data_hash))
+        rows += [(notebook, module, body) for each in found for body in (*each.fresh, *each.accepted)]
     return rows
 
 
@@ -81,15 +82,13 @@ def place_of(notebook, body):
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def of_notebook(notebook, path, body, limit):
-    """The `Result` of one trial, run apart from its notebook for at most `limit` seconds."""
-    names = [body["trial"], *cells.own_kinds(notebook)]
-    with cells.as_module(notebook, names) as module:
-        try:
-            trial = function(module, body)
-        except Exception as error:
-            return Result(body["trial"], body["parameters"], f"{type(error).__name__}: {error}", differs=True)
-        return of_trial(trial, body, limit)
+def of_row(module, body, limit):
+    """The `Result` of one trial of a notebook's module, run here for at most `limit` seconds."""
+    try:
+        trial = function(module, body)
+    except Exception as error:
+        return Result(body["trial"], body["parameters"], f"{type(error).__name__}: {error}", differs=True)
+    return of_trial(trial, body, limit)
 
 
 def function(module, body):

@@ -11,9 +11,10 @@ import nbformat
 import pytest
 
 from lab.commands.record import words_of
-from lab.engine import cells, provenance, recording, runs, standing, store, trials
+from lab.engine import cells, provenance, recording, runs, standing, store, trials, verify
 from lab.engine.record import File, Record, State
 from lab.engine.recording import CannotRecord, record_run, sample_of
+from lab.models.masks import Mask
 
 HEAD = "c0ffee"
 
@@ -259,6 +260,22 @@ def test_on_another_arithmetic_the_beginning_of_a_training_is_compared(recorded,
     counted, faults = recorded.accept()
     assert counted == ({"trained": 2} if agrees else {}) and bool(faults) is not agrees
     assert [line["compared"] for line in File(recorded.path).accepted] == ["equal up to rounding"] * agrees
+
+
+OWN = """
+from lab.models.masks import Mask
+
+class Mine(Mask, kind="mine alone"):
+    pass
+"""
+
+
+def test_a_trial_beside_a_kind_of_the_notebook_is_verified(recorded, tmp_path):
+    """Its module is imported once: a kind that two modules define is refused."""
+    recorded.write(beside=OWN)
+    found = verify.verify([(recorded.notebook, recorded.path)], 60, tmp_path / "cursor", data_hash=lambda name: None)
+    dict.pop(Mask.kinds, "mine alone")
+    assert [result.found for result in found] == [verify.EQUAL] * 6
 
 
 def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
