@@ -2,6 +2,7 @@
 
 On the arithmetic that recorded a trial every digit must be equal. Another one rounds differently and trainings drift
 apart: there the loss before training and in the first steps must agree, and the numbers of what trains nothing.
+A training that diverges, or that decides by a threshold, may differ there although nothing is wrong.
 """
 
 import hashlib
