@@ -65,14 +65,13 @@ def run(
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
     recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
     language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")] = "en",
-    traced: Annotated[bool, typer.Option("--traced", hidden=True)] = False,
 ):
     """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
     sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
     from lab.engine import batch, runs
 
     options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh}
-    options |= {"recorded_only": recorded_only, "traced": traced}
+    options |= {"recorded_only": recorded_only}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
     try:

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from lab import charts, figures, study
-from lab.engine import entry_points, fingerprint, trials
+from lab.engine import entry_points
 from lab.language import tr
 from lab.ledger.claims import Verdict
 from lab.ledger.stamps import asked_in_words, read_prediction, stamp
@@ -30,6 +30,8 @@ from lab.recipes.byte_model import table_losses
 from lab.recipes.comparison import SIGNS, problem, schedule_of, switched, trained
 from lab.recipes.standard import STANDARD, standard
 from lab.training import TrainConfig
+from lab.trials.code import kind_hash
+from lab.trials.sweep import count_known
 
 RATE_SEED = 10_000  # of the trainings that choose a learning rate
 
@@ -99,7 +101,7 @@ def compare(
         Path(folder).resolve() for folder in ([record] if isinstance(record, str | Path) else record)
     )
     points = plan.points(range(seeds))
-    there = trials.known(trained, points, sources=mine.sources, device=mine.options.device)
+    there = count_known(trained, points, sources=mine.sources, device=mine.options.device)
     bodies = [plan.claim(title, each, reference, because, bool(rates)) for each in wanted]
     stamped = [stamp(place / "ledger.yaml", body, plan.made_of(), there, len(points)) for body in bodies]
     mine.ledger = {claim.id: claim for claim in stamped}
@@ -174,9 +176,9 @@ class Plan:
                     each = choice[0] if isinstance(choice, list) else choice
                     kind = each["kind"] if isinstance(each, dict) else each
                     seam = "Model" if field == "model" else SEAMS[field].__name__
-                    kinds[f"{arm}: {seam}.{kind}"] = fingerprint.kind_hash(f"{seam}.{kind}")
+                    kinds[f"{arm}: {seam}.{kind}"] = kind_hash(f"{seam}.{kind}")
         points = [point | {"seed": None} for point in self.points([0])]
-        return {"points": points, "kinds": kinds, "task": fingerprint.kind_hash(f"Problem.{self.task}")}
+        return {"points": points, "kinds": kinds, "task": kind_hash(f"Problem.{self.task}")}
 
     def check_different(self):
         """UnfairComparison where two arms give the same outputs, before training and after two steps of it."""

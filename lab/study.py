@@ -17,8 +17,7 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from lab import figures, language, states, turn, zoo
-from lab.engine import entry_points, fingerprint, models, parameters, provenance, runs, trials
-from lab.engine.record import Record
+from lab.engine import entry_points, parameters, provenance, runs
 from lab.guesses import Guesses
 from lab.language import folded, tr
 from lab.ledger import cards, claims
@@ -26,6 +25,8 @@ from lab.ledger.judge import computed, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
+from lab.trials import models, sweep
+from lab.trials.code import kind_hash
 
 DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
@@ -109,7 +110,7 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
-        """The trial at every point of the grid, a row each; see engine.trials.sweep. jobs=1 for undisturbed timings.
+        """The trial at every point of the grid, a row each; see trials.sweep.sweep. jobs=1 for undisturbed timings.
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
         """
@@ -119,7 +120,7 @@ class Study:
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
         try:
-            table = trials.sweep(
+            table = sweep.sweep(
                 trial,
                 grid,
                 sources=self.sources,
@@ -141,15 +142,19 @@ class Study:
     def sources(self):
         """Where finished trials come from: this machine's store, then the record, then a run now."""
         options = self.options
-        return trials.Sources(
+        return sweep.Sources(
+            self.notebook.stem,
             store=options.store,
-            record=Record([] if options.fresh else options.record),
+            record=[] if options.fresh else options.record,
             data=DATA,
             root=runs.project_root(),
             recorded_only=options.recorded_only,
             deadline=options.deadline or math.inf,
-            traced=options.traced,
         )
+
+    def _recorded(self, name):
+        """The recorded trials of this name."""
+        return [body for file in self.sources.recorded for body in file.trials if body["trial"] == name]
 
     @property
     def corpus_hash(self):
@@ -193,7 +198,7 @@ class Study:
         verdict or record. Where no widgets run, the figure stands in its first state; the book's page shows what is
         stored for the values of the controls. Controls are as in `play`.
         """
-        known, options = self.sources.record.of(trial.__name__, self.notebook.stem), self.options
+        known, options = self._recorded(trial.__name__), self.options
         about = {"used": self.used, "known": known, "device": options.device, "headless": options.headless}
         about |= {"most": self._states}
         first, live = turn.live(trial, draw, controls, point=point, button=button, **about)
@@ -288,7 +293,7 @@ class Study:
             "core_seconds": round(time.time() - self._started + self._saved, 1),
             "guesses": self.guesses.made(),
             "record": origins | {"told": told},
-            "kinds": {name: fingerprint.kind_hash(name) for name in kinds},
+            "kinds": {name: kind_hash(name) for name in kinds},
             "peak_mib": provenance.peak_mib(),
             **self._commit,
             **provenance.machine(),

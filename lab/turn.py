@@ -21,10 +21,10 @@ from IPython import get_ipython
 from pydantic import ValidationError
 
 from lab import figures, states, trace
-from lab.engine import store, trials
-from lab.engine.points import points_of
-from lab.engine.running import LABELS
 from lab.language import tr
+from lab.trials import sweep
+from lab.trials.points import points_of
+from lab.trials.rows import LABELS, of_body
 
 OFTEN = 0.1  # seconds between two signs of progress
 _drawing = threading.RLock()  # pyplot serves one thread at a time
@@ -85,7 +85,7 @@ class Turn:
     """The trial at points that a reader chooses, run on a thread, one at a time.
 
     `draw(rows)` draws the rows of all its runs. `used` are the sweeps' finished trials
-    (engine.trials.Used): their values are the usual ones, where they agree, and no seed of theirs,
+    (trials.sweep.Used): their values are the usual ones, where they agree, and no seed of theirs,
     nor of the bodies `known`, is used again.
     """
 
@@ -126,7 +126,7 @@ class Turn:
             return None
         for body in self.bodies:
             if body["parameters"] | {"seed": None} == point:
-                rows = [body["parameters"] | row for row in store.rows(body)]
+                rows = [body["parameters"] | row for row in of_body(body)]
                 return picture(self.draw, pd.DataFrame(rows).reindex(columns=self.rows.columns))
         return None
 
@@ -181,7 +181,7 @@ class Turn:
         start = time.time()
         try:
             with kept_random(), trace.watching(self._progress()):
-                rows = trials.now(watched, point, device=self.device)
+                rows = sweep.run_once(watched, point, device=self.device)
             if rows is None or self._cancelled.is_set():
                 self.said.value = tr("cancelled")
                 return

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 from lab import trace
-from lab.engine import models
 from lab.engine.device import device
 from lab.models.transformer import ModelConfig, Transformer
-from lab.tasks.corpus import corpus_hash
 from lab.training import fit
+from lab.trials import models
+from lab.trials.files import file_hash
 
 REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"  # lab.recipes.reference makes it
 
@@ -21,15 +21,14 @@ def model(config, task, schedule, seed=0):
     bit, whoever asks; the model is one's own, on the device of the trial, in evaluation mode. `model.run` holds what
     training.fit keeps of the training. A trial that a spot check runs again trains its model again.
     """
-    asked = {"config": config, "task": task, "schedule": schedule, "seed": seed}
-    weights, run = models.kept(_trained, asked, data={"corpus": corpus_hash})
+    weights, run = models.kept(_trained, seed, config=config, task=task, schedule=schedule)
     found = Transformer(config, seed=seed)
     found.load_state_dict(weights)
     found.run = run
     return found.to(device()).eval()
 
 
-def _trained(config, task, schedule, seed):
+def _trained(seed, config, task, schedule):
     trained = Transformer(config, seed=seed).to(device())
     run, _ = fit(trained, task, schedule, seed=seed)
     return trained.state_dict(), run
@@ -57,4 +56,4 @@ def reference():
 def reference_hash(_=""):
     """Identifies the reference model: short sha256 of its weights."""
     with trace.apart():
-        return trace.file_hash(REFERENCE)
+        return file_hash(REFERENCE)

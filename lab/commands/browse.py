@@ -73,7 +73,7 @@ def state(notebook):
     The state is whether it ran here, is published, or not at all.
     """
     from lab.engine import runs
-    from lab.engine.record import seconds
+    from lab.trials.store import seconds
 
     recorded = seconds(runs.project_root() / "results" / "record" / f"{notebook.stem}.jsonl")
     there = "✓" if recorded else "–"

@@ -62,13 +62,13 @@ def mended(error, runs=True):
 
 def announce(cluster, device):
     """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
-    from lab.engine import running, workers
+    from lab.trials import place, workers
 
     with workers.connected(cluster) as client:
-        place = running.whereabouts_of(client, device, threads=1)
+        found = place.of_cluster(client, device, threads=1)
         slots, _ = workers.slots(client)
         typer.echo(
-            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {place['torch']} on "
-            f"{place['device']}; dashboard {client.dashboard_link}",
+            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {found['torch']} on "
+            f"{found['device']}; dashboard {client.dashboard_link}",
             err=True,
         )

@@ -2,6 +2,7 @@
 today's code.
 """
 
+import os
 from typing import Annotated
 
 import typer
@@ -16,7 +17,8 @@ def record(
     strict: Annotated[bool, typer.Option("--strict", help="With --status: exit 1 where something is stale.")] = False,
 ):
     """Write the trials of finished runs, made by a clean commit, to results/record."""
-    from lab.engine import parameters, recording, runs
+    from lab.engine import parameters, runs
+    from lab.trials import record as trials
 
     root = runs.project_root() / "results"
     try:
@@ -29,9 +31,8 @@ def record(
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
         chosen = chosen or recorded
         for notebook in chosen:
-            found = recording.record_run(
-                runs.place_of_run("quick", notebook.stem), root / ".trials", record_of(notebook)
-            )
+            finished, stored = runs.place_of_run("quick", notebook.stem), root / ".trials" / f"{notebook.stem}.jsonl"
+            found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
             said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
             typer.echo(f"{notebook.stem}: {said}")
     except ValueError as error:
@@ -78,17 +79,18 @@ def data_hash():
     from functools import lru_cache
 
     from lab.engine.runs import project_root
-    from lab.engine.trials import Sources
     from lab.study import DATA
+    from lab.trials.sweep import Sources
 
-    return lru_cache(Sources(store=project_root(), data=DATA, root=project_root()).data_hash)
+    return lru_cache(Sources("", store=project_root(), data=DATA, root=project_root()).data_hash)
 
 
 def accepted(notebook, why):
     """Accept what can be accepted of a notebook's record, and say so; what does not agree, a list."""
-    from lab.engine import recording
+    from lab.trials import record as trials
 
-    counted, faults = recording.accept(notebook, record_of(notebook), why, data_hash=data_hash(), report=typer.echo)
+    about = {"data_hash": data_hash(), "jobs": os.cpu_count() or 1, "report": typer.echo}
+    counted, faults = trials.accept(notebook, record_of(notebook), why, **about)
     said = ", ".join(f"{n} rows of {name} count again" for name, n in counted.items())
     typer.echo(f"{notebook.stem}: {said or ('nothing is accepted' if faults else 'nothing is stale')}")
     for fault in faults:
@@ -99,18 +101,18 @@ def accepted(notebook, why):
 # Status
 
 
-def standing_of(notebook, data):
-    """([Standing] of a notebook's recorded trials, the `Run` that is committed of it or None)."""
-    from lab.engine import cells, runs, standing
-    from lab.engine.record import File
+def status_of(notebook, data):
+    """([Status] of a notebook's recorded trials, the `Run` that is committed of it or None)."""
+    from lab.engine import runs
     from lab.ledger import claims
+    from lab.trials import cells, status
+    from lab.trials.store import File
 
     run = runs.read_run(runs.project_root() / "results" / "quick" / notebook.stem)
     trials = (run or {}).get("record", {}).get("trials", {})
-    with standing.standings(notebook, File(record_of(notebook)), data, trials) as (_, found):
-        return found, run and standing.of_run(
-            run, found, data, ledger=claims.ledger_hash(notebook), cells=cells.hash_of(notebook)
-        )
+    now = {"ledger": claims.ledger_hash(notebook), "cells": cells.hash_of(notebook)}
+    with status.of_record(notebook, File(record_of(notebook)), data, trials) as (_, found):
+        return found, run and status.of_run(run, found, data, **now)
 
 
 def older():
@@ -118,7 +120,7 @@ def older():
     from lab.engine import parameters
 
     data = data_hash()
-    found = {notebook.stem: standing_of(notebook, data)[1] for notebook in parameters.notebooks()}
+    found = {notebook.stem: status_of(notebook, data)[1] for notebook in parameters.notebooks()}
     return {stem for stem, run in found.items() if run and run.older}
 
 
@@ -126,7 +128,7 @@ def told(notebooks):
     """Print how the record and the committed runs of the notebooks stand; whether anything is stale or older."""
     data, rows, stale, older_runs = data_hash(), [], 0, 0
     for notebook in notebooks:
-        found, run = standing_of(notebook, data)
+        found, run = status_of(notebook, data)
         counts = [sum(len(getattr(each, kind)) for each in found) for kind in ("fresh", "accepted", "stale")]
         minutes = sum(body["seconds"] for each in found for body in each.stale) / 60
         changed = sorted({name for each in found for name in each.changed()})

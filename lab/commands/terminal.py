@@ -16,9 +16,9 @@ from rich.text import Text
 from lab.commands.browse import question
 from lab.engine import batch, runs
 from lab.engine.parameters import exercise_of
-from lab.engine.record import File
 from lab.language import tr
 from lab.ledger import cards, claims, summary
+from lab.trials.store import File
 
 MOST = 12  # claims that are told at the end of a run; a command tells the others
 OFTEN = 30  # seconds between two lines of a log
@@ -33,7 +33,7 @@ def run_all(todo, options, again=False):
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
-    anew = batch.Anew(todo[0].results) if options.fresh and todo else None
+    anew = batch.FreshRun(todo[0].results) if options.fresh and todo else None
     if anew:
         console.print(f"all trials run here: {estimate(todo, options)}")
     for place, job in enumerate(todo, 1):

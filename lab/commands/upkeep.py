@@ -158,11 +158,11 @@ def size_of(text):
 
 
 def shrink(store, most):
-    """Remove the oldest finished trials and models of a store until it has `most` bytes: (how many files, bytes left).
+    """Remove the oldest files of a store until it has `most` bytes: (how many files, bytes left).
 
-    A trial that is gone runs again where it is wanted.
+    A file holds the finished trials of a notebook, or a model. What is gone runs again where it is wanted.
     """
-    files = sorted((p for p in store.glob("*/*") if p.suffix in (".json", ".safetensors")), key=os.path.getmtime)
+    files = sorted([*store.glob("*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime)
     sizes = {path: path.stat().st_size for path in files}
     left, gone = sum(sizes.values()), 0
     for path in files:

@@ -17,7 +17,7 @@ def verify(
     """Run recorded trials here again, each time others; exit 1 where one differs from what is recorded."""
     from lab.commands.record import data_hash
     from lab.engine import parameters, runs
-    from lab.engine import verify as trials
+    from lab.trials import verify as trials
 
     results = runs.project_root() / "results"
     folder = record or results / "record"

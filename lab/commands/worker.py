@@ -24,8 +24,8 @@ def command(scheduler, workers=0, gpu=""):
 
 
 def settings(gpu=""):
-    """Dask's settings of lab.engine.workers as environment variables, which worker processes inherit."""
-    from lab.engine.workers import ENVIRONMENT, MEMORY, QUIET
+    """Dask's settings of lab.trials.workers as environment variables, which worker processes inherit."""
+    from lab.trials.workers import ENVIRONMENT, MEMORY, QUIET
 
     told = {name.removeprefix(f"{ENVIRONMENT}."): value for name, value in MEMORY.items()}
     told |= {f"DASK_{name.upper().replace('.', '__')}": value for name, value in QUIET.items()}

@@ -18,8 +18,10 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lab import language
-from lab.engine import cells, kernel, parameters, provenance, runs
-from lab.engine.fingerprint import kind_hash, source_code
+from lab.engine import kernel, parameters, provenance, runs
+from lab.trials import cells
+from lab.trials.code import code_of_cells, kind_hash
+from lab.trials.store import BODY, File
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Job:
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         told = [values, self.under_test]
         return runs.text_hash(
-            source_code(parameters.parsed(self.code)).digest
+            code_of_cells(parameters.parsed(self.code)).digest
             + json.dumps(told, sort_keys=True)
             + json.dumps(language.messages(language.catalogue(self.language)))
         )
@@ -109,7 +111,7 @@ class Job:
         done.mkdir(parents=True)
         where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
         where |= {"language": self.language}
-        store = Anew(self.results).store if options.fresh else self.results / ".trials"
+        store = FreshRun(self.results).store if options.fresh else self.results / ".trials"
         options.model_copy(update=where | {"store": store}).write(aside)
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # others have no use for it
@@ -170,14 +172,14 @@ class Job:
         }
 
 
-class Anew:
+class FreshRun:
     """A run of everything here, past record and store: its trials are kept apart until all notebooks are done.
 
     So an interrupted one resumes, and the next one begins again.
     """
 
     def __init__(self, results):
-        self.home, self.store = results / ".trials", results / ".trials" / "anew"
+        self.home, self.store = results / ".trials", results / ".trials" / "fresh"
 
     def done(self, job):
         """Whether the notebook was finished in this run."""
@@ -190,10 +192,11 @@ class Anew:
         return self.store / ".done" / job.folder.relative_to(job.results)
 
     def close(self):
-        """Put the trials and models among the others of this machine."""
-        for path in (*self.store.glob("*/*.safetensors"), *self.store.glob("*/*.json")):
-            (self.home / path.parent.name).mkdir(exist_ok=True)
-            os.replace(path, self.home / path.parent.name / path.name)
+        """Put the trials among the others of this machine."""
+        for path in self.store.glob("*.jsonl"):
+            kept = File(self.home / path.name)
+            for body in File(path).trials:
+                kept.append({name: body[name] for name in BODY}, body["labels"], body["parts"])
         shutil.rmtree(self.store)
 
 

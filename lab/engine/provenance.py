@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab.engine.runs import project_root
 from lab.language import tr
+from lab.trials.rows import key
 
 CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what decides the numbers of a run
 
@@ -41,12 +42,16 @@ def machine():
     packages = ("torch", "numpy", "pandas", "matplotlib", "papermill", "jupyterlab")
     return {
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
-        "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        "machine": machine_name(),
         "card": torch.cuda.get_device_name() if device().type == "cuda" else "",
         "device": str(device()),
         "threads": torch.get_num_threads(),
         "products": "oneDNN" if arithmetic.replaceable() else "torch's own",
     }
+
+
+def machine_name():
+    return f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 
 
 def peak_mib():
@@ -76,9 +81,9 @@ def origins(used):
     counts, recorded, accepted, states = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
     for each in used:
         counts[each.origin] += 1
-        state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "keys": []})
+        state = states.setdefault(each.trial.__name__, {"code": each.body["code"], "points": []})
         if each.origin != "record":
-            state["keys"].append(each.key)
+            state["points"].append(key(each.body["parameters"]))
             continue
         labels = each.body["labels"]
         name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))

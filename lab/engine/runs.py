@@ -84,7 +84,6 @@ class Options(BaseModel):
     record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
     fresh: bool = False
     recorded_only: bool = False
-    traced: bool = False  # see that fingerprints hold all that trials run
     deadline: float | None = None  # unix time at which to end
     headless: bool = False  # nobody looks on: no forms, no sliders
     progress: Path | None = None  # where a sweep tells how far it is

@@ -7,9 +7,9 @@ by the first of its claims that came to a verdict and a figure.
 import re
 
 from lab.engine import parameters, runs
-from lab.engine.record import File
 from lab.language import in_language, language, tr
 from lab.ledger import cards, claims, openings
+from lab.trials.store import File
 
 POINT = re.compile(r"(\S+) \[\1, \1\]")  # an interval without width: the number alone
 ENOUGH = 10  # sentences, or one a lesson where there are more lessons

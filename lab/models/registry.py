@@ -5,6 +5,7 @@ A seam is a class made by `class Position(Seam)`; a variant is a subclass that n
 A choice is a word or a mapping with the variant's own options: "rotary" or {"kind": "rotary", "base": 500}.
 """
 
+import functools
 import inspect
 
 from lab import trace
@@ -24,6 +25,8 @@ class Kinds(dict):
 
     def __getitem__(self, kind):
         variant = super().__getitem__(kind)
+        if self.seam in trace.SEAMS:
+            check_methods(trace.SEAMS[self.seam], kind, variant)
         trace.looked_up(self.seam, kind)
         return variant
 
@@ -42,6 +45,26 @@ def identity(variant):
     A script that starts workers is `__mp_main__` in them.
     """
     return f"{variant.__module__.replace('__mp_main__', '__main__')}.{variant.__qualname__}"
+
+
+@functools.cache
+def check_methods(seam, kind, variant):
+    """TypeError names a method of a variant that cannot be called as its seam's is, and the arguments it gets.
+
+    Of those of a `forward` that have a default a variant may do without.
+    """
+    for name, method in vars(seam).items():
+        if name.startswith("_") or not inspect.isfunction(method) or not inspect.isfunction(getattr(variant, name)):
+            continue
+        given, takes = inspect.signature(method), inspect.signature(getattr(variant, name))
+        needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
+        placed = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
+        try:
+            takes.bind(*placed, **named)
+        except TypeError:
+            where = f"{seam.__name__.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
+            raise TypeError(f"{where}: {name}{takes} is given {name}{given}: let it take these arguments") from None
 
 
 class Seam:

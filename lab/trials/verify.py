@@ -6,7 +6,6 @@ A training that diverges, or that decides by a threshold, may differ there altho
 """
 
 import hashlib
-import importlib
 import json
 import math
 import time
@@ -14,10 +13,12 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.engine import arithmetic, runs, standing, store
-from lab.engine.points import points_of
-from lab.engine.record import File, digits
-from lab.engine.running import run_trial
+from lab.engine import arithmetic, runs
+from lab.trials import status
+from lab.trials.points import points_of
+from lab.trials.rows import canonical, encoded, of_body
+from lab.trials.run import run_trial
+from lab.trials.store import File, digits
 
 AT_START = 1e-5  # relative, of the loss before training
 IN_FIRST_STEPS = 1e-3  # relative, of the loss in the first steps of a training
@@ -39,7 +40,7 @@ class Result:
     differs: bool = False
 
     def __str__(self):
-        return f"{self.trial} {store.canonical(self.parameters)}: {self.found}"
+        return f"{self.trial} {canonical(self.parameters)}: {self.found}"
 
 
 def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
@@ -66,8 +67,8 @@ def counting(records, data_hash, stack):
     """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack` holds the modules."""
     rows = []
     for notebook, path in records:
-        module, found = stack.enter_context(standing.standings(notebook, File(path), data_hash))
-        rows += [(notebook, module, body) for each in found for body in (*each.fresh, *each.accepted)]
+        module, found = stack.enter_context(status.of_record(notebook, File(path), data_hash))
+        rows += [(notebook, module, body) for each in found for body in each.counting]
     return rows
 
 
@@ -79,7 +80,7 @@ def in_turn(rows, last):
 
 def place_of(notebook, body):
     """Where a row stands in the order: at random, and always there."""
-    name = store.canonical([notebook.stem, body["trial"], body["parameters"]])
+    name = canonical([notebook.stem, body["trial"], body["parameters"]])
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -94,25 +95,37 @@ def of_row(module, body, limit):
 
 def function(module, body):
     """The trial that gave a body, from the module of its notebook. ValueError where its parameters are others now."""
-    trial = getattr(importlib.import_module(module), body["trial"])
+    trial = getattr(module, body["trial"])
     if points_of(trial, [body["parameters"]]) != [body["parameters"]]:
         raise ValueError("its parameters are others now")
     return trial
 
 
-def of_trial(trial, body, limit=math.inf, device="cpu"):
-    """The `Result` of running a trial as it was recorded in `body`, for at most `limit` seconds.
+def of_trial(trial, body, limit=math.inf):
+    """The `Result` of running a trial as it was recorded in `body`, for at most `limit` seconds."""
+    return result_of(body, run_again(trial, body, limit))
 
-    On another arithmetic than that of the body a training ends after its first steps.
-    """
+
+def run_again(trial, body, limit=math.inf):
+    """What a recorded trial gives here. On another arithmetic than that of `body` a training ends after its first
+    steps."""
     threads = body["labels"]["threads"]
-    exact = body["arithmetic"] == arithmetic.digest(device, threads)
-    with nullcontext() if exact else trace.watching(end_after(trace.FIRST_STEPS)):
-        here = run_trial(trial, body["parameters"], device=device, threads=threads, until=limit)
+    with nullcontext() if is_exact(body) else trace.watching(end_after(trace.FIRST_STEPS)):
+        return run_trial(trial, body["parameters"], device="cpu", threads=threads, until=limit)
+
+
+def is_exact(body):
+    """Whether this machine computes as the one that recorded `body`: then every digit must be equal."""
+    return body["labels"]["arithmetic"] == arithmetic.digest("cpu", body["labels"]["threads"])
+
+
+def result_of(body, here):
+    """The `Result` of a recorded trial and what it gave here."""
     about = {"trial": body["trial"], "parameters": body["parameters"]}
     if "failed" in here:
         return Result(**about, found=f"fails here: {here['failed']}", differs=True)
-    here = json.loads(store.encoded({name: here[name] for name in ("n", "columns", "curve", "batch") if name in here}))
+    here = json.loads(encoded({name: here[name] for name in ("n", "columns", "curve", "batch") if name in here}))
+    exact = is_exact(body)
     if fault := difference(body, here, exact=exact):
         return Result(**about, found=fault, differs=True)
     if not exact:
@@ -141,7 +154,7 @@ def difference(recorded, here, *, exact):
 
 def first_difference(recorded, here):
     """The first number that is not as recorded, digit by digit."""
-    for old, new in zip(store.rows(recorded), store.rows(here), strict=False):
+    for old, new in zip(of_body(recorded), of_body(here), strict=False):
         for name in old:
             if repr(old[name]) != repr(new.get(name)):
                 return f"{name} is {new.get(name)!r}, recorded {old[name]!r}"
@@ -184,5 +197,5 @@ def of_numbers(recorded, here):
 
 def numbers(body):
     """{(row, column): value} of the numbers of a trial; True and False are none."""
-    rows = enumerate(store.rows(body))
+    rows = enumerate(of_body(body))
     return {(i, name): float(x) for i, row in rows for name, x in row.items() if type(x) in (int, float)}

@@ -1,16 +1,24 @@
-"""Worker processes for trials: on this machine or on a Dask cluster, behind one interface."""
+"""Worker processes for trials: on this machine or on a Dask cluster, behind one interface.
+
+A trial travels by cloudpickle, with the functions, classes and modules of its notebook and of the user by value, and
+with the kinds that are registered outside lab. Installed packages, and lab itself, have to be there.
+"""
 
 import atexit
 import logging
 import sys
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from threading import Lock
 from time import time
 
-from lab.engine import travel
+import cloudpickle
+
+from lab import trace
+from lab.trials import code
+from lab.trials.files import file_hash
 
 _pools = {}  # number of workers -> client
 _files = {}  # number of workers -> {path: hash} of the code that they have been given
@@ -26,22 +34,76 @@ CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a
 GONE = "the cluster went away; finished trials are stored, run again to go on"
 
 
+# What travels
+
+
+def foreign_kinds():
+    """[(seam, kind, class)] of every kind that is registered outside lab."""
+    found = []
+    for name, seam in trace.SEAMS.items():
+        for kind, variant in seam.kinds.items():
+            if variant.__module__.split(".")[0] != "lab":
+                found.append((name, kind, variant))
+    return found
+
+
+def pack(trial, modules):
+    """The trial and the kinds that are registered outside lab, as bytes; user modules among `modules` by value."""
+    kinds = foreign_kinds()
+    for _, _, variant in kinds:
+        found = code.Code()
+        found.add_object(variant)
+        modules = modules | found.modules | {variant.__module__}
+    mine = [sys.modules[name] for name in sorted({*modules, trial.__module__}) if _travels(name)]
+    for each in mine:
+        cloudpickle.register_pickle_by_value(each)
+    try:
+        # With the time, so that nothing which a function caches is kept for a later sweep.
+        return cloudpickle.dumps((trial, kinds, time()))
+    finally:
+        for each in mine:
+            cloudpickle.unregister_pickle_by_value(each)
+
+
+def _travels(name):
+    """Whether a module of this process is the user's: a notebook, or a file that is neither lab's nor installed."""
+    if name.startswith("lab.") or name not in sys.modules or name == "__main__":  # the last by value in any case
+        return False
+    path = code.source_file(name)
+    return path is None or not code.is_installed(path)
+
+
+@lru_cache(maxsize=1)  # a process holds the modules of one
+def unpack(packed):
+    """The trial; its kinds, and no other's, are registered here from now on."""
+    for seam, kind, _ in foreign_kinds():
+        del trace.SEAMS[seam].kinds[kind]
+    trial, kinds, _ = cloudpickle.loads(packed)
+    for seam, kind, variant in kinds:
+        trace.SEAMS[seam].kinds[kind] = variant
+    return trial
+
+
+# Workers of this machine
+
+
 @contextmanager
-def local(n_workers, files=None):
+def local(n_workers, modules=()):
     """A client of `n_workers` worker processes on this machine, which find modules where this process does.
 
     They stay for the next sweep, since starting them takes seconds, and end with this process or with an exception.
-    What they imported they keep: where one of `files` {path: hash} is not what an earlier sweep had, they start anew.
+    What they imported they keep: where the file of one of `modules` is not as an earlier sweep had it, they start anew.
     """
     before = _files.setdefault(n_workers, {})
-    edited = any(before.get(path, now) != now for path, now in (files or {}).items())
+    files = {path: file_hash(path) for name in modules if (path := code.source_file(name))}
+    edited = any(before.get(path, now) != now for path, now in files.items())
     if n_workers in _pools and (edited or not _ready(n_workers)):
         _close(n_workers)
     if n_workers not in _pools:
         _pools[n_workers] = _start(n_workers)
         before.clear()
         atexit.register(_close, n_workers)
-    before |= files or {}
+    before |= files
     try:
         yield _pools[n_workers]
     except BaseException:
@@ -93,6 +155,9 @@ def _close(n_workers):
     if client := _pools.pop(n_workers, None):
         client.cluster.close()
         client.close()
+
+
+# A cluster
 
 
 @contextmanager
@@ -157,11 +222,14 @@ def count(client):
         return 0
 
 
-def run(client, call, trial, left, deadline=inf):
+# Trials
+
+
+def run(client, call, trial, found, left, deadline=inf):
     """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
 
-    With the call travels what `lab.engine.travel` packs. A call that kills every worker it runs on, or cannot be sent,
-    yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but for the first one.
+    `found` is the trial's `Code`; with the call travels what `pack` packs. A call that kills every worker it runs on,
+    or cannot be sent, yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but for the first one.
     Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
     machine go away.
     """
@@ -169,7 +237,7 @@ def run(client, call, trial, left, deadline=inf):
     from distributed.client import ClosedClientError
     from distributed.scheduler import NoWorkerError
 
-    packed = travel.pack(trial)
+    packed = pack(trial, found.modules)
     agreed(client, partial(_arrives, packed))  # a worker that is sent what it cannot load ends itself
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
     work = {key: partial(_call, call, packed, point) for key, point in left.items()}
@@ -225,11 +293,11 @@ def _arrives(packed):
     if not _alone.acquire(blocking=False):
         return True
     try:
-        return callable(travel.unpack(packed))
+        return callable(unpack(packed))
     finally:
         _alone.release()
 
 
 def _call(call, packed, point):
     with _alone:  # modules, random numbers and threads belong to the whole process
-        return call(travel.unpack(packed), point)
+        return call(unpack(packed), point)

@@ -1,40 +1,44 @@
 """A notebook's definitions as a module: its trials can be followed, or run by themselves, while no cell runs."""
 
 import ast
+import itertools
+import linecache
 import re
 import sys
-import tempfile
 from contextlib import contextmanager
-from importlib import invalidate_caches
-from pathlib import Path
+from types import ModuleType
 
 from lab.engine.parameters import cells_of, parsed
-from lab.engine.source import DEFINING, digest, normal, outside_names
+from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
+
+_count = itertools.count()
 
 
 @contextmanager
 def as_module(notebook, names):
-    """The name of a module, there while the block runs, with all imports of a notebook and the functions and classes
+    """A module, there while the block runs, with all imports of a notebook, its kinds, and the functions and classes
     that `names` and what they use call for; of what is defined twice the last one, as after a run.
     """
     imports, known = definitions(notebook)
-    wanted, found = [name for name in names if name in known], {}
+    wanted = [name for name, node in known.items() if name in names or is_kind(node)]
+    found = {}
     while wanted:
         name = wanted.pop()
         if name not in found:
             found[name] = known[name]
-            wanted += outside_names(known[name]) & known.keys()
-    ordered = [each for name, each in known.items() if name in found]
-    with tempfile.TemporaryDirectory(prefix="lab-cells-") as folder:
-        module = f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}_{Path(folder).name[-8:].replace('-', '_')}"
-        (Path(folder) / f"{module}.py").write_text("\n\n".join(map(ast.unparse, [*imports, *ordered])), "utf-8")
-        sys.path.insert(0, folder)
-        invalidate_caches()
-        try:
-            yield module
-        finally:
-            sys.path.remove(folder)
-            sys.modules.pop(module, None)
+            wanted += names_used(known[name]) & known.keys()
+    ordered = [node for name, node in known.items() if name in found]
+    module = ModuleType(f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}_{next(_count)}")
+    text = "\n\n".join(map(ast.unparse, [*imports, *ordered]))
+    file = f"<{module.__name__}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(text, file, "exec"), vars(module))
+        yield module
+    finally:
+        del sys.modules[module.__name__]
+        linecache.cache.pop(file, None)
 
 
 def definitions(notebook):
@@ -53,9 +57,3 @@ def definitions(notebook):
 def hash_of(notebook):
     """The hash of a notebook's code cells as they run: without comments and layout."""
     return digest(";".join(normal(parsed(source)) for kind, _, source in cells_of(notebook) if kind == "code"))
-
-
-def own_kinds(notebook):
-    """The names of the classes by which a notebook registers kinds."""
-    classes = (node for node in definitions(notebook)[1].values() if isinstance(node, ast.ClassDef))
-    return [node.name for node in classes if any(keyword.arg == "kind" for keyword in node.keywords)]

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from inspect import Parameter, isfunction, signature
 
-from lab.engine import store as trial_store
-from lab.engine.running import LABELS
+from lab.trials.rows import LABELS, plain_or_error
 
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -46,7 +45,7 @@ def _complete(trial, point):
         raise TypeError(f"{trial.__name__}: {', '.join(taken)} is recorded by the sweep; name the parameter otherwise")
     defaults = {name: p.default for name, p in takes.items() if p.kind in NAMED and name not in point}
     try:
-        values = json.loads(json.dumps(point | defaults, default=trial_store.plain_or_error))
+        values = json.loads(json.dumps(point | defaults, default=plain_or_error))
     except (TypeError, ValueError) as error:
         raise TypeError(f"the parameters of {trial.__name__} must be JSON values: {error}") from None
     numbers = {

@@ -1,0 +1,134 @@
+"""Writing the record: rows of finished runs, and changes that are accepted because they move no digit."""
+
+import os
+from datetime import UTC, datetime
+
+from lab.engine import arithmetic, provenance, runs
+from lab.trials import status, verify, workers
+from lab.trials.rows import canonical, key
+from lab.trials.store import File, digits, name_of
+
+
+class CannotRecord(ValueError):
+    """Rows that may not enter the record; the message says why and what to do."""
+
+
+def record_run(notebook, folder, stored, path, data_hash):
+    """Write the trials of the finished run in `folder`, kept in the store file `stored`, to the record file `path`.
+
+    Rows that count by today's code stay, others go; a row whose commit is not in this repository gets the labels of the
+    run that agrees with it in every digit. Returns counts: new, same, replaced, dropped. CannotRecord where the run is
+    not there or was made beside a commit, where a trial read a file outside the project, or where a valid row would get
+    other digits.
+    """
+    run = runs.read_run(folder)
+    if run is None or "record" not in run:
+        raise CannotRecord(f"{runs.shown(folder)} holds no finished run: `lab run` comes first")
+    if run["changes"] is not False:
+        raise CannotRecord(f"{runs.shown(folder)} was not made by a commit alone: commit, run, record")
+    file = File(path, strict=True)
+    known = {name_of(body): body for body in file.trials}
+    count = dict.fromkeys(("new", "same", "replaced", "dropped"), 0)
+    for body in rows_of(run, File(stored)):
+        if outside := [name for name in body["data"] if os.path.isabs(name.removeprefix("corpus ").strip())]:
+            raise CannotRecord(f"{body['trial']} read {', '.join(outside)}: what is recorded lies in the project")
+        name = name_of(body)
+        earlier = known.get(name)
+        valid = earlier and all(earlier[part] == body[part] for part in ("code", "kinds", "data"))
+        same = valid and digits(earlier) == digits(body)
+        if valid and not same and earlier["labels"]["arithmetic"] == body["labels"]["arithmetic"]:
+            raise CannotRecord(f"{name}: other digits than recorded; delete the row to replace it")
+        if same and provenance.is_here(earlier["labels"]["commit"]):
+            count["same"] += 1
+            continue
+        count["same" if same else "replaced" if earlier else "new"] += 1
+        known[name] = body | {"labels": body["labels"] | {"commit": run["commit"]}}
+    file.rewrite(list(known.values()))
+    file = File(path)
+    with status.of_record(notebook, file, data_hash) as (_, found):
+        counting = [body for each in found for body in each.counting]
+    count["dropped"] = len(file.trials) - len(counting)
+    file.rewrite(counting)
+    return count
+
+
+def rows_of(run, stored):
+    """The bodies of the trials that a run used and that this machine ran. CannotRecord where the store lacks one."""
+    by_name = {(body["trial"], key(body["parameters"]), body["code"]): body for body in stored.trials}
+    found = []
+    for trial, used in run["record"]["trials"].items():
+        for point in used["points"]:
+            if (trial, point, used["code"]) not in by_name:
+                raise CannotRecord(f"the store lacks a trial of {trial}: run again")
+            found.append(by_name[trial, point, used["code"]])
+    return found
+
+
+# Accepting a change that moves no digit
+
+
+def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
+    """Let the stale rows of a notebook's record at `path` count where the code as it is gives their digits.
+
+    Of each trial the cheapest stale row for every setting of its word-valued parameters runs here, once: on the
+    arithmetic that recorded it all digits are compared, on another one the beginning of its training. Where all agree,
+    a line in the file says which change was accepted, after how many checks, and why. Works beside a commit too.
+    Returns ({trial: rows that count from now on}, [what does not agree, in words]): those rows stay stale.
+    """
+    file, counted, faults = File(path), {}, []
+    with status.of_record(notebook, file, data_hash) as (module, found):
+        for each in found:
+            for bodies in each.stale_by_code().values():
+                sample = sample_of(bodies)
+                seconds = sum(body["seconds"] for body in sample)
+                report(f"{each.trial}: {len(sample)} checks, {seconds:.0f} s when recorded")
+                results = checked(each, module, sample, jobs)
+                differing = [str(result) for result in results if result.differs]
+                if differing:
+                    faults += differing[:1]
+                    continue
+                old, new = each.state.sides(bodies)
+                line = {"accepted": each.trial, "old": old, "new": new, "changed": each.changed(bodies)}
+                line["checked"] = len(results)
+                line["compared"] = ", ".join(sorted({result.found for result in results}))
+                file.add_accepted(line | {"why": why}, who(bodies))
+                counted[each.trial] = counted.get(each.trial, 0) + len(bodies)
+    file.rewrite(file.trials)
+    return counted, faults
+
+
+def sample_of(bodies):
+    """The cheapest of the bodies for every setting of the parameters that are no numbers."""
+    cheapest = {}
+    for body in sorted(bodies, key=lambda body: body["seconds"]):
+        words = {name: value for name, value in body["parameters"].items() if not _is_number(value)}
+        cheapest.setdefault(canonical(words), body)
+    return list(cheapest.values())
+
+
+def _is_number(value):
+    listed = value if isinstance(value, list) else [value]
+    return all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in listed)
+
+
+def checked(each, module, sample, jobs):
+    """[verify.Result] of the sampled rows of one trial, run here or by `jobs` workers of this machine."""
+    try:
+        trial = verify.function(module, sample[0])
+    except Exception as error:
+        said = f"cannot be run apart from its notebook: {type(error).__name__}: {error}"
+        return [verify.Result(each.trial, sample[0]["parameters"], said, differs=True)]
+    if min(jobs, len(sample)) < 2:
+        return [verify.of_trial(trial, body) for body in sample]
+    bodies = {name_of(body): body for body in sample}
+    with workers.local(jobs, each.state.code.modules) as client:
+        outcomes = workers.run(client, verify.run_again, trial, each.state.code, bodies)
+        return [verify.result_of(bodies[name], outcome) for name, outcome in outcomes]
+
+
+def who(bodies):
+    """Labels of a check that runs now: where, on which commit, and whether the code differs from it."""
+    here, threads = provenance.machine(), bodies[0]["labels"]["threads"]
+    about = {"machine": here["machine"], "arithmetic": arithmetic.digest("cpu", threads), "device": "cpu"}
+    about |= {"threads": threads, "torch": here["versions"]["torch"], "python": here["versions"]["python"]}
+    return about | {"date": datetime.now(UTC).date().isoformat()} | provenance.commit()

@@ -1,0 +1,62 @@
+"""How one trial runs: its seed, threads, number type and device. This file is part of every trial's code.
+
+Random numbers that come from no generator of the trial's own follow from its parameter `seed`, 0 where it has none.
+"""
+
+import json
+import random
+import time
+import traceback
+
+from lab import trace
+from lab.engine import arithmetic
+from lab.engine.device import current
+from lab.trials import files, models, rows
+
+
+def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf"), models_in=None):
+    """What one trial gives: its rows with where it ran and what it touched, or the cause why it failed.
+
+    A trial that is still in training `until` seconds after its start ends there: {"curve", "batch"} of its beginning.
+    `models_in` is the folder of trained models that it may use; without one it trains what it needs. Its seconds hold
+    the training of those that it took.
+    """
+    import torch
+
+    files.watch()
+    threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
+    tokens = current.set(device), models.kept_in.set(models_in)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(torch.float32)
+    sow(parameters.get("seed", 0))
+    start = time.perf_counter()
+    inputs = tuple(files.inputs_of(parameters))
+    try:
+        with trace.touching(timing=timing, inputs=inputs, until=start + until) as touched, arithmetic.fast():
+            result = trial(**json.loads(rows.canonical(parameters)))
+        seconds = time.perf_counter() - start + touched.spared
+        found = rows.checked(result, parameters)
+        place = {"device": device, "torch": torch.__version__, "threads": threads, "seconds": round(seconds, 4)}
+        seen = {"curve": touched.curve, "batch": touched.batch, "kinds": touched.kinds, "data": touched.data}
+        return {"n": len(found), "columns": rows.columns(found)} | seen | place
+    except trace.Enough:
+        return {"curve": touched.curve, "batch": touched.batch}
+    except (Exception, SystemExit) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno}, in {where.name})"
+        return {"failed": cause, "traceback": traceback.format_exc()}
+    finally:
+        torch.set_num_threads(threads_before)
+        torch.set_default_dtype(dtype_before)
+        current.reset(tokens[0])
+        models.kept_in.reset(tokens[1])
+
+
+def sow(seed):
+    """Seed the random numbers that come from no generator."""
+    import numpy
+    import torch
+
+    seed = seed if isinstance(seed, int) else 0
+    for each in (random.seed, numpy.random.seed, torch.manual_seed):
+        each(seed % 2**32)

@@ -1,0 +1,109 @@
+"""How the record and the published runs stand to code, kinds and data as they are now. No cell and no trial runs."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from lab.trials import cells, code
+from lab.trials.state import State
+
+
+@dataclass
+class Status:
+    """The recorded rows of one trial: those made by what is there now, those that count since a change was accepted,
+    and those that are stale. `changes` are those that were accepted.
+    """
+
+    trial: str
+    state: State
+    changes: list
+    fresh: list = field(default_factory=list)
+    accepted: list = field(default_factory=list)
+    stale: list = field(default_factory=list)
+
+    @property
+    def counting(self):
+        return self.fresh + self.accepted
+
+    def stale_by_code(self):
+        """{code: stale bodies that it made}."""
+        found = {}
+        for body in self.stale:
+            found.setdefault(body["code"], []).append(body)
+        return found
+
+    def changed(self, bodies=None):
+        """Names of the parts of code, kinds and data that are not what made these bodies, or all stale ones."""
+        found = {body["code"]: body for body in (self.stale if bodies is None else bodies)}
+        return sorted({name for body in found.values() for name in self.state.differences(body)})
+
+
+@contextmanager
+def of_record(notebook, file, data_hash, more=()):
+    """(a module of the notebook's trials, [Status] of those in a record's `File` and of those named in `more`)."""
+    names = sorted({body["trial"] for body in file.trials} | set(more))
+    with cells.as_module(notebook, names) as module:
+        kind_hash = lru_cache(code.kind_hash)
+        found = []
+        for name in names:
+            changes = [change for change in file.accepted if change["accepted"] == name]
+            found.append(Status(name, State(_code(module, name), kind_hash, data_hash), changes))
+        by_name = {each.trial: each for each in found}
+        for body in file.trials:
+            each = by_name[body["trial"]]
+            if each.state.agrees(body):
+                each.fresh.append(body)
+            elif each.state.accepts(body, each.changes):
+                each.accepted.append(body)
+            else:
+                each.stale.append(body)
+        yield module, found
+
+
+def _code(module, name):
+    """The code of a trial; none where it is gone, or can no longer be followed: then all its rows are stale."""
+    try:
+        return code.code_of(getattr(module, name))
+    except (AttributeError, code.ImpureTrial):
+        return code.Code()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run beside what is there now: `changed` names the trials and kinds that are not as they were then.
+
+    corpus, ledger, cells: whether its text, its claims and its code cells are today's; None where it does not say.
+    """
+
+    commit: str
+    changed: tuple
+    corpus: bool | None
+    ledger: bool | None
+    cells: bool | None
+
+    @property
+    def older(self):
+        """Whether older code made it, or another text."""
+        return bool(self.changed) or False in (self.corpus, self.cells)
+
+
+def of_run(run, found, data_hash, *, ledger, cells):
+    """The `Run` that a run.json tells of, by the `Status` of its trials and the hashes of its claims and cells now."""
+    counts, kinds = {each.trial: {each.state.code.digest} for each in found}, set()
+    for each in found:
+        for change in each.changes:
+            if change["new"]["code"] == each.state.code.digest:
+                counts[each.trial].add(change["old"]["code"])
+                kinds |= change["old"]["kinds"].items()
+    trials = run.get("record", {}).get("trials", {})
+    changed = [name for name, made in trials.items() if made["code"] not in counts.get(name, ())]
+    changed += [name for name, was in run.get("kinds", {}).items() - kinds if code.kind_hash(name) != was]
+    corpus = data_hash(_corpus_name(run)) if run.get("corpus") else None
+    now = {"corpus": corpus, "ledger": ledger, "cells": cells}
+    same = {name: run[name] == value if run.get(name) else None for name, value in now.items()}
+    return Run(run.get("commit", ""), tuple(sorted(changed)), **same)
+
+
+def _corpus_name(run):
+    """The corpus of a run as trials report it."""
+    return f"corpus {run['parameters'].get('corpus', '')}".strip()

@@ -1,0 +1,274 @@
+"""A sweep: one function at every point of a grid of parameters, and no finished trial a second time.
+
+A trial is looked up among those of its notebook, first in this machine's store, then in the record; what neither knows
+runs now, and is written to the store as it ends, so that a kill costs only what was in flight.
+"""
+
+import json
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+
+from lab.engine.device import available
+from lab.trials import code, files, models, place, workers
+from lab.trials.points import points_of
+from lab.trials.rows import LABELS, canonical, encoded, table
+from lab.trials.run import run_trial
+from lab.trials.state import State
+from lab.trials.store import File
+
+
+class TrialsFailed(RuntimeError):
+    """Some trials of a sweep failed; the others are stored. `failures` lists (parameters, cause, traceback) of each."""
+
+    def __init__(self, name, failures, total):
+        self.failures = failures
+        lines = [f"  {canonical(parameters)}: {cause}" for parameters, cause, _ in failures]
+        head = f"{len(failures)} of {total} trials of {name} failed; the others are finished and stored"
+        super().__init__("\n".join([head, *lines, "", failures[0][2]]).rstrip())
+
+
+class NotRecorded(RuntimeError):
+    """Trials are missing that were to be drawn from the record alone."""
+
+
+class OutOfTime(RuntimeError):
+    """The time that a run was given is over; what finished is stored."""
+
+
+@dataclass
+class Sources:
+    """Where the finished trials of a notebook come from, and what they may still cost.
+
+    notebook: its name without ending. store: this machine's folder. record: folders. data: {name: function of what
+    follows the name, giving its hash}, for sources that trials report by `trace.reads`. root: the folder that paths of
+    files are told from.
+    """
+
+    notebook: str
+    store: Path
+    record: list = field(default_factory=list)
+    data: dict = field(default_factory=dict)
+    root: Path = field(default_factory=Path.cwd)
+    recorded_only: bool = False
+    deadline: float = float("inf")  # time.time()
+
+    @property
+    def stored(self):
+        """This machine's `File`, as it is now."""
+        return File(Path(self.store) / f"{self.notebook}.jsonl")
+
+    @cached_property
+    def recorded(self):
+        """The published `File`s, first folder first."""
+        return [File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record]
+
+    def data_hash(self, name):
+        """The hash that a source, file or folder has now; None where it is gone."""
+        word, _, rest = name.partition(" ")
+        return self.data[word](rest) if word in self.data else files.content_hash(self.root / name)
+
+    def inputs(self, point):
+        """{path: hash} of the files and folders among the parameters."""
+        found = {}
+        for path in files.inputs_of(point):
+            whole = Path(path).absolute()
+            inside = whole.is_relative_to(self.root)
+            found[whole.relative_to(self.root).as_posix() if inside else str(whole)] = files.content_hash(path)
+        return found
+
+
+@dataclass(frozen=True)
+class Used:
+    """A finished trial in a table: the function, its body, and where it came from."""
+
+    trial: object
+    body: dict
+    origin: str  # "store", "record" or "run"
+
+
+class Finished:
+    """What is known of the points of one sweep."""
+
+    def __init__(self, trial, sources, arithmetic, threads):
+        self.name, self.sources = trial.__name__, sources
+        self.code = code.code_of(trial)
+        self.state = State(self.code, lru_cache(code.kind_hash), lru_cache(sources.data_hash))
+        self.store = sources.stored
+        self._stored, self._recorded = {}, {}
+        for body in self.store.trials:
+            if (body["labels"]["arithmetic"], body["labels"]["threads"]) == (arithmetic, threads):
+                self._stored.setdefault(self._name(body), []).append((body, []))
+        for file in sources.recorded:
+            mine = [body for body in file.trials if body["trial"] == self.name]
+            mine.sort(key=lambda body: body["labels"]["arithmetic"] != arithmetic)  # this machine's digits first
+            for body in mine:
+                self._recorded.setdefault(self._name(body), []).append((body, file.accepted))
+
+    @staticmethod
+    def _name(body):
+        return body["trial"], canonical(body["parameters"])
+
+    def find(self, point):
+        """(body, "store" or "record") of a finished trial that counts now, or None.
+
+        One that counts since a change was accepted says so in its labels.
+        """
+        name, inputs = (self.name, canonical(point)), self.sources.inputs(point)
+        for origin, known in (("store", self._stored), ("record", self._recorded)):
+            bodies = [pair for pair in known.get(name, ()) if inputs.items() <= pair[0]["data"].items()]
+            for body, _ in bodies:
+                if self.state.agrees(body):
+                    return body, origin
+            for body, accepted in bodies:
+                if change := self.state.accepts(body, accepted):
+                    labels = body["labels"] | {"accepted": change["why"]}
+                    return body | {"code": self.code.digest, "labels": labels}, origin
+        return None
+
+    def earlier(self, point):
+        """A body of this point whose code or data is not today's, or None."""
+        known = self._stored.get((self.name, canonical(point))) or self._recorded.get((self.name, canonical(point)))
+        return known[0][0] if known else None
+
+    def of_trial(self):
+        """All recorded bodies of this trial."""
+        return [body for bodies in self._recorded.values() for body, _ in bodies]
+
+
+def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto", timing=False, progress=None,
+          used=None):  # fmt: skip
+    """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
+    threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
+
+    `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
+    DataFrame; its numbers are converted as its annotations say. `grid` maps a parameter to its list of values (the
+    first varies slowest) or is a list of parameter dicts. `sources` says where finished trials are found and kept. More
+    than one job runs in worker processes of this machine, and an address such as tcp://host:8786 as `cluster` on the
+    Dask workers there. `timing` marks trials that read clocks or measure memory: they run here and now, one after
+    another, and are never kept. `progress(done, total, workers, left)` is called at the start and after every trial,
+    `left` the seconds still to go where they are known. `used` is a list that gets a `Used` for every trial.
+
+    Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
+    itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, RuntimeError
+    for one whose workers differ, OSError for a store that cannot be written, NotRecorded and OutOfTime as `sources`
+    ask, and TrialsFailed after all other trials have finished.
+    """
+    points = points_of(trial, grid)
+    report = progress or (lambda done, total, workers, left: None)
+    models_in = None if cluster else Path(sources.store) / models.FOLDER  # another machine does not see this one's
+    if timing:
+        return _timed(trial, points, report, device=available(device), threads=threads, models_in=models_in)
+    with ExitStack() as stack:
+        client = stack.enter_context(workers.connected(cluster)) if cluster else None
+        where = place.of_cluster(client, device, threads) if client else place.here(device, threads)
+        known = Finished(trial, sources, where["arithmetic"], threads)
+        work = {canonical(point): point for point in points}
+        finished = {name: found for name, point in work.items() if (found := known.find(point))}
+        left = {name: point for name, point in work.items() if name not in finished}
+        cost = Cost(known, left, [body for body, _ in finished.values()])
+        if left and sources.recorded_only:
+            missing = f"{len(left)} of {len(work)} trials of {known.name} are not in the record{cost.because}"
+            raise NotRecorded(f"{missing}, such as {next(iter(left))}")
+        if not cluster and min(jobs, len(left)) > 1:
+            client = stack.enter_context(workers.local(jobs, known.code.modules))
+        report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
+        call = partial(run_trial, device=where["device"], threads=threads, models_in=models_in)
+        if client:
+            outcomes = workers.run(client, call, trial, known.code, left, sources.deadline)
+        else:
+            outcomes = _run_here(call, trial, known.code, left, sources.deadline)
+        failures = []
+        for name, outcome in stack.enter_context(closing(outcomes)):
+            point = left.pop(name)
+            if "failed" in outcome:
+                failures.append((point, outcome["failed"], outcome.get("traceback", "")))
+            else:
+                finished[name] = _keep(known, point, outcome, where), "run"
+            report(len(work) - len(left), len(work), workers.count(client), cost.seconds(left, client))
+    if failures:
+        raise TrialsFailed(known.name, failures, len(work))
+    if left:
+        raise OutOfTime(f"{len(left)} of {len(work)} trials of {known.name} are left; what finished is stored")
+    if used is not None:
+        used += [Used(trial, *finished[name]) for name in work]
+    made = table(points, [with_labels(finished[canonical(point)][0]) for point in points])
+    made.attrs["core_seconds"] = sum(body["seconds"] for body, _ in finished.values())
+    return made
+
+
+def count_known(trial, grid, *, sources, device="auto", threads=1):
+    """How many trials of a sweep over the grid are finished already, by the store and the record."""
+    known = Finished(trial, sources, place.here(device, threads)["arithmetic"], threads)
+    return sum(known.find(point) is not None for point in points_of(trial, grid))
+
+
+def run_once(trial, point, *, device="auto", threads=1):
+    """The rows that a sweep of this full point gives, run here and never kept; None where whoever watches ended it."""
+    body = _run_once(trial, point, 1, device=available(device), threads=threads)
+    return None if body is None else table([point], [body])
+
+
+def with_labels(body):
+    """A body with the columns that every table has beside its rows."""
+    return body | {name: body["labels"][name] for name in ("device", "torch", "threads")}
+
+
+def _timed(trial, points, report, **options):
+    bodies = []
+    for point in points:
+        report(len(bodies), len(points), 1, None)
+        bodies.append(_run_once(trial, point, len(points), **options))
+    report(len(bodies), len(points), 1, None)
+    return table(points, bodies)
+
+
+def _run_once(trial, point, total, **options):
+    outcome = run_trial(trial, point, timing=True, **options)
+    if "failed" in outcome:
+        raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total)
+    if "n" not in outcome:
+        return None
+    return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
+
+
+def _keep(known, point, outcome, where):
+    """Write the outcome of a trial to the store, and return it as it will be read."""
+    kinds = {name: known.state.kind_hash(name) for name in sorted(outcome["kinds"])}
+    data = dict(sorted((outcome["data"] | known.sources.inputs(point)).items()))
+    told = {name: outcome[name] for name in ("n", "columns", "curve", "batch", "seconds")}
+    body = {"trial": known.name, "parameters": point} | told
+    body |= {"code": known.code.digest, "kinds": kinds, "data": data}
+    return known.store.append(body, place.labels(where, outcome["threads"]), known.code.parts)
+
+
+def _run_here(call, trial, found, left, deadline):
+    """One trial runs in any case, so that a short budget given again and again gets on."""
+    for function in found.cached:
+        function.cache_clear()
+    for name, point in list(left.items()):
+        yield name, call(trial, point)
+        if time.time() > deadline:
+            return
+
+
+class Cost:
+    """What the trials that are left will take, as far as earlier runs of them tell, and why they have to run."""
+
+    def __init__(self, known, left, finished):
+        earlier = {name: body for name, point in left.items() if (body := known.earlier(point))}
+        others = [body["seconds"] for body in (*earlier.values(), *finished, *(known.of_trial() if left else ()))]
+        usual = sum(others) / len(others) if others else None
+        self._each = {name: earlier[name]["seconds"] if name in earlier else usual for name in left}
+        edited = sorted({each for body in earlier.values() for each in known.state.differences(body)})
+        self.because = f", {len(earlier)} because of a change in {', '.join(edited)}" if edited else ""
+
+    def seconds(self, left, client, said=False):
+        """Seconds until what is left is done, None where nothing tells; `said` explains more than a minute."""
+        each = [self._each[name] for name in left]
+        total = None if None in each else sum(each) / max(1, min(workers.count(client), len(left)))
+        if said and self.because and total and total > 60:
+            print(f"{len(left)} trials run here{self.because}: about {total / 60:.0f} minutes")
+        return total
