@@ -1,17 +1,15 @@
 """What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
 
 import copy
-import linecache
 
 import nbformat
 import pytest
 import torch
 
-from lab.engine.record import File
-from lab.engine.recording import KEPT
 from lab.models import ModelConfig, Transformer
 from lab.models.heads import Heads
 from lab.models.norms import Norm
+from lab.trials.store import File
 
 
 def kinds_of_models(seam):
@@ -130,22 +128,11 @@ def noisy(seed, width, steps):
 
 def recorded(path, bodies, **labels):
     """The record file at the path: these finished trials as if a run on another machine had recorded them."""
+    about = {"machine": "a machine", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11"}
+    about |= {"commit": "c0ffee" * 7, "date": "2026-01-01"}
     file = File(path)
-    about = {"machine": "a machine", "arithmetic": bodies[0]["arithmetic"], "device": "cpu", "threads": 1, "torch": "2",
-             "python": "3.11", "commit": "c0ffee" * 7, "date": "2026-01-01"}  # fmt: skip
-    run = file.add_run(about | labels)
-    file.accepted, file.trials = [], [{part: body[part] for part in KEPT} | {"run": run} for body in bodies]
-    file.codes = {body["code"]: {"parts": body["parts"]} for body in bodies}
-    file.write()
-    return file
-
-
-def defined_in_a_cell(source):
-    """The function that a notebook cell defines: its module is __main__, its source is known to linecache alone."""
-    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(True), "<cell 1>")
-    scope = {"__name__": "__main__"}
-    exec(compile(source, "<cell 1>", "exec"), scope)
-    return next(value for name, value in scope.items() if not name.startswith("__"))
+    file.rewrite([body | {"labels": body["labels"] | about | labels} for body in bodies])
+    return File(path)
 
 
 def without_times(table):

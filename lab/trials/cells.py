@@ -1,7 +1,6 @@
 """A notebook's definitions as a module: its trials can be followed, or run by themselves, while no cell runs."""
 
 import ast
-import itertools
 import linecache
 import re
 import sys
@@ -11,13 +10,12 @@ from types import ModuleType
 from lab.engine.parameters import cells_of, parsed
 from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
 
-_count = itertools.count()
-
 
 @contextmanager
 def as_module(notebook, names):
     """A module, there while the block runs, with all imports of a notebook, its kinds, and the functions and classes
-    that `names` and what they use call for; of what is defined twice the last one, as after a run.
+    that `names` and what they use call for; of what is defined twice the last one, as after a run. `failed` of it tells
+    {name: error} of what cannot be defined apart from the notebook.
     """
     imports, known = definitions(notebook)
     wanted = [name for name, node in known.items() if name in names or is_kind(node)]
@@ -28,13 +26,20 @@ def as_module(notebook, names):
             found[name] = known[name]
             wanted += names_used(known[name]) & known.keys()
     ordered = [node for name, node in known.items() if name in found]
-    module = ModuleType(f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}_{next(_count)}")
+    module = ModuleType(
+        f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}"
+    )  # one name: its kinds are the same again
+    module.failed = {}
     text = "\n\n".join(map(ast.unparse, [*imports, *ordered]))
     file = f"<{module.__name__}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(text, file, "exec"), vars(module))
+        for node in ast.parse(text).body:
+            try:
+                exec(compile(ast.Module([node], []), file, "exec"), vars(module))
+            except Exception as error:  # it needs a value of the notebook's
+                module.failed[getattr(node, "name", "")] = f"{type(error).__name__}: {error}"
         yield module
     finally:
         del sys.modules[module.__name__]

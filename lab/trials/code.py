@@ -56,7 +56,7 @@ class Code:
     def __init__(self, outside=OUTSIDE):
         self.parts = {}
         self.modules = set()
-        self.cached = []  # functions of the user with a cache: emptied before a sweep
+        self._cached = []  # functions of a notebook that have a cache
         self._outside = outside
         self._seen = set()
 
@@ -64,6 +64,15 @@ class Code:
     def digest(self):
         """Of the hashes alone: a module that is only renamed changes nothing."""
         return digest(json.dumps(sorted(self.parts.values())))
+
+    def clear_caches(self):
+        """Empty the caches of the user's functions, which may hold what a file said before."""
+        for name in self.modules:
+            if not name.startswith("lab."):
+                values = vars(sys.modules[name]).values() if name in sys.modules else ()
+                self._cached += [value for value in values if hasattr(value, "cache_clear")]
+        for function in self._cached:
+            function.cache_clear()
 
     def add(self, value, user, name, attributes=()):
         """Count what `name`, or `name.attributes` of a module, means in the code of `user`. ImpureTrial for data."""
@@ -82,7 +91,7 @@ class Code:
     def add_object(self, item):
         """Count a function or class."""
         if hasattr(item, "cache_clear") and not _is_of_lab(item):
-            self.cached.append(item)
+            self._cached.append(item)
         while hasattr(item, "__wrapped__") and not (isinstance(item, FunctionType) and is_typed_in(item.__module__)):
             item = item.__wrapped__
         if is_typed_in(item.__module__):
@@ -100,7 +109,7 @@ class Code:
         self._seen.add(item)
         tree = tree_of(item)
         part = Part([tree])
-        self._refuse_computed(part, item.__qualname__)
+        refuse_computed(part, item.__qualname__)
         self.parts[item.__qualname__] = part.hash
         for home, name in part.imports:
             self._add_imported(home, name)
@@ -114,11 +123,14 @@ class Code:
 
     def add_module(self, name):
         """Count a module of `lab` or of the user without its registered kinds, and all that it imports."""
-        if name in self.modules or self._is_outside(name) or (found := module(name)) is None:
+        if name in self.modules or self._is_outside(name):
+            return
+        found = module(name)
+        if found is None:
             return
         self.modules.add(name)
-        if not name.startswith("lab."):
-            self._refuse_computed(found.rest, name)
+        if "." in name:
+            self.add_module(name.rpartition(".")[0])
         self.parts[name] = found.rest.hash
         self._follow(found, found.rest)
 
@@ -166,14 +178,6 @@ class Code:
             if original and (there, original) != (home, name):
                 self._add_kind_named(there, original)
 
-    @staticmethod
-    def _refuse_computed(part, user):
-        if part.computed:
-            raise ImpureTrial(
-                f"{user} calls {part.computed[0]}() with what is computed, which nobody can follow: "
-                "write the import, or the code, out"
-            )
-
 
 def code_of(item):
     """The `Code` of a trial or of a class. ImpureTrial where it reads data from outside, or cannot be followed;
@@ -181,7 +185,18 @@ def code_of(item):
     found = Code()
     found.parts[RUN] = module(RUN).rest.hash
     found.add_object(item)
+    if isinstance(item, FunctionType):
+        refuse_computed(Part([tree_of(item)]), item.__qualname__)
     return found
+
+
+def refuse_computed(part, user):
+    """ImpureTrial where code imports or evaluates what it computes, which nobody can follow."""
+    if part.computed:
+        raise ImpureTrial(
+            f"{user} calls {part.computed[0]}() with what is computed, which nobody can follow: "
+            "write the import, or the code, out"
+        )
 
 
 def code_of_cells(tree):

@@ -91,13 +91,13 @@ def _work():
 
 
 def inputs_of(parameters):
-    """The parameters' values that are paths of files or folders: in lists and dicts too."""
+    """The whole paths of the files and folders that parameters name, in lists and dicts too."""
     found = []
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):
             found += inputs_of(value)
         elif isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
-            found.append(value)
+            found.append(os.path.abspath(value))
     return found
 
 

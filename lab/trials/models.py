@@ -16,7 +16,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from lab import trace
-from lab.engine import arithmetic
 from lab.engine.device import device
 from lab.engine.runs import Options, replacing
 
@@ -55,6 +54,7 @@ def _name(seed, parameters):
     """A hash of parameters with the data that they read, of all code of lab, kinds from elsewhere, and arithmetic."""
     import torch
 
+    from lab.engine import arithmetic
     from lab.trials import place, workers
     from lab.trials.code import kind_hash
     from lab.trials.rows import key
@@ -111,6 +111,8 @@ def _write(path, weights, told, touched):
 def as_in_a_trial():
     """One thread and the products of trials, so that cells and trials share their models."""
     import torch
+
+    from lab.engine import arithmetic
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from lab import trace
-from lab.engine import arithmetic, provenance
+from lab.engine import provenance
 from lab.engine.device import available
 from lab.trials.files import file_hash
 from lab.trials.syntax import digest
@@ -16,6 +16,8 @@ from lab.trials.syntax import digest
 def here(device, threads):
     """What must be the same wherever the trials of one sweep run."""
     import torch
+
+    from lab.engine import arithmetic
 
     device = available(device)
     return {

@@ -9,7 +9,6 @@ import time
 import traceback
 
 from lab import trace
-from lab.engine import arithmetic
 from lab.engine.device import current
 from lab.trials import files, models, rows
 
@@ -22,6 +21,8 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
     the training of those that it took.
     """
     import torch
+
+    from lab.engine import arithmetic
 
     files.watch()
     threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()

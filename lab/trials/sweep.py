@@ -73,10 +73,10 @@ class Sources:
     def inputs(self, point):
         """{path: hash} of the files and folders among the parameters."""
         found = {}
-        for path in files.inputs_of(point):
-            whole = Path(path).absolute()
-            inside = whole.is_relative_to(self.root)
-            found[whole.relative_to(self.root).as_posix() if inside else str(whole)] = files.content_hash(path)
+        for path in map(Path, files.inputs_of(point)):
+            inside = path.is_relative_to(self.root)
+            name = path.relative_to(self.root).as_posix() if inside else str(path)
+            found[name] = files.content_hash(path)
         return found
 
 
@@ -246,8 +246,7 @@ def _keep(known, point, outcome, where):
 
 def _run_here(call, trial, found, left, deadline):
     """One trial runs in any case, so that a short budget given again and again gets on."""
-    for function in found.cached:
-        function.cache_clear()
+    found.clear_caches()
     for name, point in list(left.items()):
         yield name, call(trial, point)
         if time.time() > deadline:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.engine import arithmetic, runs
+from lab.engine import runs
 from lab.trials import status
 from lab.trials.points import points_of
 from lab.trials.rows import canonical, encoded, of_body
@@ -95,6 +95,8 @@ def of_row(module, body, limit):
 
 def function(module, body):
     """The trial that gave a body, from the module of its notebook. ValueError where its parameters are others now."""
+    if body["trial"] in module.failed:
+        raise ValueError(module.failed[body["trial"]])
     trial = getattr(module, body["trial"])
     if points_of(trial, [body["parameters"]]) != [body["parameters"]]:
         raise ValueError("its parameters are others now")
@@ -116,6 +118,8 @@ def run_again(trial, body, limit=math.inf):
 
 def is_exact(body):
     """Whether this machine computes as the one that recorded `body`: then every digit must be equal."""
+    from lab.engine import arithmetic
+
     return body["labels"]["arithmetic"] == arithmetic.digest("cpu", body["labels"]["threads"])
 
 

@@ -1,7 +1,7 @@
 """Worker processes for trials: on this machine or on a Dask cluster, behind one interface.
 
-A trial travels by cloudpickle, with the functions, classes and modules of its notebook and of the user by value, and
-with the kinds that are registered outside lab. Installed packages, and lab itself, have to be there.
+A trial travels by cloudpickle, what was typed into its notebook by value, with the kinds that are registered outside
+lab and the files of the user's own modules. Installed packages, and lab itself, have to be there.
 """
 
 import atexit
@@ -10,7 +10,10 @@ import sys
 from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from importlib import invalidate_caches
 from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from time import time
 
@@ -48,37 +51,64 @@ def foreign_kinds():
 
 
 def pack(trial, modules):
-    """The trial and the kinds that are registered outside lab, as bytes; user modules among `modules` by value."""
+    """The trial, the kinds that are registered outside lab, and the files of the user's modules, as bytes."""
     kinds = foreign_kinds()
+    modules = set(modules)
     for _, _, variant in kinds:
         found = code.Code()
         found.add_object(variant)
-        modules = modules | found.modules | {variant.__module__}
-    mine = [sys.modules[name] for name in sorted({*modules, trial.__module__}) if _travels(name)]
-    for each in mine:
+        modules |= found.modules
+    homes = {trial.__module__, *(variant.__module__ for _, _, variant in kinds)} - {
+        "__main__"
+    }  # that is by value anyway
+    cells = [sys.modules[name] for name in homes if code.is_typed_in(name)]
+    for each in cells:
         cloudpickle.register_pickle_by_value(each)
     try:
-        # With the time, so that nothing which a function caches is kept for a later sweep.
-        return cloudpickle.dumps((trial, kinds, time()))
+        inner = cloudpickle.dumps((trial, kinds))
     finally:
-        for each in mine:
+        for each in cells:
             cloudpickle.unregister_pickle_by_value(each)
+    return cloudpickle.dumps((files_of(modules), inner, time()))  # the time: caches are not kept for a later sweep
 
 
-def _travels(name):
-    """Whether a module of this process is the user's: a notebook, or a file that is neither lab's nor installed."""
-    if name.startswith("lab.") or name not in sys.modules or name == "__main__":  # the last by value in any case
-        return False
-    path = code.source_file(name)
-    return path is None or not code.is_installed(path)
+def files_of(modules):
+    """{path in a folder: text} of those modules that are the user's own files."""
+    found = {}
+    for name in modules:
+        path = None if name.startswith("lab.") else code.source_file(name)
+        if path and not code.is_installed(path) and name != "__main__":
+            place = name.replace(".", "/")
+            place += "/__init__.py" if Path(path).name == "__init__.py" else ".py"
+            found[place] = Path(path).read_text("utf-8")
+    return found
+
+
+_folder = None  # where the modules lie that came with the trial
 
 
 @lru_cache(maxsize=1)  # a process holds the modules of one
 def unpack(packed):
-    """The trial; its kinds, and no other's, are registered here from now on."""
+    """The trial; its modules and kinds, and no other's, are here from now on."""
+    global _folder
+    files, inner, _ = cloudpickle.loads(packed)
+    before = _folder
+    _folder = TemporaryDirectory(prefix="lab-modules-")
+    for place, text in files.items():
+        path = Path(_folder.name) / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    tops = {place.split("/")[0].removesuffix(".py") for place in files}
+    if before:
+        tops |= {path.stem for path in Path(before.name).iterdir()}
+        before.cleanup()
+    sys.path[:] = [_folder.name, *(path for path in sys.path if before is None or path != before.name)]
+    for name in [name for name in sys.modules if name.split(".")[0] in tops]:
+        del sys.modules[name]
+    invalidate_caches()
     for seam, kind, _ in foreign_kinds():
         del trace.SEAMS[seam].kinds[kind]
-    trial, kinds, _ = cloudpickle.loads(packed)
+    trial, kinds = cloudpickle.loads(inner)
     for seam, kind, variant in kinds:
         trace.SEAMS[seam].kinds[kind] = variant
     return trial
@@ -229,7 +259,8 @@ def run(client, call, trial, found, left, deadline=inf):
     """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
 
     `found` is the trial's `Code`; with the call travels what `pack` packs. A call that kills every worker it runs on,
-    or cannot be sent, yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but for the first one.
+    or cannot be sent, yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but
+    for the first one.
     Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
     machine go away.
     """

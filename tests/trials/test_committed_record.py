@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from lab.engine import parameters, store
-from lab.engine.record import LABELS, File
+from lab.engine import parameters
 from lab.engine.runs import project_root
+from lab.trials.rows import canonical, of_body
+from lab.trials.store import LABELS, File
 
 FILES = sorted((project_root() / "results" / "record").glob("*.jsonl"))
 SHARES = ("accuracy", "exact", "share")  # columns of these names, or that end so, lie within [0, 1]
@@ -15,12 +16,12 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 @each_file
 def test_every_row_says_who_made_it_and_from_what(path):
-    file = File(path)
+    file = File(path, strict=True)
     assert file.trials and path.stem in {notebook.stem for notebook in parameters.notebooks()}
     for run in file.runs.values():
         assert set(LABELS) <= run.keys() and len(run["commit"]) == 40
     for body in file.trials:
-        assert body["run"] in file.runs and file.codes[body["code"]]["parts"] and body["seconds"] > 0
+        assert body["labels"] and body["parts"] and body["seconds"] > 0
         assert all(not name.startswith("/") for name in body["data"]), "a path of one machine"
 
 
@@ -28,7 +29,7 @@ def test_every_row_says_who_made_it_and_from_what(path):
 def test_identities_over_all_rows(path):
     batches = {}
     for body in File(path).trials:
-        rows = store.rows(body)
+        rows = of_body(body)
         assert len(rows) == body["n"]
         steps, losses = [step for step, _ in body["curve"]], [loss for _, loss in body["curve"]]
         assert steps == sorted(set(steps)) and steps[:1] in ([], [0])
@@ -40,6 +41,4 @@ def test_identities_over_all_rows(path):
                 assert math.isfinite(row["training_loss"]) and None not in losses
             if body["curve"] and "data_hash" in row:
                 same = [row["data_hash"], body["parameters"].get("seed"), body["parameters"].get("batch")]
-                assert batches.setdefault(store.canonical(same), body["batch"]) == body["batch"], (
-                    "equal data, equal batch"
-                )
+                assert batches.setdefault(canonical(same), body["batch"]) == body["batch"], "equal data, equal batch"

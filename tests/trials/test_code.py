@@ -1,6 +1,6 @@
-"""A fingerprint follows what a trial runs: it changes when that changes, and with nothing else.
+"""The code of a trial: it changes when what the trial runs changes, or anything beside that in a module of it.
 
-Of `lab.engine.source`.
+Of `lab.trials.syntax`.
 """
 
 import importlib
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.engine.fingerprint import ImpureTrial, code_of, source_code
 from lab.engine.parameters import parsed
+from lab.trials.code import OUTSIDE, RUN, ImpureTrial, code_of, code_of_cells
 
 PROJECT = Path(__file__).parents[2]
 
@@ -49,11 +49,9 @@ FILES = {
     "results.py": "DIGITS = 3\n",
     "exercise.py": """
         import toy.training
-        STEPS, calls = 5, []
+        STEPS = 5
         def trial(width):
             return {"loss": toy.training.fit(width) * STEPS}
-        def remembers(width):
-            calls.append(width)
         """,
 }
 
@@ -112,12 +110,10 @@ TRIAL = """
     """
 
 
-def test_the_trial_leads_to_definitions_through_every_kind_of_import(toy):
-    parts = code_of(local_trial(toy, TRIAL)).parts
-    assert sorted(parts) == [
-        "local_module.Kept", "local_module.helper", "local_module.second", "local_module.third", "local_module.trial",
-        "toy.models.block.size", "toy.shapes.square", "toy.training.STEPS", "toy.training.fit",
-    ]  # fmt: skip
+def test_the_trial_leads_to_modules_through_every_kind_of_import(toy):
+    found = code_of(local_trial(toy, TRIAL))
+    modules = ["local_module", "toy", "toy.models", "toy.models.block", "toy.models.register", "toy.shapes"]
+    assert sorted(found.parts) == sorted([RUN, *modules, "toy.training"])
 
 
 @pytest.mark.parametrize(
@@ -126,39 +122,85 @@ def test_the_trial_leads_to_definitions_through_every_kind_of_import(toy):
         ("training.py", "# and nothing else", "# but more", False),
         ("training.py", '"""Fits."""', '"""Fits\n    well."""', False),
         ("training.py", "STEPS = 10", "STEPS  =  ( 10 )", False),
-        ("training.py", "STEPS = 10", "STEPS = 10\ndef unnamed(): return 1\nOTHER = 3", False),
         ("figures.py", "import", "import math, ", False),
         ("results.py", "3", "4", False),
-        ("models/register.py", "{}", "dict()", False),
+        ("models/register.py", "{}", "dict()", True),
         ("training.py", "STEPS = 10", "STEPS = 11", True),
         ("training.py", "STEPS = 10", "STEPS = 10\nprint('runs whenever the module does')", True),
         ("shapes.py", "width * width", "width ** 2", True),
         ("../local_module.py", '"What it does."', "", False),
         ("../local_module.py", "def trial(", "# a comment\n\ndef trial(", False),
-        ("../local_module.py", "return 3", "return 4", False),
         ("../local_module.py", "math.sqrt(width)", "math.sqrt(width + 1)", True),
-        ("../local_module.py", "return width\n", "return -width\n", True),
-        ("../local_module.py", "scale = 2", "scale = 3", True),
         ("../local_module.py", "seed=0", "seed=1", True),
     ],
 )
-def test_an_edit_counts_where_the_trial_runs_it(toy, file, old, new, changes):
+def test_an_edit_counts_where_the_trial_imports_it(toy, file, old, new, changes):
     before = code_of(local_trial(toy, TRIAL)).digest
     edit(toy / file, old, new)
     after = code_of(local_trial(toy, (toy.parent / "local_module.py").read_text())).digest
     assert (before != after) == changes
 
 
-def test_a_definition_that_moves_to_another_module_changes_nothing(toy):
+def test_a_module_that_is_renamed_changes_nothing(toy):
     before = code_of(local_trial(toy, TRIAL)).digest
-    (toy / "areas.py").write_text((toy / "shapes.py").read_text())
-    edit(toy / "models" / "block.py", "from .. import shapes", "from .. import areas as shapes")
-    changed = code_of(local_trial(toy, (toy.parent / "local_module.py").read_text()))
-    assert "toy.areas.square" in changed.parts
     (toy / "training.py").rename(toy / "schooling.py")
     edit(toy.parent / "local_module.py", "from toy import training", "from toy import schooling as training")
-    edit(toy / "models" / "block.py", "from .. import areas as shapes", "from .. import shapes")
-    assert code_of(local_trial(toy, (toy.parent / "local_module.py").read_text())).digest == before
+    edit(toy.parent / "local_module.py", "training.fit", "training.fit")
+    changed = code_of(local_trial(toy, (toy.parent / "local_module.py").read_text()))
+    assert "toy.schooling" in changed.parts and changed.parts["toy.schooling"] in changed.parts.values()
+    assert changed.digest != before, "the import says another name"
+
+
+KINDS = """
+    class Seam:
+        kinds = {}
+        def __init_subclass__(cls, kind=None):
+            cls.kinds[kind] = cls
+    class Position(Seam): pass
+    class Near(Position, kind="near"): pass
+    class Nearer(Near, kind="nearer"): pass
+    class Far(Position, kind="far"): pass
+    def shift(): return 1
+    """
+LOOKS_UP = "from toy.places import {}\ndef trial(kind):\n    return {{'x': {}.kinds[kind]}}\n"
+
+
+def test_a_registered_kind_counts_by_its_python_name_and_by_who_inherits_from_it(toy):
+    def parts(source):
+        return {name for name in code_of(local_trial(toy, source)).parts if name.startswith("toy.places")}
+
+    (toy / "places.py").write_text(textwrap.dedent(KINDS))
+    assert parts(LOOKS_UP.format("Position", "Position")) == {"toy.places"}
+    assert parts(LOOKS_UP.format("Far", "Far")) == {"toy.places", "toy.places.Far"}
+    wanted = {"toy.places", "toy.places.Near", "toy.places.Nearer"}
+    assert parts(LOOKS_UP.format("Nearer", "Nearer")) == wanted
+    assert parts("from toy import places\ndef trial(kind):\n    return {'x': places.Nearer.kinds}\n") == wanted
+    (toy / "handed.py").write_text("from toy.places import Nearer\n")
+    assert parts("from toy.handed import Nearer\ndef trial(kind):\n    return {'x': Nearer.kinds}\n") == wanted
+
+
+def test_a_new_kind_changes_nothing(toy):
+    (toy / "places.py").write_text(textwrap.dedent(KINDS))
+    source = LOOKS_UP.format("Position", "Position")
+    before = code_of(local_trial(toy, source)).digest
+    edit(toy / "places.py", "class Far(", "class New(Position, kind='new'): pass\nclass Far(")
+    assert code_of(local_trial(toy, source)).digest == before
+    edit(toy / "places.py", "return 1", "return 2")
+    assert code_of(local_trial(toy, source)).digest != before
+
+
+def test_how_a_trial_runs_counts_and_how_it_is_judged_or_drawn_does_not(typed_in):
+    source = """
+        def trial(seed):
+            from lab import charts, study
+            from lab.ledger import judge
+            from lab.measure import statistics
+
+            return {"x": (charts, study, judge, statistics)}
+        """
+    parts = set(code_of(typed_in(textwrap.dedent(source))).parts)
+    assert {RUN, "lab.measure.statistics"} <= parts
+    assert not [name for name in parts - {RUN} if name.startswith(OUTSIDE)]
 
 
 def test_module_edited_under_a_running_process_is_refused_until_reloaded(toy):
@@ -211,11 +253,10 @@ def test_what_a_closure_holds_is_refused_in_a_file_too(toy):
         code_of(local_trial(toy, source))
 
 
-def test_constants_of_a_file_are_code_but_its_variables_are_not(toy):
-    exercise = importlib.import_module("toy.exercise")
-    assert "toy.exercise.STEPS" in code_of(exercise.trial).parts
-    with pytest.raises(ImpureTrial, match="'calls'"):
-        code_of(exercise.remembers)
+def test_a_constant_that_a_module_binds_counts_as_that_module(toy, typed_in):
+    (toy / "shared.py").write_text("class Size:\n    pass\nSIZE = Size()\n")
+    source = "from toy.shared import SIZE\ndef trial(width): return {'x': SIZE}"
+    assert "toy.shared" in code_of(typed_in(source)).parts
 
 
 def test_decorated_trial_is_followed_to_its_own_source(toy):
@@ -224,21 +265,16 @@ def test_decorated_trial_is_followed_to_its_own_source(toy):
     assert code_of(local_trial(toy, source)).digest != code_of(local_trial(toy, other)).digest
 
 
-def test_notebook_source_counts_with_what_it_uses(toy):
-    notebook = (
-        "%matplotlib inline\nimport toy.training\nfrom toy.results import DIGITS\n# a comment\ntoy.training.fit(3)\n"
-    )
-    before = source_code(parsed(notebook)).digest
-    assert source_code(parsed(notebook.replace("# a comment", ""))).digest == before
-    assert source_code(parsed(notebook.replace("fit(3)", "fit(4)"))).digest != before
-    for file, old, new, changes in [
-        ("figures.py", "import", "import math,", False),
-        ("results.py", "3", "4", False),  # imported, not used
-        ("shapes.py", "*", "+", True),
-    ]:
-        now = source_code(parsed(notebook)).digest
+def test_the_cells_of_a_notebook_count_with_what_they_import(toy):
+    notebook = "%matplotlib inline\nimport toy.training\n# a comment\ntoy.training.fit(3)\n"
+    before = code_of_cells(parsed(notebook)).digest
+    assert code_of_cells(parsed(notebook.replace("# a comment", ""))).digest == before
+    assert code_of_cells(parsed(notebook.replace("fit(3)", "fit(4)"))).digest != before
+    for file, old, new, changes in [("figures.py", "import", "import math,", False), ("shapes.py", "*", "+", True)]:
+        now = code_of_cells(parsed(notebook)).digest
         edit(toy / file, old, new)
-        assert (source_code(parsed(notebook)).digest != now) == changes
+        assert (code_of_cells(parsed(notebook)).digest != now) == changes
+    assert "lab.charts" in code_of_cells(parsed("from lab.charts import by_arm")).parts, "what draws counts here"
 
 
 def test_what_nobody_can_follow_is_refused(toy):
@@ -264,12 +300,12 @@ VERSIONS = [command for version in ("3.11", "3.12", "3.13") if (command := runs(
 
 
 @pytest.mark.skipif(len(VERSIONS) < 2, reason="one version of Python here")
-def test_one_fingerprint_on_all_versions_of_python():
+def test_one_hash_on_all_versions_of_python():
     """All of the package and of the notebooks: the same trees as text, where those of ast.dump differ."""
     code = """
         import ast, json, pathlib
         scope = {"__name__": "source"}
-        exec(compile(pathlib.Path("lab/engine/source.py").read_text(), "source.py", "exec"), scope)
+        exec(compile(pathlib.Path("lab/trials/syntax.py").read_text(), "source.py", "exec"), scope)
         texts = [path.read_text() for path in sorted(pathlib.Path("lab").rglob("*.py"))]
         for path in sorted(pathlib.Path("notebooks").glob("*.ipynb")):
             texts += ["".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
@@ -283,7 +319,7 @@ def test_one_fingerprint_on_all_versions_of_python():
 def test_notebook_cells_are_read_in_ipython(tmp_path):
     cells = """
         from IPython.core.interactiveshell import InteractiveShell
-        from lab.engine.fingerprint import code_of
+        from lab.trials.code import code_of
         shell = InteractiveShell.instance()
         shell.run_cell("from dataclasses import dataclass\\n@dataclass\\nclass Config:\\n    width: int = 3")
         shell.run_cell("%time\\ndef helper(x):\\n    return x + Config().width")

@@ -16,13 +16,17 @@ import pytest
 from dask.distributed import Client
 from gate import SOURCE, allow, wait_for
 
-from lab.engine import runs, trials, workers
+from lab.engine import runs
 from lab.engine.runs import CHECKOUT
+from lab.trials import sweep as trials
+from lab.trials import workers
+from lab.trials.store import File
 
 TOTAL = 40
 SWEEP = f"""
 import sys
-from lab.engine import trials, workers
+from lab.trials import sweep as trials
+from lab.trials import workers
 
 workers.CONNECT_SECONDS = 3
 
@@ -37,10 +41,16 @@ def drawn(seed):
 if __name__ == "__main__":
     store, out, jobs, cluster = sys.argv[1:]
     table = trials.sweep(drawn, {{"seed": range({TOTAL})}}, jobs=int(jobs), cluster=cluster or None,
-                         sources=trials.Sources(store=store))
+                         sources=trials.Sources("n", store=store))
     table.drop(columns="seconds").to_csv(out, index=False)
 """
 slow = pytest.mark.slow
+
+
+def lines_of(path):
+    """The whole lines of the finished trials in a store file."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.startswith('{"trial"') and line.endswith("\n")]
 
 
 class Sweeps:
@@ -56,11 +66,8 @@ class Sweeps:
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "LAB_TEST_MARK": self.mark}
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
 
-    def files(self):
-        return {path: path.read_bytes() for path in self.store.rglob("*.json")}
-
     def stored(self):
-        return len(list(self.store.rglob("*.json")))
+        return len(lines_of(self.store / "n.jsonl"))
 
     def alive(self):
         """All processes that descend from a sweep, orphans included: the mark is handed down to them."""
@@ -97,7 +104,7 @@ def finished(sweeps, process):
 @slow
 def test_runner_killed_four_times(sweeps, undisturbed):
     """Half of the blows fall anywhere from the first import on, half among the trials."""
-    chance, kept = random.Random(0), {}
+    chance, kept, file = random.Random(0), [], sweeps.store / "n.jsonl"
     for blow in range(4):
         allow(sweeps.gate, 8)
         process, before = sweeps.start(jobs=1 + blow // 2), sweeps.stored()
@@ -108,14 +115,14 @@ def test_runner_killed_four_times(sweeps, undisturbed):
         process.kill()
         process.communicate()
         wait_for(lambda: not sweeps.alive())
-        now = sweeps.files()
-        assert {path: now[path] for path in kept} == kept, "what is finished stays as it is"
+        now = lines_of(file)
+        assert now[: len(kept)] == kept, "what is finished stays as it is"
         kept = now
     assert 2 <= len(kept) <= 32 < TOTAL and not sweeps.out.exists()
     allow(sweeps.gate, None)
     assert finished(sweeps, sweeps.start(jobs=2)) == undisturbed
-    now = sweeps.files()
-    assert {path: now[path] for path in kept} == kept and len(now) == TOTAL
+    now = lines_of(file)
+    assert now[: len(kept)] == kept and len(now) == TOTAL
 
 
 @slow
@@ -132,7 +139,7 @@ def test_no_worker_outlives_its_runner(sweeps, blow):
         process.kill()
         process.wait()
     wait_for(lambda: not sweeps.alive())
-    assert not list(sweeps.store.rglob("*.tmp")) and sweeps.stored() == 4
+    assert sweeps.stored() == 4
 
 
 @pytest.mark.parametrize("blows", [1, pytest.param(3, marks=slow)])
@@ -155,13 +162,13 @@ study = lab.study(globals())
 ---
 {SOURCE}
 ---
-def noted(seed, notes):
-    with open(notes, "a") as file:
+def noted(seed):
+    with open("NOTES", "a") as file:
         file.write(f"{{seed}}\\n")
     pass_gate("GATE")
     return {{"square": seed**2}}
 ---
-study.table("found", study.sweep(noted, {{"seed": range(12), "notes": "NOTES"}})[["seed", "square"]])
+study.table("found", study.sweep(noted, {{"seed": range(12)}})[["seed", "square"]])
 ---
 study.finish()
 """
@@ -170,10 +177,13 @@ study.finish()
 @slow
 def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps, tmp_path):
     """No trial is begun twice but the one that was in flight, and what was stored stays as it was."""
-    notes, stored = tmp_path / "notes", lambda: {p: p.read_bytes() for p in tmp_path.glob("out/.trials/**/*.json")}
+    notes, store = tmp_path / "notes", tmp_path / "out" / ".trials"
     text = CELLS.replace("NOTES", str(notes)).replace("GATE", str(sweeps.gate))
     cells = [nbformat.v4.new_code_cell(part.strip("\n")) for part in text.split("---")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "mine.ipynb")
+
+    def stored():
+        return lines_of(store / "fresh" / "mine.jsonl") + lines_of(store / "mine.jsonl")
 
     def start(*options):
         command = [sys.executable, "-m", "lab.cli", "run", "mine.ipynb", "--fresh", "--jobs", "1", "--results", "out"]
@@ -200,8 +210,8 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
     assert process.returncode == 0, err
     table = pd.read_csv(tmp_path / "out" / "runs" / "own" / "mine" / "tables" / "found.csv")
     assert table.square.tolist() == [seed**2 for seed in range(12)]
-    now = {path.name: text for path, text in stored().items()}
-    assert {path.name: now[path.name] for path in kept} == {path.name: text for path, text in kept.items()}
+    now = stored()
+    assert now[: len(kept)] == kept
     begun = Counter(notes.read_text().split())
     assert len(begun) == len(now) == 12 and sum(begun.values()) == 13, "the one in flight when the runner was killed"
 
@@ -221,7 +231,7 @@ class Cluster:
 
     def dask(self, *arguments):
         command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
-        places = (CHECKOUT, CHECKOUT / "tests", CHECKOUT / "tests" / "engine")
+        places = (CHECKOUT, CHECKOUT / "tests", CHECKOUT / "tests" / "trials")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}
         return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
@@ -278,7 +288,7 @@ def test_a_worker_with_a_gpu_takes_one_trial_at_a_time(tmp_path):
     cluster, seen = Cluster("--nthreads", "4", "--resources", "GPU=1"), []
     (tmp_path / "met").mkdir()
     try:
-        sources = trials.Sources(store=tmp_path / "store")
+        sources = trials.Sources("n", store=tmp_path / "store")
         grid = {"seed": range(24), "folder": str(tmp_path / "met")}
         table = trials.sweep(met, grid, sources=sources, cluster=cluster.address,
                              progress=lambda done, total, at_work, left: seen.append(at_work))  # fmt: skip

@@ -1,9 +1,8 @@
 """What enters the record: rows of clean runs of this machine; none is replaced in silence or counts over a digit.
 
-Of `lab.engine.cells` and `lab.engine.standing`.
+Of `lab.trials.cells`.
 """
 
-import importlib
 import re
 from types import SimpleNamespace
 
@@ -11,71 +10,80 @@ import nbformat
 import pytest
 
 from lab.commands.record import words_of
-from lab.engine import cells, provenance, recording, runs, standing, store, trials, verify
-from lab.engine.record import File, Record, State
-from lab.engine.recording import CannotRecord, record_run, sample_of
+from lab.engine import provenance, runs
 from lab.models.masks import Mask
+from lab.trials import cells, code, status, verify
+from lab.trials import sweep as trials
+from lab.trials.record import CannotRecord, accept, record_run, sample_of
+from lab.trials.rows import key
+from lab.trials.store import File
 
 HEAD = "c0ffee"
 
 
-def body(seed=0, value=1.5, code="new", **fields):
-    made = {"trial": "t", "parameters": {"seed": seed, "rate": seed % 2}, "n": 1, "columns": {"value": value}}
-    made |= {
-        "curve": [],
-        "batch": "",
-        "seconds": 1.0 + seed,
-        "code": code,
-        "kinds": {},
-        "data": {},
-        "parts": {"m.t": code},
-    }
-    return made | {"arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2"} | fields
+NOTEBOOK = """
+def t(seed, rate):
+    return {"value": seed}
+"""
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """finish(*bodies): a finished run of these trials at a clean commit; record(): its rows enter the record."""
+    """finish(*values): a finished run, at a clean commit, of trials that gave these values; record(): they enter."""
     place = SimpleNamespace(commit=HEAD, changes=False, path=tmp_path / "record" / "n.jsonl", gone=())
+    place.notebook, place.stored = tmp_path / "n.ipynb", tmp_path / "trials" / "n.jsonl"
     monkeypatch.setattr(provenance, "is_here", lambda commit: commit not in place.gone)
-    monkeypatch.setattr(provenance, "commit", lambda: {"commit": place.commit, "changes": place.changes})
+
+    def write(source):
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), place.notebook)
+        with cells.as_module(place.notebook, ["t"]) as module:
+            place.code = code.code_of(module.t)
+
+    def body(seed=0, value=1.5, **fields):
+        made = {"trial": "t", "parameters": {"seed": seed, "rate": seed % 2}, "n": 1, "columns": {"value": value}}
+        made |= {"curve": [], "batch": "", "seconds": 1.0 + seed, "code": place.code.digest, "kinds": {}, "data": {}}
+        return made | fields
 
     def finish(*bodies, **run):
-        keys = []
-        for number, each in enumerate(bodies):
-            (tmp_path / "trials" / "t").mkdir(parents=True, exist_ok=True)
-            keys.append(f"{number:016d}")
-            store.write(tmp_path / "trials" / "t", keys[-1], each)
-        state = {"t": {"code": bodies[0]["code"], "keys": keys}}
-        about = {"machine": "m", "versions": {"python": "3.11"}, "commit": place.commit, "changes": place.changes}
+        labels = {"machine": "m", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11"}
+        stored = File(place.stored)
+        for each in bodies:
+            stored.append(each, labels | {"commit": "", "date": "2026-01-01"}, place.code.parts)
+        used = {"t": {"code": place.code.digest, "points": [key(each["parameters"]) for each in bodies]}}
+        about = {"commit": place.commit, "changes": place.changes}
         (tmp_path / "run").mkdir(exist_ok=True)
-        runs.write_run(tmp_path / "run", about | {"record": {"trials": state}} | run)
+        runs.write_run(tmp_path / "run", about | {"record": {"trials": used}} | run)
 
-    place.finish = finish
-    place.record = lambda **options: record_run(tmp_path / "run", tmp_path / "trials", place.path, **options)
+    write(NOTEBOOK)
+    place.write, place.body, place.finish = write, body, finish
+    place.data = {"corpus": "h", "lab/tasks/co2_weekly.txt": "h"}.get
+    place.record = lambda: record_run(place.notebook, tmp_path / "run", place.stored, place.path, place.data)
     return place
 
 
+def counts(new=0, same=0, replaced=0, dropped=0):
+    return {"new": new, "same": same, "replaced": replaced, "dropped": dropped}
+
+
 def test_rows_of_a_clean_run_enter_and_stay(project):
-    project.finish(body(0), body(1))
-    assert project.record() == {"new": 2, "same": 0, "replaced": 0, "dropped": 0}
+    project.finish(project.body(0), project.body(1))
+    assert project.record() == counts(new=2)
     first = project.path.read_text()
-    assert project.record()["same"] == 2 and project.path.read_text() == first
-    found = Record([project.path.parent]).find("t", {"seed": 1, "rate": 1}, State("new", {}.get, {}.get))
-    assert found["labels"]["commit"] == HEAD and found["labels"]["machine"] == "m" and found["parts"] == {"m.t": "new"}
+    assert project.record() == counts(same=2) and project.path.read_text() == first
+    (_, found) = File(project.path).trials
+    assert found["labels"]["commit"] == HEAD and found["labels"]["machine"] == "m" and found["parts"]
 
 
 def test_a_row_whose_commit_is_gone_gets_that_of_a_run_with_its_digits(project):
-    project.finish(body(0), body(1))
+    project.finish(project.body(0), project.body(1))
     project.record()
     project.gone, project.commit = (HEAD,), "b" * 40
-    project.finish(body(0), body(1, value=2.5))
+    project.finish(project.body(0), project.body(1, value=2.5))
     with pytest.raises(CannotRecord, match="other digits"):
         project.record()
-    project.finish(body(0))
-    assert project.record() == {"new": 0, "same": 1, "replaced": 0, "dropped": 0}
-    file = File(project.path)
-    commits = {each["parameters"]["seed"]: file.runs[each["run"]]["commit"] for each in file.trials}
+    project.finish(project.body(0))
+    assert project.record() == counts(same=1)
+    commits = {each["parameters"]["seed"]: each["labels"]["commit"] for each in File(project.path).trials}
     assert commits == {0: "b" * 40, 1: HEAD}
 
 
@@ -85,43 +93,41 @@ def test_a_commit_is_here_or_not():
 
 @pytest.mark.parametrize("changes", [True, None])
 def test_a_run_beside_a_commit_is_refused(project, changes):
-    project.finish(body(), changes=changes)
+    project.finish(project.body(), changes=changes)
     with pytest.raises(CannotRecord, match="not made by a commit alone"):
         project.record()
 
 
-def test_no_run_a_lost_trial_and_a_file_from_elsewhere_are_refused(project, tmp_path):
+def test_no_run_a_lost_trial_and_a_file_from_elsewhere_are_refused(project):
     with pytest.raises(CannotRecord, match="no finished run"):
         project.record()
-    project.finish(body(data={"/home/somebody/text.txt": "h"}))
-    with pytest.raises(CannotRecord, match="read /home/somebody/text.txt"):
-        project.record()
-    project.finish(body(data={"corpus /home/somebody": "h"}))
-    with pytest.raises(CannotRecord, match="read corpus /home/somebody"):
-        project.record()
-    project.finish(body(data={"corpus": "h", "lab/tasks/co2_weekly.txt": "h"}))
-    assert project.record()["new"] == 1
-    next((tmp_path / "trials" / "t").glob("*.json")).unlink()
+    for name in ("/home/somebody/text.txt", "corpus /home/somebody"):
+        project.finish(project.body(data={name: "h"}))
+        with pytest.raises(CannotRecord, match=f"read {name}"):
+            project.record()
+    project.finish(project.body(data={"corpus": "h", "lab/tasks/co2_weekly.txt": "h"}))
+    assert project.record() == counts(new=1)
+    project.stored.unlink()
     with pytest.raises(CannotRecord, match="lacks a trial"):
         project.record()
 
 
 def test_rows_of_other_code_go_and_those_of_other_parameters_stay(project):
-    project.finish(body(0), body(1))
+    project.finish(project.body(0), project.body(1))
     project.record()
-    project.finish(body(2))
-    assert project.record() == {"new": 1, "same": 0, "replaced": 0, "dropped": 0}
-    project.finish(body(0, code="newer"))
-    assert project.record() == {"new": 0, "same": 0, "replaced": 1, "dropped": 2}
-    assert [each["code"] for each in File(project.path).trials] == ["newer"]
+    project.finish(project.body(2))
+    assert project.record() == counts(new=1)
+    project.write(NOTEBOOK.replace("seed}", "seed + 1}"))
+    project.finish(project.body(0))
+    assert project.record() == counts(replaced=1, dropped=2)
+    assert [each["code"] for each in File(project.path).trials] == [project.code.digest]
 
 
 def test_rows_of_a_kind_that_is_another_now_go_and_those_of_other_kinds_stay(project):
-    project.finish(body(0, kinds={"Position.a": "old"}), body(1, kinds={"Position.b": "old"}))
-    project.record()
-    project.finish(body(2, kinds={"Position.a": "new"}), kinds={"Position.a": "new"})
-    assert project.record() == {"new": 1, "same": 0, "replaced": 0, "dropped": 1}
-    assert sorted(each["parameters"]["seed"] for each in File(project.path).trials) == [1, 2]
+    rotary = code.kind_hash("Position.rotary")
+    project.finish(project.body(0, kinds={"Norm.none": "old"}), project.body(1, kinds={"Position.rotary": rotary}))
+    assert project.record() == counts(new=2, dropped=1)
+    assert [each["parameters"]["seed"] for each in File(project.path).trials] == [1]
 
 
 # Accepting a change
@@ -172,25 +178,23 @@ class Recorded:
     def sweep(self, name, grid, **labels):
         """Record the trials of a grid, by this machine or as the labels say."""
         with cells.as_module(self.notebook, [name]) as module:
-            trial, used = getattr(importlib.import_module(module), name), []
-            trials.sweep(trial, grid, sources=trials.Sources(store=self.path.parents[1] / "store"), used=used)
+            used = []
+            sources = trials.Sources("mine", store=self.path.parents[1] / "store")
+            trials.sweep(getattr(module, name), grid, sources=sources, used=used)
         file = File(self.path)
-        here = {"arithmetic": used[0].body["arithmetic"], "device": "cpu", "threads": 1, "torch": "2", "commit": HEAD}
-        run = file.add_run(here | labels)
-        file.trials += [{part: each.body[part] for part in recording.KEPT} | {"run": run} for each in used]
-        file.codes |= {each.body["code"]: {"parts": each.body["parts"]} for each in used}
-        file.write()
+        bodies = [each.body | {"labels": each.body["labels"] | {"commit": HEAD} | labels} for each in used]
+        file.rewrite(file.trials + bodies)
 
     def write(self, old="", new="", beside=""):
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.format(beside=beside).replace(old, new))])
         nbformat.write(book, self.notebook)
 
     def accept(self, why="a clearer line"):
-        return recording.accept(self.notebook, self.path, why, data_hash=lambda name: None)
+        return accept(self.notebook, self.path, why, data_hash=lambda name: None)
 
     def counts(self):
         """{trial: how many of its rows are (fresh, accepted, stale)}, and what changed."""
-        with standing.standings(self.notebook, File(self.path), lambda name: None) as (_, found):
+        with status.of_record(self.notebook, File(self.path), lambda name: None) as (_, found):
             return {each.trial: (len(each.fresh), len(each.accepted), len(each.stale)) for each in found}, sorted(
                 {name for each in found for name in each.changed()}
             )
@@ -232,7 +236,7 @@ def test_a_change_that_moves_no_digit_is_accepted(recorded):
     ('"other": 1', '"other": 1, "more": 2', "measured .*"),
     ("def measured(seed, kind)", "def measured(seed, kind, rate=1)", "measured .*its parameters are others now"),
     ("math.sqrt(seed)", "math.sqrt(nowhere)", "measured .*fails here: NameError"),
-    ("def scaled(x, kind)", "def scaled(x, kind=NOWHERE)", "measured .*cannot be run apart.*NameError"),
+    ("def measured(seed, kind)", "def measured(seed, kind=NOWHERE)", "measured .*cannot be run apart.*NameError"),
     ("def measured", "def renamed", "measured .*cannot be run apart.*AttributeError"),
 ], ids=["a digit", "a column", "a parameter", "an error", "a constant", "a name"])  # fmt: skip
 def test_a_change_is_refused_by_the_name_of_the_trial_whose_digits_move(recorded, old, new, fault):
@@ -282,37 +286,36 @@ def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
     recorded.write("x * (1", "x * (1.0")
     recorded.accept("x is a number")
     with cells.as_module(recorded.notebook, ["measured"]) as module:
-        sources = trials.Sources(store=tmp_path / "none", record=Record([recorded.path.parent]), recorded_only=True)
+        folders = {"store": tmp_path / "none", "record": [recorded.path.parent]}
+        sources = trials.Sources("mine", **folders, recorded_only=True)
         grid, used = {"seed": [2, 3], "kind": ["plain", "twice"]}, []
-        trials.sweep(importlib.import_module(module).measured, grid, sources=sources, used=used)
+        trials.sweep(module.measured, grid, sources=sources, used=used)
     origins = provenance.origins(used)
     assert origins["accepted"] == {"x is a number": 4} and origins["recorded"] == 4
     assert "4 of them by older code, accepted: x is a number." in provenance.told(origins)
 
 
 def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):
-    with standing.standings(recorded.notebook, File(recorded.path), {"corpus": "c"}.get) as (_, found):
-        made = {each.trial: {"code": each.state.code} for each in found}
+    with status.of_record(recorded.notebook, File(recorded.path), {"corpus": "c"}.get) as (_, found):
+        made = {each.trial: {"code": each.state.code.digest} for each in found}
         run = {"commit": HEAD, "record": {"trials": made}, "corpus": "c", "parameters": {}, "ledger": "l", "cells": "k"}
 
         def told(**changes):
-            return standing.of_run(run | changes, found, {"corpus": "c"}.get, ledger="l", cells="k")
+            return status.of_run(run | changes, found, {"corpus": "c"}.get, ledger="l", cells="k")
 
-        assert told() == standing.Run(HEAD, (), True, True, True) and not told().older
+        assert told() == status.Run(HEAD, (), True, True, True) and not told().older
         assert told(cells="j").older and told(cells="").cells is None
         assert told(corpus="d").older and told(corpus="").corpus is None
         assert not told(ledger="m").older and told(ledger="m").ledger is False
         edited = {"trials": made | {"steady": {"code": "other"}, "gone": {"code": "x"}}}
         assert told(record=edited).changed == ("gone", "steady") and told(record=edited).older
         assert told(kinds={"Norm.nonsuch": "k"}).changed == ("Norm.nonsuch",)
-        del run["record"]
-        assert told().older
 
 
 @pytest.mark.parametrize("run, words", [
     (None, "none"),
-    (standing.Run("", (), None, None, None), "by no commit"),
-    (standing.Run("f" * 40, ("a", "b", "c", "d", "e"), False, False, False),
+    (status.Run("", (), None, None, None), "by no commit"),
+    (status.Run("f" * 40, ("a", "b", "c", "d", "e"), False, False, False),
      "by commit ffffffff, which is not here; another text; other cells; other claims; "
      "older code: a, b, c, d and 1 more"),
 ], ids=["no run", "unknown", "all else"])  # fmt: skip

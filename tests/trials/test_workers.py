@@ -1,11 +1,7 @@
-"""Worker processes of this machine and of a cluster: left alone, replaced when lost, and no other than one process.
-
-Of `lab.engine.travel`.
-"""
+"""Worker processes of this machine and of a cluster: left alone, replaced when lost, and no other than one process."""
 
 import asyncio
 import importlib
-import json
 import math
 import os
 import sys
@@ -15,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pytest
 from gate import allow, pass_gate
-from helpers import defined_in_a_cell, without_times
+from helpers import without_times
+from a_cell import defined_in_a_cell
 
-from lab.engine import travel, trials, workers
+from lab.trials import sweep as trials
+from lab.trials import workers
+from lab.trials.store import File
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +41,11 @@ def accident_prone(seed):
     return {"double": 2 * seed}
 
 
+def stored(folder):
+    """The finished trials in a store."""
+    return File(folder / "n.jsonl").trials
+
+
 def gated(seed, gate):
     pass_gate(gate)
     return {"square": seed**2}
@@ -49,12 +53,14 @@ def gated(seed, gate):
 
 def test_processes_and_a_cluster_give_the_table_of_one_process(tmp_path):
     grid = {"seed": range(3), "width": [8, 64]}
-    here = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "here"))
+    here = trials.sweep(product, grid, sources=trials.Sources("n", store=tmp_path / "here"))
     with workers.local(2) as client:
         address = client.scheduler_info()["address"]
-        there = trials.sweep(product, grid, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
+        there = trials.sweep(product, grid, sources=trials.Sources("n", store=tmp_path / "there"), cluster=address)
         in_notebook = defined_in_a_cell("def in_notebook(seed):\n    return {'square': seed**2}\n")
-        squares = trials.sweep(in_notebook, {"seed": range(4)}, sources=trials.Sources(store=tmp_path), cluster=address)
+        squares = trials.sweep(
+            in_notebook, {"seed": range(4)}, sources=trials.Sources("n", store=tmp_path), cluster=address
+        )
     pd.testing.assert_frame_equal(without_times(here), without_times(there))
     assert list(squares["square"]) == [0, 1, 4, 9]
 
@@ -70,8 +76,12 @@ def test_a_module_of_ones_own_travels_and_an_installed_one_does_not(tmp_path, mo
         monkeypatch.syspath_prepend(tmp_path / "site-packages")
         half, absent = (importlib.import_module(name).half for name in ("latecomer", "absentee"))
         with pytest.raises(RuntimeError, match="absentee.*same commit"):
-            trials.sweep(absent, {"seed": [1, 2]}, sources=trials.Sources(store=tmp_path / "there"), cluster=address)
-        table = trials.sweep(half, {"seed": range(4)}, sources=trials.Sources(store=tmp_path / "here"), cluster=address)
+            trials.sweep(
+                absent, {"seed": [1, 2]}, sources=trials.Sources("n", store=tmp_path / "there"), cluster=address
+            )
+        table = trials.sweep(
+            half, {"seed": range(4)}, sources=trials.Sources("n", store=tmp_path / "here"), cluster=address
+        )
     assert list(table.half) == [0, 0.5, 1, 1.5]
 
 
@@ -96,7 +106,7 @@ def test_a_module_imported_inside_a_trial_is_that_of_who_asks(tmp_path, monkeypa
         monkeypatch.syspath_prepend(tmp_path / "mine")
         for by in (2, 10, 2):
             (tmp_path / "mine" / "shapes" / "numbers.py").write_text(f"by = {by}\n")
-            sources = trials.Sources(store=tmp_path / f"store {len(found)}")
+            sources = trials.Sources("n", store=tmp_path / f"store {len(found)}")
             halved = importlib.import_module("insider").halved
             table = trials.sweep(halved, {"seed": range(4)}, sources=sources, cluster=address)
             found.append(table.half.tolist())
@@ -105,8 +115,7 @@ def test_a_module_imported_inside_a_trial_is_that_of_who_asks(tmp_path, monkeypa
 
 def test_a_worker_of_many_threads_runs_one_trial_at_a_time():
     """Random numbers, threads of torch and modules belong to the whole process."""
-    packed = travel.pack(defined_in_a_cell("def nothing(seed):\n    return {}\n"))
-
+    packed = workers.pack(defined_in_a_cell("def nothing(seed):\n    return {}\n"), ())
     under_way = []
 
     def counted(trial, point):
@@ -142,7 +151,7 @@ def test_the_last_of_a_grid_is_begun_first(tmp_path):
     """Grids grow: with the long trials at its end, one worker would run alone while the others wait."""
     with workers.local(1) as client:
         table = trials.sweep(noted, {"n": list(range(20)), "notes": str(tmp_path / "notes")},
-                             sources=trials.Sources(store=tmp_path / "store"),
+                             sources=trials.Sources("n", store=tmp_path / "store"),
                              cluster=client.scheduler_info()["address"])  # fmt: skip
     assert list(table.n) == list(range(20))
     assert [int(n) for n in (tmp_path / "notes").read_text().split()] == list(range(20))[::-1]
@@ -150,12 +159,11 @@ def test_the_last_of_a_grid_is_begun_first(tmp_path):
 
 def test_worker_killing_trial_fails_alone(tmp_path):
     with pytest.raises(trials.TrialsFailed) as failure:
-        trials.sweep(accident_prone, {"seed": range(8)}, sources=trials.Sources(store=tmp_path), jobs=2)
+        trials.sweep(accident_prone, {"seed": range(8)}, sources=trials.Sources("n", store=tmp_path), jobs=2)
     causes = {parameters["seed"]: cause for parameters, cause, _ in failure.value.failures}
     assert set(causes) == {3, 4} and "killed" in causes[3] and "no such luck" in causes[4]
     assert '"seed": 3' in str(failure.value)
-    stored = [json.loads(path.read_text().partition("\n")[2]) for path in tmp_path.rglob("*.json")]
-    assert sorted(body["parameters"]["seed"] for body in stored) == [0, 1, 2, 5, 6, 7]
+    assert sorted(body["parameters"]["seed"] for body in stored(tmp_path)) == [0, 1, 2, 5, 6, 7]
 
 
 def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
@@ -172,10 +180,10 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
             nannies = list(cluster.workers.values())
             cluster.sync(lambda: asyncio.gather(*(nanny.close(timeout=1) for nanny in nannies)))
 
-    grid, sources = {"seed": range(12), "gate": str(gate)}, trials.Sources(store=tmp_path / "store")
+    grid, sources = {"seed": range(12), "gate": str(gate)}, trials.Sources("n", store=tmp_path / "store")
     with pytest.raises(ConnectionError, match="went away.*run again"):
         trials.sweep(gated, grid, sources=sources, jobs=3, progress=lose_them)
-    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert len(stored(tmp_path / "store")) == 1
     allow(gate, None)
     with workers.local(3) as client:
         client.retire_workers()
@@ -190,6 +198,6 @@ def test_workers_out_of_time_keep_what_they_finished(tmp_path, monkeypatch):
     with pytest.raises(trials.OutOfTime, match="14 of 20 trials of gated are left"):
         trials.sweep(gated, {"seed": range(20), "gate": str(gate)}, jobs=2,
                      progress=lambda done, *_: finished.append(done),
-                     sources=trials.Sources(store=tmp_path / "store", deadline=1.0))  # fmt: skip
-    assert len(list(tmp_path.rglob("*.json"))) == 6
+                     sources=trials.Sources("n", store=tmp_path / "store", deadline=1.0))  # fmt: skip
+    assert len(stored(tmp_path / "store")) == 6
     allow(gate, None)

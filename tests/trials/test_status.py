@@ -9,27 +9,28 @@ from small_project import DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
-from lab.engine import runs, store
+from lab.engine import runs
+from lab.trials.store import File
 
 
 @pytest.fixture(scope="module")
 def rows(project):
     """The trials of a run of the dice, as the store keeps them."""
     small_project.ran(project)
-    kept = project / "results" / ".trials" / "thrown"
-    found = [store.read(kept, path.stem) for path in kept.glob("*.json")]
+    found = File(project / "results" / ".trials" / f"{DICE}.jsonl").trials
     assert len(found) == 12
     return found
 
 
 def record(project, rows, **wrong):
     """Record the rows, those with the sides `wrong` names by another digit, and forget the trials themselves."""
-    file = recorded(project / "results" / "record" / f"{DICE}.jsonl", rows)
-    for each in file.trials:
+    changed = []
+    for each in rows:
         if each["parameters"]["sides"] == wrong.get("sides") and each["parameters"]["seed"] == 0:
             first, *rest = each["columns"]["mean"]
-            each["columns"] = each["columns"] | {"mean": [first + 2**-30, *rest]}
-    file.write()
+            each = each | {"columns": each["columns"] | {"mean": [first + 2**-30, *rest]}}
+        changed.append(each)
+    file = recorded(project / "results" / "record" / f"{DICE}.jsonl", changed)
     shutil.rmtree(project / "results" / ".trials", ignore_errors=True)
     return file
 

@@ -6,13 +6,15 @@ import pytest
 from helpers import noisy
 
 from lab import trace
-from lab.engine import arithmetic, verify
+from lab.engine import arithmetic
+from lab.trials import verify
 
 
 def body_of(here, **fields):
     """A finished trial as the record has it."""
-    about = {"trial": "noisy", "parameters": {"seed": 0, "width": 4, "steps": 40}, "labels": {"threads": 1}}
-    return about | {"arithmetic": arithmetic.digest("cpu", 1)} | here | fields
+    labels = {"threads": 1, "arithmetic": arithmetic.digest("cpu", 1)}
+    about = {"trial": "noisy", "parameters": {"seed": 0, "width": 4, "steps": 40}, "labels": labels}
+    return about | here | fields
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_a_training_that_is_cut_off_is_compared_as_far_as_it_ran(recorded):
 
 
 def test_on_another_arithmetic_the_first_steps_decide(recorded):
-    recorded["arithmetic"] = "another"
+    recorded["labels"]["arithmetic"] = "another"
     recorded["columns"]["loss"] += 0.5
     assert verify.of_trial(noisy, recorded).found == verify.ROUNDING, "the end of a training may round anywhere"
     recorded["curve"][1][1] *= 1.01
