@@ -97,6 +97,7 @@ def compare(
     title = re.sub(r"[^a-z0-9]+", "-", (name or f"{plan.task}-{'-'.join(arms)}").lower()).strip("-")
     mine = study.Study(title, {"results": str(place), "seeds": seeds, "task": plan.task} | plan.schedule,
                        ledger=[], notebook=place / f"{title}.ipynb")  # fmt: skip
+    mine.kept_as = "compare"  # one file of trials for all comparisons: an arm that ran is there for the next
     mine.options.record.extend(
         Path(folder).resolve() for folder in ([record] if isinstance(record, str | Path) else record)
     )

@@ -72,6 +72,7 @@ class Study:
         named = named if named and named.exists() else notebook_of(exercise or (beside.stem if beside else ""))
         self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
+        self.kept_as = self.notebook.stem  # the file of its trials
         language.use(self.options.language)
         self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
@@ -143,7 +144,7 @@ class Study:
         """Where finished trials come from: this machine's store, then the record, then a run now."""
         options = self.options
         return sweep.Sources(
-            self.notebook.stem,
+            self.kept_as,
             store=options.store,
             record=[] if options.fresh else options.record,
             data=DATA,

@@ -24,13 +24,14 @@ SOURCE = inspect.getsource(pass_gate)  # for a notebook or script
 def allow(gate, number):
     """No more trials than so many pass from here on, whichever they are; the others wait. None: all pass."""
     gate = Path(gate)
-    if gate.exists():
+    if number is None:
         gate.rename(gate.with_name(f"used {time.monotonic_ns()}"))
-    if number is not None:
-        (made := gate.with_name("made")).mkdir()
-        for each in range(number):
-            (made / str(each)).touch()
-        made.rename(gate)
+        return
+    gate.mkdir(exist_ok=True)
+    for ticket in gate.iterdir():
+        ticket.unlink(missing_ok=True)
+    for each in range(number):
+        (gate / f"{time.monotonic_ns()} {each}").touch()
 
 
 def wait_for(condition, seconds=180):

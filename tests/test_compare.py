@@ -28,6 +28,7 @@ from lab.models.positions import Position
 from lab.recipes import arms, comparison
 from lab.recipes.standard import STANDARD, Problem, standard
 from lab.tasks.task import Task, uniform
+from lab.trials.store import File
 
 pytestmark = pytest.mark.usefixtures("project")
 TINY = {"steps": 4, "d_model": 8, "n_heads": 2, "n_layers": 1, "batch": 4, "warmup": 0}
@@ -151,19 +152,11 @@ def test_what_ran_is_not_run_again_and_a_later_prediction_says_what_was_known(ru
 
 
 def test_trials_of_a_record_are_used(run, tmp_path):
-    from lab.engine import store
-    from lab.engine.record import File
-    from lab.engine.recording import KEPT
-
     run()
-    file = File(tmp_path / "shared" / "mine.jsonl")
-    labels = {"machine": "another", "arithmetic": "x", "device": "cpu", "threads": 1, "torch": "2", "commit": "c"}
-    trials = tmp_path / "lab-results" / ".trials" / "trained"
-    for path in trials.glob("*.json"):
-        body = store.read(trials, path.stem)
-        file.codes[body["code"]] = {"parts": body["parts"]}
-        file.trials.append({part: body[part] for part in KEPT} | {"run": file.add_run(labels)})
-    file.write()
+    (kept,) = (tmp_path / "lab-results" / ".trials").glob("*.jsonl")
+    labels = {"machine": "another", "arithmetic": "x", "commit": "c"}
+    bodies = [each | {"labels": each["labels"] | labels} for each in File(kept).trials]
+    File(tmp_path / "shared" / kept.name).rewrite(bodies)
     found = run(results="elsewhere", record=tmp_path / "shared")
     assert read_run(found.folder)["record"]["recorded"] == 4 and found.folder.parent == tmp_path / "elsewhere"
 

@@ -17,6 +17,7 @@ from lab.ledger import claims, summary
 from lab.ledger.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
+from lab.trials.store import File
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +170,7 @@ def test_the_run_file_says_what_is_run_and_how(project, tmp_path):
     assert (about.options, about.own, about.place) == (written, {"seeds": 9}, "results/x")
     assert about.folder == tmp_path / notebook.stem, "the runner puts it in its place"
     table = about.sweep(squared, {"seed": [1, 2]})
-    assert table.value.tolist() == [1, 4] and len(list(store.rglob("*.json"))) == 2
+    assert table.value.tolist() == [1, 4] and len(File(store / f"{notebook.stem}.jsonl").trials) == 2
 
 
 def squared(seed):

@@ -17,10 +17,10 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 from lab import figures, states, turn
-from lab.engine import trials
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup
 from lab.training import TrainConfig, fit
+from lab.trials import sweep as trials
 
 GRID = {"n_heads": [1, 2], "steps": [4], "seed": [0, 1]}
 
@@ -42,7 +42,7 @@ def draw(rows):
 @pytest.fixture
 def used(tmp_path):
     found = []
-    trials.sweep(lookups, GRID, sources=trials.Sources(store=tmp_path), used=found)
+    trials.sweep(lookups, GRID, sources=trials.Sources("n", store=tmp_path), used=found)
     return found
 
 
@@ -65,7 +65,7 @@ def test_a_run_gives_the_very_rows_of_a_sweep_and_goes_on_with_new_seeds(used, t
     mine.widgets["n_heads"].value = 2
     words = [clicked(mine), clicked(mine)]
     assert "n_heads 2, seed 2: " in words[0] and "n_heads 2, seed 3: " in words[1]
-    sources = trials.Sources(store=tmp_path / "other")
+    sources = trials.Sources("n", store=tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, sources=sources)
     assert without_times(drawn[-1]).equals(without_times(swept)[[*without_times(drawn[-1])]])
     assert [len(rows) for rows in drawn] == [0, 1, 2] and set(drawn[0]) == set(swept)

@@ -21,6 +21,7 @@ import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
 from helpers import recorded
+from lab.engine.fingerprint import kind_hash
 from papermill.parameterize import parameterize_notebook
 from small_project import DICE, THROWS
 from typer.testing import CliRunner
@@ -28,7 +29,6 @@ from typer.testing import CliRunner
 import lab.models.positions  # noqa: F401, which registers rotary
 from lab.cli import app, under_test
 from lab.engine import batch, kernel, runs, store, workers
-from lab.engine.fingerprint import kind_hash
 from lab.engine.runs import CHECKOUT
 from lab.ledger import summary
 

@@ -20,7 +20,6 @@ from lab.engine import runs
 from lab.engine.runs import CHECKOUT
 from lab.trials import sweep as trials
 from lab.trials import workers
-from lab.trials.store import File
 
 TOTAL = 40
 SWEEP = f"""
@@ -151,7 +150,9 @@ def test_a_killed_worker_costs_no_more_than_its_trials_in_flight(sweeps, undistu
     for blow in range(1, blows + 1):
         wait_for(lambda blow=blow: sweeps.stored() == 4 * blow)
         at_work = [p for p in sweeps.alive() if p.pid != process.pid and "spawn_main" in " ".join(p.cmdline())]
-        chance.choice(at_work).kill()
+        victim = chance.choice(at_work)
+        victim.kill()
+        victim.wait()  # or it might take a ticket with it
         allow(sweeps.gate, 4 if blow < blows else None)
     assert finished(sweeps, process) == undisturbed
 

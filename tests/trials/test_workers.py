@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
+from a_cell import defined_in_a_cell
 from gate import allow, pass_gate
 from helpers import without_times
-from a_cell import defined_in_a_cell
 
 from lab.trials import sweep as trials
 from lab.trials import workers
