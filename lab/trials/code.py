@@ -92,8 +92,8 @@ class Code:
         """Count a function or class."""
         if hasattr(item, "cache_clear") and not _is_of_lab(item):
             self._cached.append(item)
-        while hasattr(item, "__wrapped__") and not (isinstance(item, FunctionType) and is_typed_in(item.__module__)):
-            item = item.__wrapped__
+        while hasattr(item, "__wrapped__") and not is_typed_in(home_of_code(item)):
+            item = item.__wrapped__  # what a package's decorator made of a function
         if is_typed_in(item.__module__):
             self._add_typed_in(item)
             return
@@ -238,6 +238,11 @@ def is_typed_in(name):
 
 def _is_of_lab(item):
     return item.__module__.startswith("lab.")
+
+
+def home_of_code(item):
+    """The module in which the code of a function or class stands, which a decorator may say is another."""
+    return item.__globals__["__name__"] if isinstance(item, FunctionType) else type(item).__module__
 
 
 def closed_over(function):

@@ -53,15 +53,23 @@ class File:
         self.path = Path(path)
         self.runs, self.codes, self.accepted, self._bodies = {}, {}, [], {}
         text = self.path.read_text("utf-8", errors="replace") if self.path.exists() else ""
+        read, damaged = [], []
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 entry = json.loads(line)
-                kind = LINES[LINES.index(next(iter(entry)))]
-                self._add(kind, entry, strict)
+                read.append((LINES.index(next(iter(entry))), number, entry))
+            except (ValueError, StopIteration, TypeError):
+                damaged.append(number)
+        for kind, number, entry in sorted(read, key=lambda line: line[:2]):  # runs and codes before their trials
+            try:
+                self._add(LINES[kind], entry, strict)
             except Contradiction as error:
                 raise Contradiction(f"{self.path}, line {number}: {error}") from None
-            except (ValueError, StopIteration, TypeError, KeyError):
-                warnings.warn(f"{self.path}, line {number} is damaged; what it held is run again", stacklevel=2)
+            except (KeyError, TypeError):
+                damaged.append(number)
+        if damaged:
+            told = f"line {', '.join(map(str, sorted(damaged)[:5]))}{' and more' * (len(damaged) > 5)}"
+            warnings.warn(f"{self.path}, {told} is damaged; what it held is run again", stacklevel=2)
 
     def _add(self, kind, entry, strict=False):
         if kind in ("run", "code"):
