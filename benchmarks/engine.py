@@ -11,12 +11,9 @@ from pathlib import Path
 import summary
 import torch
 
-from lab.engine import trials
-from lab.engine.record import File, Record
-from lab.engine.recording import KEPT
 from lab.measure import statistics, timing
-
-LABELS = {"machine": "a machine", "device": "cpu", "torch": "", "threads": 1, "commit": "", "date": ""}
+from lab.trials import sweep as trials
+from lab.trials.store import File
 
 
 def empty(seed):
@@ -26,21 +23,20 @@ def empty(seed):
 def sweep(count, record=None):
     """Sweep `count` empty trials with a new store, or out of the record in the folder given; returns what was used."""
     with tempfile.TemporaryDirectory() as folder:
-        used, given = [], {} if record is None else {"record": Record([record]), "recorded_only": True}
-        sources = trials.Sources(store=folder, **given)
+        used, given = [], {} if record is None else {"record": [record], "recorded_only": True}
+        sources = trials.Sources("00_empty", store=folder, **given)
         trials.sweep(empty, {"seed": range(count)}, sources=sources, device="cpu", used=used)
         return used
 
 
 def write_record(folder, count):
     """A record of `count` empty trials, each with a curve of sixteen losses."""
-    (used,), file = sweep(1), File(Path(folder) / "00_empty.jsonl")
-    kept = {name: used.body[name] for name in KEPT} | {"run": file.add_run(LABELS | {"arithmetic": "another"})}
-    file.codes[kept["code"]] = {"parts": used.body["parts"]}
+    (used,) = sweep(1)
+    bodies = []
     for seed in range(count):
         curve = [[step, 5.545177 / (1 + step + seed)] for step in range(16)]
-        file.trials.append(kept | {"parameters": {"seed": seed}, "columns": {"loss": seed / 3}, "curve": curve})
-    file.write()
+        bodies.append(used.body | {"parameters": {"seed": seed}, "columns": {"loss": seed / 3}, "curve": curve})
+    File(Path(folder) / "00_empty.jsonl").rewrite(bodies)
 
 
 def measure(repeats, count, recorded):

@@ -12,8 +12,9 @@ from pathlib import Path
 import pandas as pd
 import summary
 
-from lab.engine import runs, trials
+from lab.engine import runs
 from lab.measure import statistics, timing
+from lab.trials import sweep as trials
 
 NOTEBOOK = "06_sinusoidal_rotation"
 
@@ -31,7 +32,7 @@ def products(seed, count=8, size=1024):
 
 def sweep(jobs, count):
     with tempfile.TemporaryDirectory() as store:
-        sources = trials.Sources(store=store)
+        sources = trials.Sources("n", store=store)
         trials.sweep(products, {"seed": range(count)}, sources=sources, jobs=jobs, device="cpu")
 
 

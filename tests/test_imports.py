@@ -23,16 +23,17 @@ ALLOWED = {
     "language": set(),
     "names": set(),
     "shown": set(),
-    "engine": {"language"},
-    "ledger": {"engine", "language", "measure", "figures", "names"},
+    "engine": {"language", "trials"},
+    "trials": {"engine"},
+    "ledger": {"engine", "trials", "language", "measure", "figures", "names"},
     "figures": {"language", "shown"},
     "charts": {"figures", "measure", "language"},
     "guesses": {"language"},
     "pretrained": {"models"},
     "recipes": {"models", "tasks", "training", "measure", "engine", "names"},
-    "zoo": {"models", "tasks", "training", "engine"},
+    "zoo": {"models", "tasks", "training", "engine", "trials"},
     "states": set(),
-    "turn": {"figures", "language", "engine", "states"},
+    "turn": {"figures", "language", "trials", "states"},
     "study": {
         "figures",
         "guesses",
@@ -43,6 +44,7 @@ ALLOWED = {
         "zoo",
         "tasks",
         "engine",
+        "trials",
         "ledger",
     },
     "compare": {
@@ -56,10 +58,11 @@ ALLOWED = {
         "training",
         "measure",
         "engine",
+        "trials",
         "ledger",
     },  # fmt: skip
     "book": {"figures", "language", "engine", "ledger", "states"},
-    "commands": {"language", "figures", "engine", "ledger", "study"},
+    "commands": {"language", "figures", "engine", "trials", "ledger", "study"},
     "cli": {"commands", "book", "engine", "language", "ledger"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

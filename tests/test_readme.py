@@ -24,7 +24,7 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
     (snippet,) = (text for text in SNIPPETS if 'kind="fading"' in text)
     swept = f"""
         from pathlib import Path
-        from lab.engine import trials
+        from lab.trials import sweep as trials
 
         def size(position, seed):
             from lab.models import ModelConfig, Transformer
@@ -32,7 +32,7 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
             return {{"logit": model(torch.arange(8)[None])[0, -1, 0].item()}}
 
         if __name__ == "__main__":
-            sources = trials.Sources(store=Path({str(tmp_path)!r}))
+            sources = trials.Sources("n", store=Path({str(tmp_path)!r}))
             table = trials.sweep(size, {{"position": ["fading", "none"], "seed": [0, 1]}}, sources=sources, jobs=2)
             assert table.logit.nunique() == 4
             print("swept")

@@ -1,1 +1,1 @@
-"""How things run: trials and what they depend on, workers, parameters, runs."""
+"""How notebooks run: parameters, the runner, kernels, where results stand."""

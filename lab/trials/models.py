@@ -26,7 +26,7 @@ home = None  # the store for who asks outside trials; None: the usual one. Set b
 
 
 def kept(train, seed, **parameters):
-    """(weights {name: tensor on the CPU}, told) of train(seed=seed, **parameters), which ran now or earlier.
+    """(weights {name: tensor on the CPU}, told) of `train(seed=seed, **parameters)`, which ran now or earlier.
 
     `train` returns (weights, told), told a dict for JSON. Parameters are configurations or dataclasses. Raises what
     `train` raises.

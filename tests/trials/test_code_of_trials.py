@@ -1,6 +1,6 @@
 """The code of a trial: it changes when what the trial runs changes, or anything beside that in a module of it.
 
-Of `lab.trials.syntax`.
+Of `lab.trials.code` and `lab.trials.syntax`.
 """
 
 import importlib
