@@ -17,15 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import made
 import pandas as pd
 import pytest
-import small_project
 import yaml
 from filelock import FileLock
 from gate import wait_for
-from made import ABOVE
+from made import ABOVE, DICE
 from rich.console import Console
-from small_project import DICE
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -127,17 +126,27 @@ def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
     assert not place.exists()
 
 
+HOLD = """
+import sys, filelock
+
+with filelock.FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_a_second_run_on_the_same_results_is_refused(place, jobs):
-    folder = place
-    with batch.only_one(folder):
-        before = tree(folder)
-        command = [sys.executable, "-m", "lab.cli", "run", DICE, "--profile", "smoke", "--results", str(place)]
-        other = subprocess.run(command, capture_output=True, text=True)
-        assert other.returncode == 2 and "another `lab run`" in other.stderr and str(place) in other.stderr
-        assert tree(folder) == before
-    with FileLock(folder / ".lock", timeout=0):  # given back
+    place.mkdir()
+    command = [sys.executable, "-c", HOLD, str(place / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        before = tree(place)
+        result = lab("run", "--results", place)
+        assert result.exit_code == 2 and "another `lab run`" in result.output
+        assert str(place) in result.output.replace("\n", "") and tree(place) == before and not jobs
+    assert lab("run", "--results", place).exit_code == 1 and jobs, "once the other has ended, it runs"
+    with FileLock(place / ".lock", timeout=0):  # given back
         pass
-    assert not jobs, "the other process was the one that was refused"
 
 
 def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs):
@@ -147,7 +156,6 @@ def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs)
     assert "02_fails: FAILED" in result.output and "something broke" in result.output
     assert "1 of 3 failed (02_fails)" in result.output
     assert (place / "runs" / "quick" / "claims.csv").exists()
-    assert lab("run", "--results", place).exit_code == 1, "the folder is free again"
 
 
 def test_runs_that_end_well_have_the_exit_code_0(place, jobs, monkeypatch):
@@ -193,7 +201,7 @@ def test_what_is_no_time_is_refused(place, jobs):
 
 @pytest.fixture(scope="module")
 def dice_ran(project):
-    return small_project.ran(project, place="runs/quick")
+    return made.ran(project, place="runs/quick")
 
 
 def test_claims_are_listed_and_chosen(dice_ran):

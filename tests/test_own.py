@@ -18,8 +18,8 @@ import torch
 import yaml
 from helpers import notebook_with
 from jinja2 import Environment, FileSystemLoader
+from made import DICE, ran
 from rich.cells import cell_len
-from small_project import DICE, ran
 from typer.testing import CliRunner
 
 import lab

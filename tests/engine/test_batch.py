@@ -21,8 +21,8 @@ import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
 from helpers import recorded
+from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
-from small_project import DICE, THROWS
 from typer.testing import CliRunner
 
 import lab.models.positions  # noqa: F401, which registers rotary
@@ -35,18 +35,12 @@ from lab.ledger import summary
 pytestmark = pytest.mark.usefixtures("project")
 RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]
 COMMAND = [sys.executable, "-m", "lab.cli", *RUN]
-WARM = {}  # environment
 slow = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm(kernels):
-    WARM["JUPYTER_PATH"] = kernels
-
-
 def here(*options):
-    """The command in this process, whose kernel begins at once."""
-    return CliRunner(env=WARM).invoke(app, [*RUN, *options])
+    """The command in this process."""
+    return CliRunner().invoke(app, [*RUN, *options])
 
 
 def start(*options, **more):

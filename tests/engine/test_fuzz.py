@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
-from small_project import DECLARED, DICE
+from made import DECLARED, DICE
 from typer.testing import CliRunner
 
 from lab.cli import app

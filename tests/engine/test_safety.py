@@ -6,7 +6,7 @@ import re
 import nbformat
 import psutil
 import pytest
-from small_project import ran
+from made import ran
 
 from lab import book
 from lab.book import runs
