@@ -9,6 +9,7 @@ import made
 import pytest
 import torch
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 sys.modules.setdefault("rfc3987_syntax", None)  # as in `lab run`
 for name in ("LAB_LANGUAGE", "LAB_PROJECT"):  # tests read English, and know their project
@@ -18,19 +19,19 @@ torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
 
-LONGEST = ("test_notebooks.py", "test_batch.py", "test_extremes.py")  # minutes each: begun first, none alone at the end
-APART = ("test_notebooks.py", "test_extremes.py", "test_committed_record.py")  # minutes; their tests share nothing
-
-
-def pytest_configure(config):
-    config.option.loadscopereorder = False  # xdist would begin with the file of most tests
+LONGEST = ("test_notebooks.py", "test_batch.py", "test_kills.py", "test_publish.py", "test_zoo.py")  # begun first
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: [*LONGEST, item.path.name].index(item.path.name))
-    for item in items:
-        if item.path.name not in APART:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # a file's tests on one worker: its fixtures once
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose groups do nothing under pytest 9.2
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests on one worker, its fixtures once, and files in their order."""
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(scope="module")
