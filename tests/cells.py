@@ -31,12 +31,12 @@ def shell():
         plt.close("all")
         InteractiveShell.clear_instance()
         sys.modules.pop(module.__name__, None)
-        vars(module).clear()  # tables and models
         torch.set_num_threads(threads)
         models.home = home
         for seam in trace.SEAMS.values():
             for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == module.__name__]:
                 del seam.kinds[kind]
+        vars(module).clear()  # tables and models
 
 
 def run(notebook, values, results, **options):
