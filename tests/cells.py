@@ -4,6 +4,7 @@ import contextlib
 import sys
 import warnings
 from types import ModuleType
+from unittest.mock import patch
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -13,7 +14,7 @@ from IPython.utils.capture import capture_output
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
-from lab import language, trace
+from lab import figures, language, trace
 from lab.engine import models, parameters, runs
 
 
@@ -24,7 +25,8 @@ def shell():
     config = Config({"HistoryManager": {"enabled": False}})
     threads, home = torch.get_num_threads(), models.home
     try:
-        with mpl.rc_context(), language.using(""), warnings.catch_warnings():
+        coarse = patch.dict(figures.STYLE, {"savefig.dpi": 20})  # half of the time goes into dots
+        with coarse, mpl.rc_context(), language.using(""), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of so few numbers there is no mean
             yield InteractiveShell.instance(config=config, user_module=module)
     finally:
