@@ -1,24 +1,24 @@
-"""A project of the tests' own: two notebooks, a ledger with claims of every kind, and runs of them."""
+"""Projects of the tests' own: notebooks, parameter files, a ledger, runs that finished, a book of them.
+
+`write` makes that of dice and coins, in the lab's shape, whose trials take milliseconds: LAB_PROJECT names it in the
+fixture `project`. `project` makes one with claims of every kind, of which `finish` tells runs that never were.
+"""
 
 import json
 
+import cells
 import nbformat
 import pandas as pd
 import yaml
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from gate import SOURCE
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from lab.engine import runs
+from lab.engine import parameters, runs
 from lab.language import folded
 from lab.ledger.claims import Verdict, ledger
 
 ABOVE = {"compares": "four over one", "compares_zh": "四比一", "direction": "above", "threshold": 0.1}
 EXACTLY = {"compares": "sum minus one", "direction": "equal", "tolerance": 1e-9}
-ARMS = {"measure": "score", "compare": {"heads": [4, 1]}, "sizes": ["width"]}
-FINDING = {
-    "supported": "Four heads gain {effect:.1f}, {times:.1f} times.",
-    "refuted": "Four heads gain nothing: {low:.1f}.",
-}
-FOUND = {"supported": "四个头多得 {effect:.1f}，为 {times:.1f} 倍。", "refuted": "四个头没有多得：{low:.1f}。"}
 
 
 def entry(name, kind="comparison", exercise="1.1", **fields):
@@ -32,6 +32,149 @@ def entry(name, kind="comparison", exercise="1.1", **fields):
     return {field: value for field, value in (said | fields).items() if value is not None}
 
 
+def write_ledger(root, ledger):
+    """experiments/claims of a project, a file a notebook; returns the folder."""
+    folder = root / "experiments" / "claims"
+    for stem, entries in ledger.items():
+        runs.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
+    return folder
+
+
+def write_notebook(path, sources):
+    """A notebook of (tag, source); what begins with # is Markdown."""
+    book = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    for number, (tag, source) in enumerate(sources):
+        new = new_markdown_cell if source.startswith("#") else new_code_cell
+        book.cells.append(new(source.strip("\n"), id=f"cell-{number}", metadata={"tags": [tag] if tag else []}))
+    runs.write_text(path, nbformat.writes(book) + "\n")
+
+
+def write_project(folder, notebooks, files, ledger):
+    """A project of notebooks {stem: cells}, parameter files {profile/stem: values} and claims; returns its folder."""
+    for stem, sources in notebooks.items():
+        write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
+    for name, values in files.items():
+        runs.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
+    write_ledger(folder, ledger)
+    return folder
+
+
+# Dice and coins: what runs
+
+DICE, COINS = "01_dice", "02_coins"
+THROWS = 8  # trials of the dice in smoke
+DECLARED = {"profile": "quick", "results": "", "text": "", "seeds": 4, "sides": [4, 8, 12], "dice": 2, "scale": 0.5}
+PARAMETERS = """
+profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full
+results: str = ""  # folder for the results; empty: results/interactive
+text: str = ""  # read by nobody; a file or folder, may be empty
+seeds: int = 4  # throws of each kind of dice; at most 10000
+sides: list = [4, 8, 12]  # of the dice
+dice: int = 2  # thrown at once
+scale: float = 0.5  # of what is shown
+"""
+CHECKS = """
+from lab.measure.memory import within_memory
+
+for n in sides:
+    assert n % dice == 0, f"sides: {n} is no multiple of dice {dice}"
+within_memory(lambda seeds, sides, dice: 8 * seeds * sides * dice, seeds=seeds, sides=sides, dice=dice)
+"""
+TRIAL = """
+def thrown(seed: int, sides: int, dice: int, scale: float):
+    import random
+
+    pass_gate("GATE")
+    total = sum(random.Random(seed).choices(range(1, sides + 1), k=dice))
+    return [{"step": step, "mean": scale * total / dice / step} for step in (1, 3)]
+"""
+SWEEP = """
+grid = {"seed": list(range(seeds)), "sides": sides, "dice": dice, "scale": scale}
+throws = study.sweep(thrown, grid)
+shown = ["seed", "sides", "dice", "scale", "mean"]
+first = study.table("throws", throws[throws.step == 1][shown])
+"""
+DRAW = '''
+def draw(table):
+    """The mean of dice, by their sides.
+
+    骰子的平均点数，按面数。"""
+    by_arm(plt.subplots()[1], table, "sides", "mean", "dice")
+'''
+NOTEBOOKS = {
+    DICE: [
+        ("", folded("# 1.1 What do dice show?\n\nNothing is trained here.", "# 1.1 骰子掷出多少？\n\n这里不训练。")),
+        ("parameters", PARAMETERS),
+        ("checks", CHECKS),
+        ("", "import matplotlib.pyplot as plt\n\nimport lab\nfrom lab.charts import by_arm"),
+        ("", folded("## Guess first\n\nTwo sentences are tested below.", "## 先猜\n\n下面检验两句话。")),
+        ("", 'study = lab.study("1.1", globals())\nstudy.claims()'),
+        ("", folded("## The throws", "## 投掷")),
+        ("", SOURCE),
+        ("", TRIAL),
+        ("", SWEEP),
+        ("", DRAW),
+        ("answer", 'study.figure("means", first, draw)'),
+        ("answer", 'study.judge("dice-more-sides", first, figure="means")'),
+        ("answer", 'study.judge("dice-count", float(len(first)) / len(sides) / seeds, table="throws")'),
+        ("answer", "study.finish()"),
+    ],
+    COINS: [
+        ("", "# 1.2 What do coins show?"),
+        ("parameters", 'profile: str = "quick"  # one of smoke, quick, full\nresults: str = ""  # folder\n'
+                       "tosses: int = 3  # of a coin\n"),
+        ("", 'import lab\n\nstudy = lab.study("1.2", globals())'),
+        ("", 'study.judge("coins-two", 2.0)\nstudy.finish()'),
+    ],
+}  # fmt: skip
+FILES = {
+    f"smoke/{DICE}": {"profile": "smoke", "seeds": 4, "sides": [4, 8]},
+    f"full/{DICE}": {"profile": "full", "seeds": 9},
+    f"smoke/{COINS}": {"profile": "smoke", "tosses": 1},
+    f"full/{COINS}": {"profile": "full", "tosses": 9},
+    "errata": [],
+    "glossary": [],
+}
+MORE = {"compares": "8 sides minus 4", "direction": "above", "because": "more sides, more points"}
+BY_SIDES = {"measure": "mean", "compare": {"sides": [8, 4]}, "sizes": ["dice"]}
+CLAIMS = {
+    DICE: [
+        entry("dice-more-sides", claim="It is so that dice-more-sides.", unit="points", arms=BY_SIDES,
+              needs={"one model": {"same": ["scale"]}}, prediction=MORE),
+        entry("dice-count", "arithmetic", claim="It is so that dice-count.", unit="throws",
+              prediction={"compares": "throws of each", "direction": "equal", "threshold": 1.0}),
+    ],
+    COINS: [
+        entry("coins-two", "structure", "1.2",
+              prediction={"compares": "sides of a coin", "direction": "equal", "threshold": 2.0}),
+    ],
+}  # fmt: skip
+
+
+def write(folder):
+    """Write dice and coins to a folder, and return it. Where there is a folder `gate` in it, trials wait there."""
+    gated = [(tag, source.replace("GATE", str(folder / "gate"))) for tag, source in NOTEBOOKS[DICE]]
+    (folder / "results").mkdir()
+    return write_project(folder, NOTEBOOKS | {DICE: gated}, FILES, CLAIMS)
+
+
+def ran(folder, place="quick"):
+    """The folder, in `place` of the results, of a run of the dice in this process."""
+    notebook, results = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place
+    cells.run(notebook, parameters.of_profile(notebook, "quick"), results)
+    (results / "options.json").unlink()
+    runs.write_text(results / DICE / "notebook.ipynb", notebook.read_text("utf-8"))
+    return results / DICE
+
+
+# Claims of every kind: what is read
+
+ARMS = {"measure": "score", "compare": {"heads": [4, 1]}, "sizes": ["width"]}
+FINDING = {
+    "supported": "Four heads gain {effect:.1f}, {times:.1f} times.",
+    "refuted": "Four heads gain nothing: {low:.1f}.",
+}
+FOUND = {"supported": "四个头多得 {effect:.1f}，为 {times:.1f} 倍。", "refuted": "四个头没有多得：{low:.1f}。"}
 LEDGER = {
     "01_first": [
         entry("rows-sum-to-one", "theorem"),
@@ -48,7 +191,6 @@ LEDGER = {
     ],
     "beyond": [entry("elsewhere", exercise="beyond", place=None, prediction=None, expected="more")],
 }  # fmt: skip
-PARAMETERS = 'profile: str = "quick"\nheads: list = [1, 4]\nseeds: int = 5\nresults: str = ""'
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
     "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
@@ -58,31 +200,21 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000100000001080200000
                       "ff3f0005fe02fe0def46b80000000049454e44ae426082")  # fmt: skip
 
 
-def write_ledger(root, ledger=LEDGER):
-    """experiments/claims of a project, a file a notebook; returns the folder."""
-    folder = root / "experiments" / "claims"
-    for stem, entries in ledger.items():
-        runs.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
-    return folder
-
-
-def notebook(title, question, chinese, *cells):
-    opening = folded(f"# {title}\n\n*{question}*", f"# 第一\n\n*{chinese}*\n\n训练。")
-    declared = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
-    return new_notebook(cells=[new_markdown_cell(opening), declared, *map(new_code_cell, cells)])
+def asking(exercise, title):
+    """The cells of a notebook that draws two figures."""
+    return [
+        ("", folded(f"# {exercise} {title}\n\n*How many?*", "# 第一\n\n*多少个？*\n\n训练。")),
+        ("parameters", 'profile: str = "quick"\nheads: list = [1, 4]\nseeds: int = 5\nresults: str = ""'),
+        ("", f'study("{exercise}")'),
+        ("", 'study.figure("drawn", rows, draw)\nstudy.figure("other", rows, draw)'),
+    ]
 
 
 def project(root, monkeypatch, ledger=LEDGER):
     """Make a project in the folder `root` and let the lab believe that it lives there; returns the folder."""
-    root = root / "project"
-    (root / "notebooks").mkdir(parents=True)
-    for stem, number in (("01_first", 1), ("02_second", 2)):
-        drawn = 'study.figure("drawn", rows, draw)\nstudy.figure("other", rows, draw)'
-        book = notebook(f"1.{number} {stem[3:].title()}", "How many?", "多少个？", f'study("1.{number}")', drawn)
-        nbformat.write(book, root / "notebooks" / f"{stem}.ipynb")
-        for profile in ("smoke", "full"):
-            runs.write_text(root / "experiments" / profile / f"{stem}.yaml", f"profile: {profile}\n")
-    write_ledger(root, ledger)
+    notebooks = {"01_first": asking("1.1", "First"), "02_second": asking("1.2", "Second")}
+    files = {f"{profile}/{stem}": {"profile": profile} for profile in ("smoke", "full") for stem in notebooks}
+    root = write_project(root / "project", notebooks, files, ledger)
     monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
 
@@ -111,3 +243,49 @@ def finish(root, *verdicts, place="quick/01_first", **run):
         runs.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
     runs.write_run(folder, RUN | {"exercise": verdicts[0].exercise if verdicts else "1.1"} | run)
     return folder
+
+
+# A book: a figure of hostile words, and one with sliders
+
+CAPTIONS = 'Loss "falls": [a](b) *x* <y> & {z}.', "一条线：第 1_000 步的 **损失**。"
+ERRATUM = {
+    "id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
+    "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
+    "claims": {"four-win": "holds"}, "evidence": ["01_first/drawn"],
+}  # fmt: skip
+TERM = {"term": "mask", "term_zh": "掩码", "says": "What is hidden.", "says_zh": "遮住的部分。", "measured": ["1.1"]}
+
+
+def moving(n, base):
+    import matplotlib.pyplot as plt
+
+    plt.subplots()[1].plot([1, 2], [n, base])
+
+
+def book(folder, patch):
+    """The folder of the book of a project that is made in `folder`; `patch` is pytest's monkeypatch."""
+    import matplotlib.pyplot as plt
+
+    from lab import book, figures, turn
+    from lab.book import pages
+
+    root = project(folder, patch)
+    for name, said in {"errata": ERRATUM, "glossary": TERM}.items():
+        runs.write_text(root / "experiments" / f"{name}.yaml", yaml.safe_dump([said]))
+    finish(root, verdict("one-is-faster"), place="quick/02_second")
+    run = finish(root, verdict("four-win", effect=2.5), verdict("how-many", "answered"))
+    shown = []
+    patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))
+    figure = plt.figure()
+    figures.show(figures.save(figure, run / "figures" / "drawn", *CAPTIONS), *CAPTIONS)
+    plt.close(figure)
+    first, live = turn.play(moving, {"n": (1, 3), "base": [10, 500]}, headless=True)
+    figures.show(first, live=live)
+    notebook = nbformat.read(run / "notebook.ipynb", 4)
+    outputs = [new_output("display_data", data) for data in shown]
+    notebook.cells[-1] = new_code_cell("study.figure(...)", outputs=outputs)
+    nbformat.write(notebook, run / "notebook.ipynb")
+    runs.write_run(run, runs.read_run(run))
+    documented = ["lab.charts", "lab.models.config", "lab.study"]
+    patch.setattr(pages, "modules", lambda: documented)  # all of lab takes longer than the rest of the book
+    return book.build(root / "html").parent

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import made
-import made_book
 import pytest
 
 from lab import book
@@ -47,7 +46,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        return made_book.build(tmp_path_factory.mktemp("book"), patch)
+        return made.book(tmp_path_factory.mktemp("book"), patch)
 
 
 def read_from(built):
@@ -160,7 +159,7 @@ def test_an_exercise_stands_before_the_appendix_of_its_section():
 def test_a_figure_has_its_words_on_every_page_that_shows_it(built, read):
     for name in ("exercises/01_first", "index"):
         page = read[built / f"{name}.html"]
-        assert made_book.CAPTIONS[0] in page.alts.values(), name
+        assert made.CAPTIONS[0] in page.alts.values(), name
         assert [src for src, said in page.alts.items() if not said or said.endswith(".png")] == [], name
     assert "[a](b) *x* <y> & {z}." in read[built / "exercises" / "01_first.html"].said
 

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-import made_book
+import made
 import nbformat
 import pandas as pd
 import pytest
@@ -55,7 +55,7 @@ def page(browser):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        return made_book.build(tmp_path_factory.mktemp("book"), patch)
+        return made.book(tmp_path_factory.mktemp("book"), patch)
 
 
 def test_every_page_opens_without_an_error_or_a_network(built, page):

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from made import DICE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from small_project import DICE
 
 from lab import figures, language
 from lab.commands import chinese

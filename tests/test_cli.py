@@ -17,15 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import made
 import pandas as pd
 import pytest
-import small_project
 import yaml
 from filelock import FileLock
 from gate import wait_for
-from made import ABOVE
+from made import ABOVE, DICE
 from rich.console import Console
-from small_project import DICE
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -33,9 +32,10 @@ from lab import cli
 from lab.cli import app
 from lab.commands import terminal, upkeep
 from lab.commands.execution import mended
-from lab.engine import batch, parameters, runs, trials
+from lab.engine import batch, parameters, runs
 from lab.engine.runs import Progress, project_root
 from lab.ledger.claims import VERDICTS, Verdict, ledger
+from lab.trials import sweep as trials
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = [DICE, "02_coins"]
@@ -127,17 +127,27 @@ def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
     assert not place.exists()
 
 
+HOLD = """
+import sys, filelock
+
+with filelock.FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_a_second_run_on_the_same_results_is_refused(place, jobs):
-    folder = place
-    with batch.only_one(folder):
-        before = tree(folder)
-        command = [sys.executable, "-m", "lab.cli", "run", DICE, "--profile", "smoke", "--results", str(place)]
-        other = subprocess.run(command, capture_output=True, text=True)
-        assert other.returncode == 2 and "another `lab run`" in other.stderr and str(place) in other.stderr
-        assert tree(folder) == before
-    with FileLock(folder / ".lock", timeout=0):  # given back
+    place.mkdir()
+    command = [sys.executable, "-c", HOLD, str(place / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        before = tree(place)
+        result = lab("run", "--results", place)
+        assert result.exit_code == 2 and "another `lab run`" in result.output
+        assert str(place) in result.output.replace("\n", "") and tree(place) == before and not jobs
+    assert lab("run", "--results", place).exit_code == 1 and jobs, "once the other has ended, it runs"
+    with FileLock(place / ".lock", timeout=0):  # given back
         pass
-    assert not jobs, "the other process was the one that was refused"
 
 
 def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs):
@@ -147,7 +157,6 @@ def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs)
     assert "02_fails: FAILED" in result.output and "something broke" in result.output
     assert "1 of 3 failed (02_fails)" in result.output
     assert (place / "runs" / "quick" / "claims.csv").exists()
-    assert lab("run", "--results", place).exit_code == 1, "the folder is free again"
 
 
 def test_runs_that_end_well_have_the_exit_code_0(place, jobs, monkeypatch):
@@ -193,7 +202,7 @@ def test_what_is_no_time_is_refused(place, jobs):
 
 @pytest.fixture(scope="module")
 def dice_ran(project):
-    return small_project.ran(project, place="runs/quick")
+    return made.ran(project, place="runs/quick")
 
 
 def test_claims_are_listed_and_chosen(dice_ran):
@@ -267,15 +276,16 @@ def test_clean_removes_what_unfinished_runs_left_and_more_only_where_an_option_n
 def test_clean_keeps_the_newest_trials_of_a_size(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
     store = tmp_path / "results" / ".trials"
-    for age, name in enumerate(("a/new.json", "models/middle.safetensors", "b/old.json")):
+    for age, name in enumerate(("new.jsonl", "models/middle.safetensors", "old.jsonl")):
         (store / name).parent.mkdir(parents=True, exist_ok=True)
         (store / name).write_bytes(b"x" * 1000)
         os.utime(store / name, (1000 - age, 1000 - age))
     assert "removed 1 files" in lab("clean", "--keep", "2kB").output
-    assert sorted(p.name for p in store.glob("*/*")) == ["middle.safetensors", "new.json"]
+    kept = ["middle.safetensors", "new.jsonl"]
+    assert sorted(path.name for path in store.rglob("*.*")) == kept
     assert "removed 0 files" in lab("clean", "--keep", "2 GB").output
     for wrong in (["--keep", "much"], ["--keep", "2GB", "--trials"]):
-        assert lab("clean", *wrong).exit_code == 2 and len(list(store.glob("*/*"))) == 2
+        assert lab("clean", *wrong).exit_code == 2 and sorted(path.name for path in store.rglob("*.*")) == kept
 
 
 def test_help_is_quick_and_loads_no_torch():
@@ -294,9 +304,9 @@ def test_no_command_at_all_says_the_five_things_that_one_can_do():
 
 
 def test_a_worker_has_the_settings_of_workers_here():
-    """In a process with them Dask's own configuration says what lab.engine.workers says."""
+    """In a process with them Dask's own configuration says what lab.trials.workers says."""
     from lab.commands import worker
-    from lab.engine import workers
+    from lab.trials import workers
 
     asked = f"[os.environ['MALLOC_TRIM_THRESHOLD_'], *[config.get(name) for name in {list(workers.QUIET)}]]"
     script = f"import os, json, distributed; from dask import config; print(json.dumps({asked}))"
@@ -430,15 +440,15 @@ def test_a_bar_is_there_before_the_first_trial_has_ended(monkeypatch, tmp_path):
     drawn, handle = [], SimpleNamespace(update=lambda shown: None)
 
     def draw(shown, display_id):
-        drawn.append((shown.data, list(tmp_path.rglob("*.json"))))
+        drawn.append((shown.data, list(tmp_path.rglob("*.jsonl"))))
         return handle
 
     monkeypatch.setattr(display, "display", draw)
     monkeypatch.setattr("lab.engine.runs.in_notebook", lambda: True)
     grid = {"seed": [1, 2]}
-    trials.sweep(squared, grid, sources=trials.Sources(store=tmp_path), progress=Progress("squared"))
+    trials.sweep(squared, grid, sources=trials.Sources("n", store=tmp_path), progress=Progress("squared"))
     trials.sweep(
-        squared, grid, sources=trials.Sources(store=tmp_path / "other"), timing=True, progress=Progress("timed")
+        squared, grid, sources=trials.Sources("n", store=tmp_path / "other"), timing=True, progress=Progress("timed")
     )
     bar = '<progress value="0" max="2"></progress> {}: 2 trials: 0 known, 0 run here. '
     assert drawn[0] == (bar.format("squared"), []) and drawn[1][0] == bar.format("timed")
@@ -476,6 +486,6 @@ def test_a_project_that_is_read_only_is_answered_in_a_sentence(monkeypatch):
 
 
 def test_the_store_of_any_folder_of_results_can_be_capped(tmp_path):
-    (tmp_path / ".trials" / "a").mkdir(parents=True)
-    (tmp_path / ".trials" / "a" / "x.json").write_bytes(b"x" * 1000)
+    (tmp_path / ".trials").mkdir()
+    (tmp_path / ".trials" / "x.jsonl").write_bytes(b"x" * 1000)
     assert "removed 1 files" in lab("clean", "--keep", "1B", "--results", tmp_path).output

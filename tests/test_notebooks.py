@@ -8,6 +8,7 @@ import sys
 import textwrap
 import tomllib
 
+import cells
 import nbformat
 import pandas as pd
 import papermill
@@ -20,9 +21,8 @@ from packaging.specifiers import SpecifierSet
 
 from lab.commands.arguments import under_test
 from lab.engine import batch, parameters, runs
-from lab.engine.runs import project_root
+from lab.engine.runs import CHECKOUT, project_root
 from lab.ledger import claims
-from lab.measure import memory
 
 NOTEBOOKS = parameters.notebooks()
 CHEAPEST = parameters.notebook_of("1.6")
@@ -144,11 +144,6 @@ strange = st.one_of(
 )  # fmt: skip
 
 
-@pytest.fixture
-def eight_gib(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 2**30)
-
-
 @each_notebook
 def test_every_notebook_declares_what_it_holds(notebook):
     declared = parameters.read_declared(notebook)
@@ -202,13 +197,14 @@ def test_most_notebooks_are_checked_without_torch():
 
 # Runs
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 CHOOSING = {1000, 1001, 1002}  # seeds on which rates are chosen, whatever the first seed is
 OF_SEED_0 = {"07_position_encodings", "27_more_on_positions"}  # `beyond` keeps what is pictured of that seed alone
 
 
 def seeds_of(store):
     """Seeds of the trials that a run has finished."""
-    finished = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in store.rglob("*.json")]
+    finished = [body for path in store.glob("*.jsonl") for body in File(path).trials]
     return {body["parameters"]["seed"] for body in finished if "seed" in body["parameters"]}
 
 
@@ -234,22 +230,21 @@ def check_run(folder, notebook):
 
 
 @each_notebook
-def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
-    """As `lab run` runs it, under papermill, at smoke size."""
-    monkeypatch.setenv("JUPYTER_PATH", kernels)
-    (job,) = batch.plan([notebook.stem], "smoke", tmp_path, under_test=under_test)
-    job.run(runs.Options(record=[], store=tmp_path / "store"))
-    run = check_run(job.folder, notebook)
-    assert job.to_do() is None
-    assert {"notebook.ipynb", "parameters.yaml", "verdicts.csv"} <= {path.name for path in job.folder.iterdir()}
-    kept = yaml.safe_load((job.folder / "parameters.yaml").read_text("utf-8"))
-    assert kept == parameters.of_profile(notebook, "smoke")
-    text = (job.folder / "notebook.ipynb").read_text("utf-8")
-    book = nbformat.reads(text, 4)
-    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
-    assert str(project_root()) not in text and ".running" not in text, "nothing of the machine it ran on"
-    assert not list((tmp_path / ".running").rglob("*"))
-    first, seeds = run["parameters"]["first_seed"], seeds_of(tmp_path / ".trials")
+def test_a_notebook_runs(notebook, tmp_path):
+    """Its cells, at smoke size, in this process."""
+    values, place = parameters.of_profile(notebook, "smoke"), f"results/runs/smoke/{notebook.stem}"
+    shown = cells.run(notebook, values, tmp_path, place=place, record=[], store=tmp_path / ".trials")
+    folder = tmp_path / notebook.stem
+    check_run(folder, notebook)
+    assert {path.name for path in folder.iterdir()} == {"run.json", "verdicts.csv", "tables", "figures"}
+    text = json.dumps(shown, default=str)
+    assert place in text and str(tmp_path) not in text and str(CHECKOUT) not in text, "nothing of the machine it ran on"
+    assert not any(WIDGET in each for each in shown), "sliders have their static twin"
+    check_seeds(notebook, values["first_seed"], seeds_of(tmp_path / ".trials"))
+
+
+def check_seeds(notebook, first, seeds):
+    """The seeds of the trials begin with the first; those before it are where rates are chosen, and refused there."""
     earlier = {seed for seed in seeds if seed < first}
     assert first == 2000 and (first in seeds or not seeds), "all but timings, which are not stored, begin there"
     assert earlier <= CHOOSING | ({0} if notebook.stem in OF_SEED_0 else set())
@@ -258,20 +253,25 @@ def test_a_notebook_runs(notebook, kernels, tmp_path, monkeypatch):
             parameters.validate(notebook, {"first_seed": seed}, "here")
 
 
-def lab(*arguments):
-    return subprocess.run([sys.executable, "-m", "lab.cli", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=600)  # fmt: skip
-
-
-@pytest.mark.slow
-@each_notebook
-def test_no_trial_runs_what_its_fingerprint_does_not_hold(notebook, tmp_path):
-    done = lab("run", notebook.stem, "--profile", "smoke", "--results", tmp_path, "--traced")
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_a_lesson_runs_as_lab_run_runs_it(tmp_path):
+    """In a kernel, under papermill; a lesson that registers kinds of its own."""
+    notebook = parameters.notebook_of("1.3")
+    (job,) = batch.plan([notebook.stem], "smoke", tmp_path, under_test=under_test)
+    job.run(runs.Options(record=[]))
+    check_run(job.folder, notebook)
+    assert job.to_do() is None
+    made = {path.name for path in job.folder.iterdir()}
+    assert made == {"notebook.ipynb", "parameters.yaml", "run.json", "verdicts.csv", "tables", "figures"}
+    kept = yaml.safe_load((job.folder / "parameters.yaml").read_text("utf-8"))
+    assert kept == parameters.of_profile(notebook, "smoke")
+    text = (job.folder / "notebook.ipynb").read_text("utf-8")
+    assert all(cell.execution_count for cell in nbformat.reads(text, 4).cells if cell.cell_type == "code")
+    assert str(CHECKOUT) not in text and ".running" not in text, "nothing of the machine it ran on"
+    assert WIDGET not in text
+    assert not list((tmp_path / ".running").rglob("*"))
 
 
 def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path):
-    """Its trials run in workers, as they do by default."""
     notebook = CHEAPEST
     file = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
     done = subprocess.run([sys.executable, "-m", "papermill", notebook, "out.ipynb", "-f", file, "-p", "results",
@@ -288,14 +288,10 @@ def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path):
     ({"seeds": 0}, "notebook: seeds = 0: a whole number, at least 1"),
     ({"seed": 3}, "notebook: .* has no parameter 'seed'; did you mean 'seeds'?"),
 ])  # fmt: skip
-def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(given, said, kernels, tmp_path, monkeypatch):
-    monkeypatch.setenv("JUPYTER_PATH", kernels)
-    notebook = CHEAPEST
-    with pytest.raises(papermill.PapermillExecutionError, match=said) as error:
-        papermill.execute_notebook(notebook, tmp_path / "out.ipynb", {"results": str(tmp_path / "results")} | given,
-                                   progress_bar=False)  # fmt: skip
-    assert len(error.value.traceback) == 1, "one sentence"
-    assert not (tmp_path / "results" / notebook.stem).exists()
+def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(given, said, tmp_path):
+    with pytest.raises(parameters.Refused, match=said):
+        cells.run(CHEAPEST, given, tmp_path)
+    assert not (tmp_path / CHEAPEST.stem).exists()
 
 
 WITHOUT_AN_ARM = {  # values with which some claim is not run; what they lack

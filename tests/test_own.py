@@ -3,7 +3,6 @@
 Of `lab.commands.new`, `lab.commands.browse`, `lab.engine.entry_points` and the book's page on one's own idea.
 """
 
-import json
 import os
 import re
 import shutil
@@ -18,8 +17,8 @@ import torch
 import yaml
 from helpers import notebook_with
 from jinja2 import Environment, FileSystemLoader
+from made import DICE, ran
 from rich.cells import cell_len
-from small_project import DICE, ran
 from typer.testing import CliRunner
 
 import lab
@@ -29,6 +28,7 @@ from lab.engine import entry_points, parameters, runs
 from lab.ledger.claims import own_ledger
 from lab.measure.attention import attention_probe, entropy
 from lab.study import found_beside
+from lab.trials.store import File
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.CHECKOUT)}
 TINY = {"seeds": 2, "steps": 4, "d_model": 8}
@@ -243,8 +243,8 @@ def test_list_tells_what_a_lesson_takes_from_the_record_and_without(project):
     run = runs.read_run(folder := ran(project))
     runs.write_run(folder, run | {"seconds": 30.0, "core_seconds": 90.0})
     (without, _), record = listed(), project / "results" / "record" / f"{DICE}.jsonl"
-    bodies = [{"trial": "thrown", "seconds": seconds} for seconds in (150, 240)]
-    runs.write_text(record, "".join(f"{json.dumps(line)}\n" for line in [{"run": "x"}, *bodies]))
+    stored = File(project / "results" / ".trials" / f"{DICE}.jsonl").trials
+    File(record).rewrite([body | {"seconds": seconds} for body, seconds in zip(stored, (150, 240), strict=False)])
     recorded, coins = listed()
     record.unlink()
     assert without.split()[-4:] == ["0.5", "1.5", "–", "published"], "by the run, where there is no record"

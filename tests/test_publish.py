@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from small_project import DICE
+from made import COINS, DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
@@ -13,7 +13,7 @@ from lab.engine.runs import CHECKOUT
 
 
 @pytest.fixture(scope="module")
-def lab(project, kernels):
+def lab(project):
     """lab(*arguments): the command in a project that is a clean clone; its output."""
     (project / ".gitignore").write_text((CHECKOUT / ".gitignore").read_text("utf-8"))
     for name in ("README.md", "README.zh.md"):
@@ -24,7 +24,7 @@ def lab(project, kernels):
         git(project, *arguments)
 
     def run(*arguments):
-        done = CliRunner(env={"JUPYTER_PATH": kernels}).invoke(app, list(map(str, arguments)))
+        done = CliRunner().invoke(app, list(map(str, arguments)))
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -39,9 +39,8 @@ def git(project, *arguments):
 def test_trying_things_leaves_the_clone_clean(lab, project):
     for arguments in (
         ["run", "--jobs", "1"],
-        ["run", "1.1", "-p", "seeds=2", "--jobs", "1"],
-        ["run", "1.1", "--profile", "smoke"],
-        ["diff", f"runs/quick/{DICE}", f"runs/quick/{DICE}-seeds-2"],
+        ["run", "1.2", "-p", "tosses=2"],
+        ["diff", f"runs/quick/{COINS}", f"runs/quick/{COINS}-tosses-2"],
         ["list"],
         ["record", "--status"],
         ["clean"],
@@ -49,11 +48,11 @@ def test_trying_things_leaves_the_clone_clean(lab, project):
         lab(*arguments)
         assert git(project, "status", "--porcelain") == "", arguments
     made = {path.parent.relative_to(project / "results").as_posix() for path in project.glob("results/**/run.json")}
-    assert made == {f"runs/quick/{DICE}", "runs/quick/02_coins", f"runs/quick/{DICE}-seeds-2", f"runs/smoke/{DICE}"}
+    assert made == {f"runs/quick/{DICE}", f"runs/quick/{COINS}", f"runs/quick/{COINS}-tosses-2"}
 
 
 def test_a_run_of_a_clean_commit_is_published_one_lesson_at_a_time(lab, project):
-    lab("run", "1.1", "--jobs", "1")
+    assert "done already" in lab("run", "1.1", "--jobs", "1")
     assert f"results/quick/{DICE}" in lab("publish", "1.1")
     mine, published = runs.place_of_run("quick", DICE), runs.published("quick", DICE)
     run = runs.read_run(published)
@@ -62,15 +61,15 @@ def test_a_run_of_a_clean_commit_is_published_one_lesson_at_a_time(lab, project)
     assert f"`results/quick/{DICE}`" in text and "results/runs" not in text
     assert (published / "verdicts.csv").read_bytes() == (mine / "verdicts.csv").read_bytes()
     assert "What do dice show?" in (project / "README.md").read_text("utf-8")
-    assert not runs.published("quick", "02_coins").exists()
+    assert not runs.published("quick", COINS).exists()
     changed = git(project, "status", "--porcelain", "-uall").split()[1::2]
     places = ("results/quick/", "results/errata", "results/benchmarks/", "README")
     assert changed and all(path.startswith(places) for path in changed)
 
 
 def test_what_no_clean_commit_made_is_not_published(lab, project):
-    lab("run", "1.2")
-    notebook = project / "notebooks" / "02_coins.ipynb"
+    assert runs.read_run(runs.place_of_run("quick", COINS))["changes"] is False
+    notebook = project / "notebooks" / f"{COINS}.ipynb"
     book = json.loads(notebook.read_text("utf-8"))
     book["cells"][-1]["source"].insert(0, "tosses\n")
     notebook.write_text(json.dumps(book))
@@ -79,4 +78,4 @@ def test_what_no_clean_commit_made_is_not_published(lab, project):
         assert done.exit_code == 2 and said in done.output, done.output
         if again:
             lab("run", "1.2")
-    assert not runs.published("quick", "02_coins").exists()
+    assert not runs.published("quick", COINS).exists()

@@ -8,7 +8,7 @@ import pytest
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider, FloatSlider, IntSlider, SelectionSlider, Text
 
 from lab import states, turn
-from lab.engine import trials
+from lab.trials import sweep as trials
 
 
 def of(draw, **controls):
@@ -70,7 +70,7 @@ def scored(n_heads, steps, seed):
 def test_a_trial_has_a_state_for_what_is_stored_of_it(tmp_path):
     used, seen = [], []
     grid = {"n_heads": [1, 2], "steps": [4], "seed": [5, 6]}
-    trials.sweep(scored, grid, sources=trials.Sources(store=tmp_path), used=used)
+    trials.sweep(scored, grid, sources=trials.Sources("n", store=tmp_path), used=used)
 
     def draw(rows):
         seen.append(rows)

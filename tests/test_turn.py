@@ -4,17 +4,17 @@ Of `lab.language` too.
 """
 
 import random
+import sys
 import time
 from functools import partial
 
+import cells
 import matplotlib.pyplot as plt
 import numpy
 import pytest
 import torch
 from helpers import without_times
 from ipywidgets import IntText
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
 
 from lab import figures, states, turn
 from lab.models import ModelConfig, Transformer
@@ -203,26 +203,17 @@ def test_a_slider_redraws_its_figure(monkeypatch):
     assert plt.get_fignums() == []
 
 
-REFUSES = """
-from IPython.display import display
-from lab import turn
-
 def refuses(n):
     raise ValueError("at most 5 <here>") if n == 6 else KeyError(n)
 
-panel = turn.sliders(refuses, turn.widgets_of({"n": (1, 9)}))
-display(panel)
-panel.children[0].value = 6
-"""
 
-
-def test_an_exception_of_a_figure_is_shown_in_the_panel(kernels, monkeypatch):
-    monkeypatch.setenv("JUPYTER_PATH", str(kernels))
-    notebook = new_notebook(cells=[new_code_cell(REFUSES)])
-    NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
-    models = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"].values()
-    (panel,) = (model["state"] for model in models if model["model_name"] == "OutputModel")
-    assert [output["evalue"] for output in panel["outputs"]] == ["at most 5 <here>"]
+def test_an_exception_of_a_figure_is_shown_in_the_panel(monkeypatch):
+    shown = []
+    with cells.shell() as here:
+        monkeypatch.setattr(here, "showtraceback", lambda *_, **__: shown.append(str(sys.exc_info()[1])))
+        panel = turn.sliders(refuses, turn.widgets_of({"n": (1, 9)}))
+        panel.children[0].value = 6
+    assert shown[-1] == "at most 5 <here>"
 
 
 def test_what_is_no_control_is_refused():

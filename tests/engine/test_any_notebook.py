@@ -115,7 +115,7 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path):
 def test_one_cell_at_most_declares(tmp_path):
     path = notebook_with(tmp_path, parameters="a = 1")
     book = nbformat.read(path, 4)
-    book.cells.append(book.cells[0])
+    book.cells.append(nbformat.from_dict(book.cells[0] | {"id": "again"}))
     nbformat.write(book, path)
     with pytest.raises(Refused, match="mine.ipynb: one cell may be tagged `parameters`, found 2"):
         read_declared(path)

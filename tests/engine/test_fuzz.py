@@ -7,13 +7,14 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
-from small_project import DECLARED, DICE
+from made import DECLARED, DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
-from lab.engine import parameters, workers
+from lab.engine import parameters
 from lab.engine.runs import CHECKOUT
 from lab.measure import memory
+from lab.trials import workers
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = sorted(DECLARED)

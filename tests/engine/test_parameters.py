@@ -5,8 +5,8 @@ import json
 import math
 import re
 
+import made
 import pytest
-import small_project
 import yaml
 from helpers import notebook_with
 from hypothesis import HealthCheck, example, given, settings
@@ -54,9 +54,9 @@ def invented(tmp_path_factory):
 
 def test_a_profile_is_its_file_over_the_defaults_and_quick_is_the_defaults(project):
     dice = notebooks()[0]
-    assert of_profile(dice, "quick") == small_project.DECLARED
+    assert of_profile(dice, "quick") == made.DECLARED
     for profile in ("smoke", "full"):
-        assert of_profile(dice, profile) == small_project.DECLARED | small_project.FILES[f"{profile}/{dice.stem}"]
+        assert of_profile(dice, profile) == made.DECLARED | made.FILES[f"{profile}/{dice.stem}"]
 
 
 def test_a_file_of_a_profile_that_is_not_allowed_is_named(project):

@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from small_project import DICE
+from made import DICE
 
 from lab.engine import batch, parameters, runs
 

@@ -6,13 +6,13 @@ import re
 import nbformat
 import psutil
 import pytest
-from small_project import ran
+from made import ran
 
 from lab import book
 from lab.book import runs
-from lab.engine import workers
 from lab.engine.runs import CHECKOUT
 from lab.ledger import openings
+from lab.trials import workers
 
 SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

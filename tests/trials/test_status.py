@@ -2,10 +2,10 @@
 
 import shutil
 
+import made
 import pytest
-import small_project
 from helpers import recorded
-from small_project import DICE
+from made import DICE
 from typer.testing import CliRunner
 
 from lab.cli import app
@@ -16,7 +16,7 @@ from lab.trials.store import File
 @pytest.fixture(scope="module")
 def rows(project):
     """The trials of a run of the dice, as the store keeps them."""
-    small_project.ran(project)
+    made.ran(project)
     found = File(project / "results" / ".trials" / f"{DICE}.jsonl").trials
     assert len(found) == 12
     return found
@@ -62,7 +62,7 @@ def counts(said):
 
 def test_the_status_names_what_was_edited_and_what_it_takes(project, rows, edited):
     record(project, rows)
-    small_project.ran(project)
+    made.ran(project)
     code, said = command("--status", "--strict")
     assert (code, counts(said)) == (0, (12, 0, 0)) and "12 rows fresh, 0 accepted, 0 stale" in said
     edited("scale * total", "total * scale")
@@ -76,14 +76,14 @@ def test_the_status_names_what_was_edited_and_what_it_takes(project, rows, edite
 
 def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(project, rows, edited):
     file = record(project, rows)
-    small_project.ran(project)
+    made.ran(project)
     edited("scale * total", "total * scale")
     assert "older code: thrown" in command("--status")[1]
     code, said = command("--accept", "the same product", "1.1")
     assert code == 0 and "12 rows of thrown count again" in said, said
     said = command("--status")[1]
     assert counts(said) == (0, 12, 0) and "older code: thrown" not in said, "nor is the run of these rows older"
-    small_project.ran(project)
+    made.ran(project)
     assert (
         "12 of them by older code, accepted: the same product."
         in runs.read_run(project / "results" / "quick" / DICE)["record"]["told"]
@@ -97,7 +97,7 @@ def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(pr
 
 def test_a_claim_that_was_edited_concerns_its_notebook_alone(project, rows):
     record(project, rows)
-    small_project.ran(project)
+    made.ran(project)
     path = project / "experiments" / "claims" / f"{DICE}.yaml"
     before = path.read_text("utf-8")
     assert "other claims" not in command("--status")[1]

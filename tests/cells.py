@@ -1,0 +1,62 @@
+"""The cells of a notebook in this process: no kernel starts, and what they change for others is put back."""
+
+import contextlib
+import sys
+import warnings
+from types import ModuleType
+from unittest.mock import patch
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from papermill.translators import PythonTranslator
+from traitlets.config import Config
+
+from lab import figures, language, trace
+from lab.engine import parameters, runs
+from lab.trials import models
+
+
+@contextlib.contextmanager
+def shell():
+    """An IPython whose names are those of a module without a file, as in a kernel."""
+    module = ModuleType("typed_in_cells")
+    config = Config({"HistoryManager": {"enabled": False}})
+    threads, home = torch.get_num_threads(), models.home
+    try:
+        coarse = patch.dict(figures.STYLE, {"savefig.dpi": 20})  # half of the time goes into dots
+        with coarse, mpl.rc_context(), language.using(""), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of so few numbers there is no mean
+            yield InteractiveShell.instance(config=config, user_module=module)
+    finally:
+        plt.close("all")
+        InteractiveShell.clear_instance()
+        sys.modules.pop(module.__name__, None)
+        torch.set_num_threads(threads)
+        models.home = home
+        for seam in trace.SEAMS.values():
+            for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == module.__name__]:
+                del seam.kinds[kind]
+        vars(module).clear()  # tables and models
+
+
+def run(notebook, values, results, **options):
+    """Run the cells as `lab run` would, results in the folder; returns [data by type] of all that they showed.
+
+    An error is that of its cell, whose number it tells.
+    """
+    quiet = results / ".progress"  # else sweeps tell aloud how far they are
+    runs.Options(notebook=notebook, jobs=1, headless=True, progress=quiet, **options).write(results)
+    given, shown = PythonTranslator.codify(values | {"results": str(results)}), []
+    with shell() as here:
+        for number, (kind, tags, source) in enumerate(parameters.cells_of(notebook), 1):
+            for text in [source, *([given] if "parameters" in tags else [])] if kind == "code" else []:
+                with capture_output() as said:
+                    ended = here.run_cell(text, store_history=True)
+                if error := ended.error_before_exec or ended.error_in_exec:
+                    error.add_note(f"{notebook.name}, cell {number}")
+                    raise error
+                shown += [{"text/plain": said.stdout}, *(output.data for output in said.outputs)]
+    return shown
