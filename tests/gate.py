@@ -25,7 +25,8 @@ def allow(gate, number):
     """No more trials than so many pass from here on, whichever they are; the others wait. None: all pass."""
     gate = Path(gate)
     if number is None:
-        gate.rename(gate.with_name(f"used {time.monotonic_ns()}"))
+        if gate.exists():
+            gate.rename(gate.with_name(f"used {time.monotonic_ns()}"))
         return
     gate.mkdir(exist_ok=True)
     for ticket in gate.iterdir():

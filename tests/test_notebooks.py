@@ -23,6 +23,7 @@ from lab.commands.arguments import under_test
 from lab.engine import batch, parameters, runs
 from lab.engine.runs import CHECKOUT, project_root
 from lab.ledger import claims
+from lab.trials.store import File
 
 NOTEBOOKS = parameters.notebooks()
 CHEAPEST = parameters.notebook_of("1.6")

@@ -15,6 +15,8 @@ from lab import trace
 
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
 READERS_OF_CODE = ("<frozen importlib", "importlib", "linecache.py", "tokenize.py", "inspect.py", "zipimport")
+PACKAGE = f"{Path(trace.__file__).parent}{os.sep}"
+PARENT = f"{Path(trace.__file__).parents[1]}{os.sep}"
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -44,6 +46,8 @@ def _opened(here, path, mode, flags):
     path = os.path.abspath(path)
     if set(mode or "") & set("wax+") or (mode is None and (flags or 0) & WRITES):
         here.written.add(path)
+    elif path.startswith(PACKAGE) and not path.endswith((".py", ".pyc")):  # data that comes with lab
+        here.data[path.removeprefix(PARENT)] = file_hash(path)
     elif not (path in here.written or _is_input(path, here.inputs) or _cannot_change_numbers(path)):
         raise UndeclaredInput(
             f"a trial reads {path}, so its result would not follow from its parameters: "
@@ -56,12 +60,12 @@ def _is_input(path, inputs):
 
 
 def _cannot_change_numbers(path):
-    if path.startswith(_installed()) or os.path.isdir(path):
+    if path.startswith(_installed()) or path.endswith((".pyc", ".so", ".pyd", ".dll")) or os.path.isdir(path):
         return True
-    if path.endswith((".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".pth")):
-        caller = sys._getframe(3).f_code.co_filename
-        return path.endswith((".pyc", ".so", ".pyd", ".dll")) or any(name in caller for name in READERS_OF_CODE)
-    return path.startswith(_scratch()) and not path.startswith(_work())
+    if path.startswith(_scratch()) and not path.startswith(_work()):
+        return True
+    caller = sys._getframe(3).f_code.co_filename
+    return path.endswith(".py") and any(name in caller for name in READERS_OF_CODE)
 
 
 @functools.cache

@@ -68,7 +68,10 @@ class Sources:
     def data_hash(self, name):
         """The hash that a source, file or folder has now; None where it is gone."""
         word, _, rest = name.partition(" ")
-        return self.data[word](rest) if word in self.data else files.content_hash(self.root / name)
+        if word in self.data:
+            return self.data[word](rest)
+        home = files.PARENT if name.startswith("lab/") else self.root
+        return files.content_hash(Path(home) / name)
 
     def inputs(self, point):
         """{path: hash} of the files and folders among the parameters."""
