@@ -30,7 +30,7 @@ from lab.cli import app, under_test
 from lab.engine import batch, kernel, runs, store, workers
 from lab.engine.fingerprint import kind_hash
 from lab.engine.runs import CHECKOUT
-from lab.ledger import summary
+from lab.ledger import report
 
 pytestmark = pytest.mark.usefixtures("project")
 RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]
@@ -130,7 +130,7 @@ def test_a_run_that_cannot_be_read_is_none(undisturbed, job):
     sound = (job.folder / "run.json").read_bytes()
     (job.folder / "run.json").write_bytes(sound[:-40])
     assert runs.read_run(job.folder) is None and job.to_do() == "run.json cannot be read"
-    summary.overview(job.folder.parent)
+    report.overview_table(job.folder.parent)
     (job.folder / "run.json").write_bytes(sound)
     assert job.to_do() is None
 
