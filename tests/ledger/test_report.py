@@ -35,7 +35,7 @@ def test_the_verdict_chooses_the_direction(project):
 
 def test_an_interval_without_width_is_told_as_a_number(project, monkeypatch):
     monkeypatch.setitem(made.FINDING, "proved", "It is {effect:.1f} [{low:.1f}, {high:.1f}].")
-    made.write_ledger(project)
+    made.write_ledger(project, made.LEDGER)
     row = made.verdict("four-win", "proved", effect=2.0, low=2.0, high=2.0)
     assert report.sentence(row) == "It is 2.0."
 
