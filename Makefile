@@ -86,7 +86,7 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	@$(BIN)/python benchmarks/summary.py
 
 readme: setup  ## what the READMEs and results/quick/README.md say of the results, from committed tables; nothing runs
-	$(BIN)/python -c "from lab.commands.record import older; from lab.ledger import summary; summary.publish(older())"
+	$(BIN)/python -c "from lab.commands.record import older; from lab.ledger import report; report.publish(older())"
 
 publish: setup  ## a release: results/quick anew; fails where anything is stale, or older code made it, or errata disagree
 	$(BIN)/lab clean --trials --runs && $(BIN)/lab run && $(BIN)/lab publish

@@ -1,4 +1,7 @@
-"""What every benchmark writes: table, figure, and its lines of results/benchmarks/summary.csv. Run: prints those."""
+"""What every benchmark writes: table, figure, and its lines of results/benchmarks, summary.csv and README.md.
+
+Run, it prints those lines.
+"""
 
 import argparse
 from pathlib import Path
@@ -32,7 +35,10 @@ def line(case, interval, *, at_least=None, at_most=None):
 
 
 def write(name, folder, table, plot, lines):
-    """NAME.csv, NAME.png, NAME.svg, and its lines in summary.csv in place of its old ones; prints the lines."""
+    """NAME.csv, NAME.png, NAME.svg, and its lines in summary.csv in place of its old ones; prints the lines.
+
+    README.md is made anew of summary.csv.
+    """
     runs.write_table(folder / f"{name}.csv", table)
     figures.save(figures.draw(plot, table), folder / name)
     new = pd.DataFrame(lines)
@@ -40,8 +46,26 @@ def write(name, folder, table, plot, lines):
     path = folder / "summary.csv"
     old = pd.read_csv(path) if path.exists() else new[:0]
     summary = pd.concat([part for part in (old[old.benchmark != name], new) if len(part)])
-    runs.write_table(path, summary.sort_values("benchmark", kind="stable"))
+    summary = summary.sort_values("benchmark", kind="stable")
+    runs.write_table(path, summary)
+    runs.write_text(folder / "README.md", page(summary))
     show(new)
+
+
+def page(summary):
+    """The README of results/benchmarks: what was measured beside what people use otherwise."""
+    lines = ["| benchmark | measured | 95 % interval | target | met |", "| --- | --- | --- | --- | --- |"]
+    for row in summary.itertuples():
+        case = f"{row.benchmark.replace('_', ' ')}: {row.case}"
+        interval = f"{row.low:.3g} … {row.high:.3g}"
+        lines.append(f"| {case} | {row.measured:.3g} | {interval} | {row.target} | {row.met} |")
+    parts = [
+        "# Benchmarks",
+        "What was measured beside what people use otherwise; `make bench` measures it anew.",
+        "\n".join(lines),
+        "![A training step beside GPT-2 and x-transformers](training_step.png)",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def show(summary):

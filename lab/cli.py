@@ -101,7 +101,7 @@ def claims(
     """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where one is pending."""
     from lab.engine import parameters
     from lab.engine.runs import homes
-    from lab.ledger import cards, summary
+    from lab.ledger import cards, report
     from lab.ledger import claims as ledger
 
     try:
@@ -121,7 +121,7 @@ def claims(
         refuse(error)
     except FileNotFoundError:
         refuse(parameters.ALONE)
-    table = summary.collect(*homes(profile))
+    table = report.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.verdict == verdict) | (not verdict)]
     for row in table.itertuples():

@@ -43,6 +43,14 @@ def test_a_benchmark_writes_its_table_its_figure_and_its_lines(benchmark, tmp_pa
     written = summary[summary.benchmark == name]
     assert len(written) == lines and set(written.met) <= {"yes", "no", "unclear"}
     assert (written.low <= written.measured).all() and (written.measured <= written.high).all()
+    page = (tmp_path / "README.md").read_text("utf-8")
+    assert all(f": {case} |" in page for case in summary.case.dropna())
+
+
+def test_the_committed_page_of_the_benchmarks_is_made_of_their_lines(benchmark):
+    summary = benchmark("summary")
+    made = summary.page(pd.read_csv(summary.FOLDER / "summary.csv"))
+    assert made == (summary.FOLDER / "README.md").read_text("utf-8")
 
 
 def test_a_target_is_met_by_the_whole_interval(benchmark):

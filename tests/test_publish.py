@@ -19,7 +19,6 @@ def lab(project):
     for name in ("README.md", "README.zh.md"):
         marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("findings", "about", "overview"))
         (project / name).write_text(marks)
-    runs.write_text(project / "results" / "benchmarks" / "summary.csv", "benchmark,case,measured,low,high,target,met\n")
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         git(project, *arguments)
 
@@ -63,7 +62,7 @@ def test_a_run_of_a_clean_commit_is_published_one_lesson_at_a_time(lab, project)
     assert "What do dice show?" in (project / "README.md").read_text("utf-8")
     assert not runs.published("quick", COINS).exists()
     changed = git(project, "status", "--porcelain", "-uall").split()[1::2]
-    places = ("results/quick/", "results/errata", "results/benchmarks/", "README")
+    places = ("results/quick/", "results/errata", "README")
     assert changed and all(path.startswith(places) for path in changed)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lab import figures, language
 from lab.engine import parameters, provenance, runs
-from lab.ledger import claims, summary
+from lab.ledger import claims, report
 from lab.ledger.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
@@ -109,7 +109,7 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
         "* [mine/own](mine/figures/own.png): Other words & signs.",
         f"* [mine/told](mine/figures/told.png): {told[0]}",
     ]
-    assert summary.described(project / "interactive") == described
+    assert report.captions_list(project / "interactive") == "\n".join(described)
 
 
 def test_a_sentence_is_said_in_both_languages(project, said):

@@ -18,7 +18,7 @@ import lab
 from lab.book import glossary
 from lab.engine.runs import homes, write_text
 from lab.language import in_language, language, tr
-from lab.ledger import cards, claims, errata, openings, summary
+from lab.ledger import cards, claims, errata, report
 from lab.states import TYPE
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def write(source, runs, older=()):
     shutil.copy(HERE / "conf.py", source / "conf.py")
     for name in TEXTS:
         shutil.copy(HERE / "texts" / language() / f"{name}.md", source / f"{name}.md")
-    table = summary.collect(*homes("full"), *homes("quick"))
+    table = report.collect(*homes("full"), *homes("quick"))
     values = {
         "index": {"totals": table.verdict.value_counts().to_dict()},
         "claims": {"table": claims_table(table, runs)},
@@ -65,7 +65,6 @@ def environment(autoescape=False, **told):
         "t": in_language,
         "words": cards.words(),
         "measured": cards.measured,
-        "question": openings.question,
         "escape": plain,
     }
     made.globals |= told
@@ -92,7 +91,7 @@ def modules():
 
 
 def claims_table(table, runs):
-    """HTML of all claims with their verdicts, a table as of `summary.collect`."""
+    """HTML of all claims with their verdicts, a table as of `report.collect`."""
     ledger, rows = claims.ledger(), []
     stems = {run.exercise: run.stem for run in runs}
     for row in table.to_dict("records"):

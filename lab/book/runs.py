@@ -10,7 +10,7 @@ import nbformat
 
 from lab import figures, language
 from lab.engine import parameters, runs
-from lab.ledger import claims, findings, openings, summary
+from lab.ledger import claims, report
 
 EXERCISES = 14  # of the chapter; later notebooks are appendices
 
@@ -43,7 +43,13 @@ class Run:
 
     @property
     def title(self):
-        return openings.title(self.notebook).replace("<", "‹")  # the theme prints it as it is
+        title, _ = report.opening(self.notebook)
+        return title.replace("<", "‹")  # the theme prints it as it is
+
+    @property
+    def question(self):
+        _, question = report.opening(self.notebook)
+        return question
 
     @cached_property
     def spoken(self):
@@ -56,7 +62,7 @@ class Run:
 
     @cached_property
     def verdicts(self):
-        return summary.read_verdicts(self.folder)
+        return claims.read_verdicts(self.folder)
 
     @property
     def counts(self):
@@ -66,7 +72,7 @@ class Run:
     @cached_property
     def hero(self):
         """The figure that stands for the run; "" where it has none."""
-        return findings.hero(self.notebook, self.folder.parent, self.verdicts)
+        return report.hero(self.notebook, self.folder, self.verdicts.figure)
 
     @cached_property
     def section(self):

@@ -62,9 +62,10 @@ def speaks(language):
 
 def question(notebook):
     """The title of a lesson without its number, in the language in use."""
-    from lab.ledger import openings
+    from lab.ledger.report import opening
 
-    return re.sub(r"^1\.\d+\s*", "", openings.title(notebook))
+    title, _ = opening(notebook)
+    return re.sub(r"^1\.\d+\s*", "", title)
 
 
 def state(notebook):

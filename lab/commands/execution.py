@@ -17,7 +17,7 @@ def execute(plan, folder, options, again=False):
     """
     from lab.commands import terminal
     from lab.engine import batch
-    from lab.ledger import summary
+    from lab.ledger import report
 
     try:
         todo = plan()
@@ -26,8 +26,8 @@ def execute(plan, folder, options, again=False):
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
             for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
-                if summary.outdated(place):
-                    summary.summarise(place)
+                if report.outdated(place):
+                    report.summarise(place)
         return todo, failed
     except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
         refuse(error)

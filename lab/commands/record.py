@@ -46,7 +46,7 @@ def publish(
     """Put finished runs of a clean commit in the place of the published ones, and rewrite what the READMEs say."""
     from lab.commands.arguments import under_test
     from lab.engine import batch, parameters, runs
-    from lab.ledger import summary
+    from lab.ledger import report
 
     try:
         if profile not in ("quick", "full"):
@@ -64,7 +64,7 @@ def publish(
             typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
     except ValueError as error:
         refuse(error)
-    summary.publish(older())
+    report.publish(older())
 
 
 def record_of(notebook):

@@ -17,7 +17,7 @@ from lab.commands.browse import question
 from lab.engine import batch, runs
 from lab.engine.parameters import exercise_of
 from lab.language import tr
-from lab.ledger import cards, claims, summary
+from lab.ledger import cards, claims, report
 from lab.trials.store import File
 
 MOST = 12  # claims that are told at the end of a run; a command tells the others
@@ -145,7 +145,7 @@ def at_the_end(finished, console):
         rows = list(table.itertuples())
         turned = [row for row in rows if before.get(row.id, row.verdict) != row.verdict]
         others = [row for row in rows if row not in turned][: max(0, MOST // len(finished) - len(turned))]
-        yield " · ".join(filter(None, [title(job), summary.verdict_counts(table)]))
+        yield " · ".join(filter(None, [title(job), report.verdict_counts(table)]))
         for row in (*turned, *others):
             yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
             yield f"      {cards.line(row, before[row.id] if row in turned else '')}"

@@ -93,7 +93,7 @@ class Claim(BaseModel):
     needs: Needs | None = None  # gates that the comparison must pass
     values: dict[str, list] = {}  # of the notebook's parameters, where a claim without `arms` needs them
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[str, str] = {}  # by verdict: the sentence that a README says, filled by lab.ledger.findings
+    finding: dict[str, str] = {}  # by verdict: the sentence that a README says, filled by lab.ledger.report
     finding_zh: dict[str, str] = {}
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lab.engine import parameters, runs
-from lab.ledger import cards, summary
+from lab.ledger import cards, claims
 
 PLACE = ("commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
 NONE = "–"
@@ -75,7 +75,7 @@ def place(folder):
 
 def judged(folder):
     """{claim: (verdict, effect with its interval)} of a run."""
-    return {row.id: (row.verdict, cards.measured(row)) for row in summary.read_verdicts(folder).itertuples()}
+    return {row.id: (row.verdict, cards.measured(row)) for row in claims.read_verdicts(folder).itertuples()}
 
 
 def beside(one, other, missing):

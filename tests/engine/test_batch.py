@@ -28,7 +28,7 @@ import lab.models.positions  # noqa: F401, which registers rotary
 from lab.cli import app, under_test
 from lab.engine import batch, kernel, runs
 from lab.engine.runs import CHECKOUT
-from lab.ledger import summary
+from lab.ledger import report
 from lab.trials import workers
 from lab.trials.code import kind_hash
 
@@ -132,7 +132,7 @@ def test_a_run_that_cannot_be_read_is_none(undisturbed, job):
     sound = (job.folder / "run.json").read_bytes()
     (job.folder / "run.json").write_bytes(sound[:-40])
     assert runs.read_run(job.folder) is None and job.to_do() == "run.json cannot be read"
-    summary.overview(job.folder.parent)
+    report.overview_table(job.folder.parent)
     (job.folder / "run.json").write_bytes(sound)
     assert job.to_do() is None
 

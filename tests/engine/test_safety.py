@@ -11,7 +11,7 @@ from made import ran
 from lab import book
 from lab.book import runs
 from lab.engine.runs import CHECKOUT
-from lab.ledger import openings
+from lab.ledger import report
 from lab.trials import workers
 
 SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
@@ -78,4 +78,4 @@ def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_p
         if "_static" not in page.parts:
             text = page.read_text("utf-8")
             assert "<script>alert(" not in text and not re.search(r"<img[^>]*onerror", text), page.name
-    assert openings.title(hostile.notebook).split(" <")[0] in index.read_text("utf-8")
+    assert report.opening(hostile.notebook)[0].split(" <")[0] in index.read_text("utf-8")

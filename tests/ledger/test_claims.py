@@ -12,7 +12,7 @@ from made import ABOVE, EXACTLY, LEDGER, entry, write_ledger
 
 from lab.engine import parameters, runs
 from lab.engine.runs import project_root
-from lab.ledger import claims, summary
+from lab.ledger import claims, report
 from lab.ledger.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Verdict, find, ledger
 from lab.ledger.judge import decided, judge
 from lab.measure.statistics import Interval
@@ -142,7 +142,7 @@ def test_absent_values_are_named_by_parameter_and_value():
 @pytest.mark.parametrize("word, read", [("refuted", "answered"), ("open", "open"), ("not judged", "not judged")])
 def test_questions_of_earlier_runs_read_as_answered(word, read, project):
     folder = made.finish(project, made.verdict("how-many", word), made.verdict("four-win", word))
-    assert list(summary.read_verdicts(folder).verdict) == [read, word]
+    assert list(claims.read_verdicts(folder).verdict) == [read, word]
 
 
 def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(project):
@@ -154,9 +154,9 @@ def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(project):
     ]  # fmt: skip
     folder = made.finish(project, *verdicts)
     (run := folder / "run.json").rename(aside := folder.parent / "run.json")
-    assert set(summary.collect(folder.parent).verdict) == {"pending", "open"}, "without run.json a run is unfinished"
+    assert set(report.collect(folder.parent).verdict) == {"pending", "open"}, "without run.json a run is unfinished"
     aside.rename(run)
-    table = summary.collect(folder.parent)
+    table = report.collect(folder.parent)
     assert list(table.id) == list(ledger()) and list(table.columns) == list(Verdict.model_fields)
     rows = table.set_index("id")
     for verdict in verdicts:
@@ -180,7 +180,7 @@ def test_a_committed_run_is_well_formed(path):
     folder, run = path.parent, json.loads((path.parent / "run.json").read_text("utf-8"))
     assert run["status"] == "done" and run["profile"] == path.parents[1].name
     assert runs.read_run(folder), "the run is not complete"
-    table = summary.read_verdicts(folder)
+    table = claims.read_verdicts(folder)
     assert set(table.verdict) <= set(VERDICTS) and set(table.exercise) == {run["exercise"]} and table.id.is_unique
     assert table.id.str.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*").all()
     for row in table.itertuples():

@@ -6,11 +6,11 @@ import string
 import pandas as pd
 import pytest
 
-from lab.ledger import errata, findings
+from lab.ledger import errata, report
 from lab.ledger.claims import JUDGED, ledger
 
 HAN = re.compile("[\u4e00-\u9fff]")
-FILLED = set(findings.numbers(pd.Series({"effect": 0.5, "low": 0.25, "high": 0.75})))
+FILLED = set(report.numbers(pd.Series({"effect": 0.5, "low": 0.25, "high": 0.75})))
 
 
 def holes(text):
