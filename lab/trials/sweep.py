@@ -1,7 +1,7 @@
 """A sweep: one function at every point of a grid of parameters, and no finished trial a second time.
 
-A trial is looked up among those of its notebook, first in this machine's store, then in the record; what neither knows
-runs now, and is written to the store as it ends, so that a kill costs only what was in flight.
+A trial is looked up in this machine's store, then in the record of its notebook, then in that of other notebooks; what
+none of them knows runs now, and is written to the store as it ends, so that a kill costs only what was in flight.
 """
 
 import json
@@ -65,6 +65,12 @@ class Sources:
         """The published `File`s, first folder first."""
         return [File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record]
 
+    @cached_property
+    def elsewhere(self):
+        """The published `File`s of other notebooks, which may have run the very same trial."""
+        paths = [path for folder in self.record for path in sorted(Path(folder).glob("*.jsonl"))]
+        return [File(path, strict=True) for path in paths if path.stem != self.notebook]
+
     def data_hash(self, name):
         """The hash that a source, file or folder has now; None where it is gone."""
         word, _, rest = name.partition(" ")
@@ -100,15 +106,26 @@ class Finished:
         self.code = code.code_of(trial)
         self.state = State(self.code, lru_cache(code.kind_hash), lru_cache(sources.data_hash))
         self.store = sources.stored
-        self._stored, self._recorded = {}, {}
+        self._arithmetic = arithmetic
+        self._stored = {}
         for body in self.store.trials:
             if (body["labels"]["arithmetic"], body["labels"]["threads"]) == (arithmetic, threads):
                 self._stored.setdefault(self._name(body), []).append((body, []))
-        for file in sources.recorded:
+        self._recorded = self._of(sources.recorded)
+
+    def _of(self, files):
+        """{name: [(body, changes that its file accepts)]} of this trial, this machine's digits first."""
+        found = {}
+        for file in files:
             mine = [body for body in file.trials if body["trial"] == self.name]
-            mine.sort(key=lambda body: body["labels"]["arithmetic"] != arithmetic)  # this machine's digits first
+            mine.sort(key=lambda body: body["labels"]["arithmetic"] != self._arithmetic)
             for body in mine:
-                self._recorded.setdefault(self._name(body), []).append((body, file.accepted))
+                found.setdefault(self._name(body), []).append((body, file.accepted))
+        return found
+
+    @cached_property
+    def _elsewhere(self):
+        return self._of(self.sources.elsewhere)
 
     @staticmethod
     def _name(body):
@@ -120,7 +137,8 @@ class Finished:
         One that counts since a change was accepted says so in its labels.
         """
         name, inputs = (self.name, canonical(point)), self.sources.inputs(point)
-        for origin, known in (("store", self._stored), ("record", self._recorded)):
+        for origin, where in (("store", "_stored"), ("record", "_recorded"), ("record", "_elsewhere")):
+            known = getattr(self, where)  # other notebooks are read where all else fails
             bodies = [pair for pair in known.get(name, ()) if inputs.items() <= pair[0]["data"].items()]
             for body, _ in bodies:
                 if self.state.agrees(body):

@@ -190,8 +190,11 @@ def test_what_the_record_lacks_runs_or_is_said_to_be_missing(recorded, tmp_path)
     pd.testing.assert_frame_equal(table.drop(columns=labels), recorded.table.drop(columns=labels))
 
 
-def test_another_notebook_has_trials_of_its_own(recorded, tmp_path):
+def test_the_very_same_trial_of_another_notebook_counts_and_one_of_its_name_does_not(recorded):
     recorded.path.rename(recorded.path.with_name("m.jsonl"))
+    assert {each.origin for each in recorded(recorded_only=True)[1]} == {"record"}
+    file = File(recorded.path.with_name("m.jsonl"))
+    file.rewrite([each | {"code": "of another one"} for each in file.trials])
     with pytest.raises(trials.NotRecorded):
         recorded(recorded_only=True)
 
