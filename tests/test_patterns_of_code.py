@@ -1,12 +1,11 @@
 """The patterns of exercise 1.13 for code: that none holds the pointer to the answer."""
 
-import importlib
 from pathlib import Path
 
 import pytest
 import torch
 
-from lab.engine import cells
+from lab.trials import cells
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "13_sparse_patterns.ipynb"
 KINDS = {"names": 1, "brackets": 2}
@@ -15,7 +14,7 @@ KINDS = {"names": 1, "brackets": 2}
 @pytest.fixture(scope="module")
 def lesson():
     with cells.as_module(NOTEBOOK, ["reach"]) as module:
-        yield importlib.import_module(module)
+        yield module
 
 
 def shares(lesson, gold, pattern, kind):
