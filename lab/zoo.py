@@ -19,7 +19,7 @@ def model(config, task, schedule, seed=0):
 
     `seed` is that of weights and batches. Equal arguments, code, data and arithmetic give the same weights to the last
     bit, whoever asks; the model is one's own, on the device of the trial, in evaluation mode. `model.run` holds what
-    training.fit keeps of the training. A trial that a spot check runs again trains its model again.
+    training.fit keeps of the training. `lab verify` trains it again.
     """
     weights, run = models.kept(_trained, seed, config=config, task=task, schedule=schedule)
     found = Transformer(config, seed=seed)

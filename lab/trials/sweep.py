@@ -136,17 +136,23 @@ class Finished:
 
         One that counts since a change was accepted says so in its labels.
         """
-        name, inputs = (self.name, canonical(point)), self.sources.inputs(point)
-        for origin, where in (("store", "_stored"), ("record", "_recorded"), ("record", "_elsewhere")):
-            known = getattr(self, where)  # other notebooks are read where all else fails
-            bodies = [pair for pair in known.get(name, ()) if inputs.items() <= pair[0]["data"].items()]
-            for body, _ in bodies:
-                if self.state.agrees(body):
-                    return body, origin
-            for body, accepted in bodies:
-                if change := self.state.accepts(body, accepted):
-                    labels = body["labels"] | {"accepted": change["why"]}
-                    return body | {"code": self.code.digest, "labels": labels}, origin
+        if body := self._counting(self._stored, point):
+            return body, "store"
+        body = self._counting(self._recorded, point) or self._counting(self._elsewhere, point)
+        return (body, "record") if body else None
+
+    def _counting(self, known, point):
+        """The body of a point among those `known` that counts now, or None."""
+        inputs = self.sources.inputs(point)
+        pairs = known.get((self.name, canonical(point)), ())
+        bodies = [pair for pair in pairs if inputs.items() <= pair[0]["data"].items()]
+        for body, _ in bodies:
+            if self.state.agrees(body):
+                return body
+        for body, accepted in bodies:
+            if change := self.state.accepts(body, accepted):
+                labels = body["labels"] | {"accepted": change["why"]}
+                return body | {"code": self.code.digest, "labels": labels}
         return None
 
     def earlier(self, point):

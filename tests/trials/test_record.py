@@ -189,8 +189,8 @@ class Recorded:
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.format(beside=beside).replace(old, new))])
         nbformat.write(book, self.notebook)
 
-    def accept(self, why="a clearer line"):
-        return accept(self.notebook, self.path, why, data_hash=lambda name: None)
+    def accept(self, why="a clearer line", jobs=1):
+        return accept(self.notebook, self.path, why, data_hash=lambda name: None, jobs=jobs)
 
     def counts(self):
         """{trial: how many of its rows are (fresh, accepted, stale)}, and what changed."""
@@ -229,6 +229,15 @@ def test_a_change_that_moves_no_digit_is_accepted(recorded):
     recorded.write("x * (1", "(1.0) * x * (1")
     assert recorded.counts()[0]["measured"] == (0, 0, 4), "another edit was not accepted"
     assert recorded.accept("once more") == ({"measured": 4}, []) and len(File(recorded.path).accepted) == 1
+
+
+@pytest.mark.slow
+def test_workers_accept_and_refuse_as_this_process_does(recorded):
+    recorded.write("x * (1", "x * (1.0")
+    assert recorded.accept(jobs=2) == ({"measured": 4}, [])
+    recorded.write("else 2)", "else 3)")
+    counted, (fault,) = recorded.accept(jobs=2)
+    assert counted == {} and "value is" in fault
 
 
 @pytest.mark.parametrize("old, new, fault", [
