@@ -23,7 +23,7 @@ from lab.language import tr
 from lab.ledger.claims import Verdict
 from lab.ledger.stamps import asked_in_words, read_prediction, stamp
 from lab.measure.fairness import UnfairComparison, check_arms
-from lab.models.config import SEAMS, ModelConfig
+from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import near
 from lab.recipes.arms import OF_TASK, configured, seam_of
 from lab.recipes.byte_model import table_losses

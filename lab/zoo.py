@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lab import trace
 from lab.engine.device import device
-from lab.models.transformer import ModelConfig, Transformer
+from lab.models.gpt import ModelConfig, Transformer
 from lab.training import fit
 from lab.trials import models
 from lab.trials.files import file_hash

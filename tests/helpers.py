@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.heads import Heads
-from lab.models.norms import Norm
+from lab.models.gpt import Norm, QKVProjection
 from lab.trials.store import File
 
 
@@ -28,7 +27,7 @@ def config(**fields):
 
 def heads(kind="full", **fields):
     torch.manual_seed(0)
-    return Heads.build(kind, config(**fields)).double().requires_grad_(False)
+    return QKVProjection.build(kind, config(**fields)).double().requires_grad_(False)
 
 
 def norm(kind="layernorm", width=16):

@@ -23,8 +23,7 @@ from lab.ledger.claims import Verdict, own_ledger
 from lab.ledger.stamps import read_prediction, stamp
 from lab.measure.fairness import UnfairComparison
 from lab.models import ModelConfig
-from lab.models.mixers import Mixer
-from lab.models.positions import Position
+from lab.models.gpt import Mixer, Position
 from lab.recipes import arms, comparison
 from lab.recipes.standard import STANDARD, Problem, standard
 from lab.tasks.task import Task, uniform
@@ -291,7 +290,7 @@ def test_a_leak_is_seen_only_where_answers_stand_in_the_input():
 
 SCRIPT = """
     import torch, lab
-    from lab.models.positions import Position
+    from lab.models.gpt import Position
 
     class Mine(Position):
         def bias(self, q_len, k_len):

@@ -12,8 +12,7 @@ from torch import nn
 
 from lab import trace
 from lab.models import ModelConfig, Transformer
-from lab.models.config import SEAMS
-from lab.models.mixers import Mixer
+from lab.models.gpt import SEAMS, Mixer
 from lab.tasks.sequences import Lookup
 from lab.tasks.task import accuracy
 from lab.training import (

@@ -29,7 +29,7 @@ from lab import book, charts, language, study
 from lab.ledger.claims import Claim
 from lab.ledger.judge import judge
 from lab.measure.attention import attention_probe, entropy
-from lab.models.transformer import ModelConfig, Transformer
+from lab.models.gpt import ModelConfig, Transformer
 from lab.tasks.series import weekly_co2
 
 

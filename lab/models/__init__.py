@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from lab.models.transformer import ModelConfig, Transformer
+from lab.models.gpt import ModelConfig, Transformer
 
 
 def import_files():

@@ -6,7 +6,7 @@ Letters as in positions.py. Each takes other kinds as options, so that whatever 
 import torch
 from torch import nn
 
-from lab.models.positions import Position
+from lab.models.gpt import Position
 
 
 class Together(Position):

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.mixers import QKVMixer
+from lab.models.gpt import QKVMixer
+from lab.models.kernels import repeat_kv
 from lab.models.precision import wide
-from lab.models.scores import repeat_kv
 
 
 def delta_step(state, q, k, v, beta, log_alpha):

@@ -1,17 +1,10 @@
 """Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the encoder."""
 
-from functools import partial
-
 import torch
 from torch import nn
 
-from lab.models.generation import evaluated
-from lab.models.heads import Heads
+from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, padding_known
 from lab.models.masks import Mask, padding_before_tokens, real_tokens
-from lab.models.norms import Norm, leaving_out
-from lab.models.residuals import Residual
-from lab.models.scores import Score
-from lab.models.transformer import Block, Transformer
 from lab.models.weights import NamedOnce
 
 
@@ -23,60 +16,34 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.kind, self.heads = config.heads, Heads.build(config.heads, config)
-        self.score = Score.build(config.score, config)
+        self.kind, self.heads = config.heads, QKVProjection.build(config.heads, config)
+        self.score = AttentionFn.build(config.score, config)
         if self.score.by_distance:
             raise ValueError(f"cross-attention has no distances between queries and keys: score {config.score!r}")
         width = config.model_copy(update={"d_model": config.d_head})
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
 
     def forward(self, x, memory, mask=None):
-        if mask is not None and self.heads.reach and padding_before_tokens(mask.flatten(1))[0]:
+        if mask is not None and self.heads.history and padding_before_tokens(mask.flatten(1))[0]:
             raise ValueError(f"heads {self.kind!r} counts places: padding must come last")
         q, k, v = self.heads.across(x, memory)
         padding_mask = None
         if self.key_norm.sees_padding:
             padding_mask = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (mask is None or mask)
             padding_mask = padding_mask.flatten(1)  # (b, s)
-        with leaving_out(padding_mask, self.key_norm):
+        with padding_known(self.key_norm, padding_mask):
             k = self.key_norm(k)
         return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
-
-
-class DecoderBlock(Block):
-    """Attention, cross-attention, then the position-wise map, each inside its residual. Vaswani 2017 §3.1."""
-
-    def __init__(self, config, position):
-        super().__init__(config, position)
-        self.cross = CrossAttention(config)
-        self.cross_residual = Residual.build(config.residual, config)
-
-    def forward(self, x, memory, memory_mask=None, norm_padding_mask=None, **inputs):
-        with leaving_out(norm_padding_mask, self):
-            x = self.attention_residual(x, partial(self.mixer, **inputs))
-            x = self.cross_residual(x, partial(self.cross, memory=memory, mask=memory_mask))
-            return self.ffn_residual(x, self.ffn)
-
-    def inverse(self, x, memory, memory_mask=None, norm_padding_mask=None, **inputs):
-        with leaving_out(norm_padding_mask, self):
-            x = self.ffn_residual.inverse(x, self.ffn)
-            x = self.cross_residual.inverse(x, partial(self.cross, memory=memory, mask=memory_mask))
-            return self.attention_residual.inverse(x, partial(self.mixer, **inputs))
 
 
 class Decoder(Transformer):
     """A Transformer whose blocks also read a memory, given as hidden(tokens, memory=..., memory_mask=...)."""
 
     def __init__(self, config, *, seed=0):
-        super().__init__(config, seed=seed, block=DecoderBlock)
+        super().__init__(config, seed=seed, cross=CrossAttention)
 
     def random_inputs(self, batch):
         return {"memory": torch.randn(batch, self.config.context, self.config.d_model)}
-
-    def output_projection_weights(self):
-        return super().output_projection_weights() + [
-            block.cross.heads.out.weight for block in self.blocks if isinstance(block.cross.heads.out, nn.Linear)
-        ]
 
 
 class EncoderDecoder(NamedOnce):
@@ -122,7 +89,7 @@ class EncoderDecoder(NamedOnce):
     def generate(self, source, start, n, *, source_padding_mask=None):
         """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
         caches, tokens = self.decoder.caches(len(source), n), [torch.full_like(source[:, :1], start)]
-        with evaluated(self):
+        with eval_mode(self):
             memory = self.memory(source, source_padding_mask)
             for _ in range(n):
                 tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))

@@ -6,74 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lab.models.gpt import FeedForward
 from lab.models.precision import wide
-from lab.models.registry import Seam
-
-
-class FeedForward(nn.Module, Seam):
-    """act(x W1) W2 with d_ff = ratio x d_model (default 4), or `width`; `bias` by default the configuration's.
-
-    x ── W1 ── act ── W2 ──      keys: columns of W1, values: rows of W2 (both transposed in torch)
-    """
-
-    activation, default_ratio = None, 4.0
-    of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
-    sees_padding, padding_mask = False, None  # see norms.leaving_out
-    repeatable = True  # False where a call draws random numbers, or leaves something behind
-
-    def __init__(self, config, *, ratio=None, width=None, bias=None):
-        super().__init__()
-        if ratio is not None and width is not None:
-            raise ValueError(f"give ratio or width, not both: {ratio} x d_model and {width}")
-        d_ff = width or round((ratio or self.default_ratio) * config.d_model)
-        bias = config.bias if bias is None else bias
-        self.up = nn.Linear(config.d_model, d_ff, bias=bias)
-        self.act = self.activation()
-        self.down = nn.Linear(d_ff, config.d_model, bias=bias)
-
-    def forward(self, x):
-        return self.down(self.act(self.up(x)))
-
-    def output_projections(self):
-        """The maps whose output is added to the stream."""
-        return [self.down]
-
-    def tokens(self, per_token):
-        """The rows of `per_token` (b, t, ...) that are no padding, (n, ...), to make a loss of.
-
-        `per_token` itself where there is no padding. ValueError where an expert would need to know.
-        """
-        if self.padding_mask is None:
-            return per_token
-        if per_token.ndim < 3:
-            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert")
-        return per_token[self.padding_mask[:, -per_token.shape[1] :]]
-
-    def __getstate__(self):
-        return self.__dict__ | dict.fromkeys(self.of_call)
 
 
 class Relu(FeedForward, kind="relu"):
     activation = nn.ReLU
-
-
-class Gelu(FeedForward, kind="gelu"):
-    """Exact; in training units of the hidden layer, of the output, or of both may be dropped. Srivastava 2014.
-
-    x ── W1 ── act ── dropout ── W2 ── dropout ──      torch's own random numbers: seed them before training
-    """
-
-    activation = nn.GELU
-
-    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.0, output=0.0):
-        super().__init__(config, ratio=ratio, width=width, bias=bias)
-        self.drop_hidden, self.drop_output = (
-            nn.Dropout(share) if share else nn.Identity() for share in (hidden, output)
-        )
-        self.repeatable = not (hidden or output)
-
-    def forward(self, x):
-        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
 
 
 class GeluTanh(FeedForward, kind="gelu-tanh"):

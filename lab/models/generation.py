@@ -1,19 +1,8 @@
 """A trained model at work: in evaluation mode, token by token with a cache, and left early (chapter §1.5)."""
 
-from contextlib import contextmanager
-
 import torch
 
-
-@contextmanager
-def evaluated(model):
-    """Within, the model is in evaluation; afterwards each of its modules is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield model.eval()
-    finally:
-        for module, mode in modes:
-            module.training = mode
+from lab.models.gpt import eval_mode
 
 
 @torch.no_grad()
@@ -26,7 +15,7 @@ def early_exit(model, tokens, confidence, **hidden):
     if not 0 <= confidence <= 1:
         raise ValueError(f"confidence is a probability, got {confidence}")
     answer, depth = None, torch.zeros_like(tokens)
-    with evaluated(model):
+    with eval_mode(model):
         for block, logits in enumerate(model.exits(tokens, **hidden), start=1):
             sure = (depth == 0) & (logits.softmax(-1).amax(-1) >= confidence)
             answer = logits if answer is None else torch.where((depth == 0)[..., None], logits, answer)

@@ -8,84 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.registry import Seam
-
-
-class Heads(nn.Module, Seam):
-    """Every head projects the whole stream; the concatenation is projected back by W_O. Vaswani 2017 §3.2.2.
-
-    `bias` of all four maps, by default the configuration's.
-    """
-
-    reach = 0  # positions before its own that a query, key or value is made of
-
-    def __init__(self, config, *, bias=None):
-        super().__init__()
-        bias = config.bias if bias is None else bias
-        self.d_model = config.d_model
-        self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
-        self.d_value = self.d  # width of the values that are mixed, and kept in the cache
-        self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
-        self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
-
-    def split(self, x):
-        """x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
-        return heads.split([self.n, self.kv, self.kv], dim=1)
-
-    def following(self, x, cache):
-        """`split` for x (b, t, m) that comes after the positions in `cache`."""
-        return self.split(x)
-
-    def across(self, x, memory):
-        """Queries of x (b, t, m), keys and values of memory (b, s, m): q (b, h, t, d) and k, v (b, g, s, d)."""
-        queries = self.n * self.d
-        q, kv = self._project(x, slice(queries)), self._project(memory, slice(queries, None))
-        return q, *kv.split(self.kv, dim=1)
-
-    def _project(self, x, rows):
-        """Part of the heads of x: those of these rows of the weight."""
-        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
-        return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d)).transpose(1, 2)
-
-    def matrices(self):
-        """The weights of queries, keys and values apart, as views."""
-        return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
-
-    def query_key_weights(self):
-        """The weights of queries and of keys, as views."""
-        return self.matrices()[:2]
-
-    def value_weights(self):
-        """The weights that values pass before W_O, as views: schemes of initialisation scale them."""
-        return [self.matrices()[-1]]
-
-    def value_matrix(self):
-        """What takes the stream to the values, (g d, m)."""
-        return self.qkv.weight.flatten(1)[-self.kv * self.d :]
-
-    def join(self, mixed):
-        """mixed (b, h, t, d) to (b, t, m)."""
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def value_overlap(self):
-        """Mean squared cosine between value directions of different heads, times d_model: 1 for random directions."""
-        rows = F.normalize(self.value_matrix(), dim=1)  # (g d, m)
-        by_head = (self.kv, self.d_value)
-        cosine = (rows @ rows.T).unflatten(0, by_head).unflatten(2, by_head)  # (g, d, g, d)
-        between = ~torch.eye(self.kv, dtype=torch.bool, device=rows.device)[:, None, :, None].expand_as(cosine)
-        return cosine[between].square().mean() * rows.shape[1]
-
-
-Heads.kinds["full"] = Heads
+from lab.models.gpt import QKVProjection
 
 
 def overlap_loss(model):
     """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an orthogonality penalty."""
-    return torch.stack([part.value_overlap() for part in model.modules() if isinstance(part, Heads)]).mean()
+    return torch.stack([part.value_overlap() for part in model.modules() if isinstance(part, QKVProjection)]).mean()
 
 
-class Sliced(Heads, kind="sliced"):
+class Sliced(QKVProjection, kind="sliced"):
     """Each head sees its own slice of the stream only: a frequent misreading of "splitting into heads"."""
 
     def __init__(self, config):
@@ -116,7 +47,7 @@ class Sliced(Heads, kind="sliced"):
         return self.qkv.weight.split(self.d)
 
 
-class Concatenated(Heads, kind="concatenated"):
+class Concatenated(QKVProjection, kind="concatenated"):
     """No W_O: a head writes into its own slice of the stream."""
 
     def __init__(self, config):
@@ -126,7 +57,7 @@ class Concatenated(Heads, kind="concatenated"):
         self.out = nn.Identity()
 
 
-class LowRankValue(Heads, kind="low-rank-value"):
+class LowRankValue(QKVProjection, kind="low-rank-value"):
     """Values through a bottleneck: d_model -> rank -> kv_heads x d_head; rank is a quarter of that width by default."""
 
     def __init__(self, config, *, rank=None):
@@ -143,7 +74,7 @@ class LowRankValue(Heads, kind="low-rank-value"):
     def across(self, x, memory):
         queries = self.n * self.d
         values = self.value_up(self.value_down(memory)).unflatten(-1, (-1, self.d)).transpose(1, 2)
-        return self._project(x, slice(queries)), self._project(memory, slice(queries, None)), values
+        return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
 
     def matrices(self):
         return self.qkv.weight.split([self.n * self.d, self.kv * self.d])
@@ -155,7 +86,7 @@ class LowRankValue(Heads, kind="low-rank-value"):
         return self.value_up.weight @ self.value_down.weight
 
 
-class FullValue(Heads, kind="full-value"):
+class FullValue(QKVProjection, kind="full-value"):
     """A d_model x d_model value map for every head, no W_O; the heads' results are added up.
 
     The standard head factors this map: down to d_head by W_V, up to d_model by its block of W_O.
@@ -175,7 +106,7 @@ class FullValue(Heads, kind="full-value"):
     def across(self, x, memory):
         """A linear map commutes with the mix, so the stream itself is mixed and the value maps follow in `join`."""
         queries, values = self.n * self.d, memory[:, None].expand(-1, self.n, -1, -1)
-        return self._project(x, slice(queries)), self._project(memory, slice(queries, None)), values
+        return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
 
     def matrices(self):
         return self.qkv.weight.chunk(2)
@@ -187,7 +118,7 @@ class FullValue(Heads, kind="full-value"):
         return self.out.weight.unflatten(1, (self.n, -1)).transpose(0, 1).flatten(0, 1)
 
 
-class Primer(Heads, kind="primer"):
+class Primer(QKVProjection, kind="primer"):
     """A causal depthwise convolution over positions after W_Q, W_K and W_V. So 2021, Primer.
 
     x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1), each channel its own w
@@ -202,7 +133,7 @@ class Primer(Heads, kind="primer"):
         super().__init__(config)
         if width < 1:
             raise ValueError(f"the convolution of heads needs a width of at least 1, got {width}")
-        self.reach = width - 1
+        self.history = width - 1
         start = torch.full((self.qkv.out_features, width), 0.5 / width)
         start[:, 0] = 0.5
         self.taps = nn.Parameter(start)  # (channels, width)
@@ -211,9 +142,9 @@ class Primer(Heads, kind="primer"):
         return self.across(x, x)
 
     def following(self, x, cache):
-        seen = cache.remember(x, self.reach)
+        seen = cache.append_inputs(x, self.history)
         return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
 
-    def _project(self, x, rows):
-        p, taps = super()._project(x, rows), self.taps[rows].unflatten(0, (-1, self.d))  # (b, h, t, d), (h, d, width)
-        return sum(F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * taps[:, None, :, i] for i in range(self.reach + 1))
+    def project(self, x, rows):
+        p, taps = super().project(x, rows), self.taps[rows].unflatten(0, (-1, self.d))  # (b, h, t, d), (h, d, width)
+        return sum(F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * taps[:, None, :, i] for i in range(self.history + 1))

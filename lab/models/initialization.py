@@ -5,22 +5,10 @@ import math
 import torch
 from torch import nn
 
-from lab.models.heads import Heads
+from lab.models.blocks import Admin
+from lab.models.gpt import Block, Initialization, QKVProjection
 from lab.models.positions import T5
-from lab.models.registry import Seam
-from lab.models.residuals import Admin, PreNorm, Residual
 from lab.models.sparse_feedforward import BlockMap
-
-
-class Initialization(Seam):
-    def __call__(self, model):
-        for module in model.modules():
-            if isinstance(module, nn.Linear | nn.Conv1d):
-                self.matrix(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                self.embedding(module.weight)
 
 
 class Normal(Initialization, kind="normal"):
@@ -59,7 +47,7 @@ class Xavier(Initialization, kind="xavier"):
     def __call__(self, model):
         super().__call__(model)
         for part in model.modules():
-            if isinstance(part, Heads):  # several matrices in one: fan_out is each one's own
+            if isinstance(part, QKVProjection):  # several matrices in one: fan_out is each one's own
                 for matrix in part.matrices():
                     self.matrix(matrix.data)
             elif isinstance(part, BlockMap):
@@ -137,47 +125,29 @@ class AdminInit(Xavier, kind="admin"):
     @torch.no_grad()
     def __call__(self, model):
         super().__call__(model)
-        if model.residual is not Admin or model.embedding.weight.is_meta:  # nothing to measure
-            return
+        if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
+            return  # there is nothing to measure
         tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
-        total, omegas = None, {}
-
-        def measure(residual, inputs):
-            nonlocal total
-            x, branch = inputs
-            total = x.var() if total is None else total
-            omegas.setdefault(residual, total.sqrt())
-            total = total + branch(x).var()
-
-        hooks = [m.register_forward_pre_hook(measure) for m in model.modules() if isinstance(m, Admin)]
-        model(tokens, **model.random_inputs(len(tokens)))
-        for hook in hooks:
-            hook.remove()
-        for residual, omega in omegas.items():
-            residual.omega.fill_(omega)
-
-
-class FanIn(Initialization, kind="fan-in"):
-    """Matrices N(0, gain^2 / fan_in), embeddings N(0, embedding^2): unit-size activations at small width."""
-
-    def __init__(self, *, gain=0.8, embedding=1.0):
-        self.gain, self.std = gain, embedding
-
-    def matrix(self, weight):
-        nn.init.normal_(weight, std=self.gain * weight[0].numel() ** -0.5)
-
-    def embedding(self, weight):
-        nn.init.normal_(weight, std=self.std)
+        x = model.embedded(tokens)
+        variance, omegas = x.var(), {}
+        inputs = model.random_inputs(len(tokens))
+        for block, seen in model.layers(tokens, inputs=inputs):
+            for name, f in block.sublayers(**seen):
+                omegas.setdefault(block.omega[name], variance.sqrt())
+                variance = variance + f(x).var()
+                x = block.around(x, f, name)
+        for omega, value in omegas.items():
+            omega.fill_(value)
 
 
 def branches(model):
     """Residual branches on the way through the model: 2 a layer, 3 with cross-attention."""
-    return sum(isinstance(module, Residual) for block in model.blocks for module in block.modules())
+    return sum(2 if block.cross is None else 3 for block in model.blocks)
 
 
 def attentions(model):
     """The heads of the model, each once."""
-    return [module for module in model.modules() if isinstance(module, Heads)]
+    return [module for module in model.modules() if isinstance(module, QKVProjection)]
 
 
 def branch_weights(model):
@@ -217,9 +187,9 @@ def preset_position_counter(model, marker, *, head=0):
     """
     block = model.blocks[0]
     heads = block.mixer.heads
-    if not isinstance(block.attention_residual, PreNorm):
-        raise ValueError(f"the residual must be pre, not {type(block.attention_residual).__name__.lower()}")
-    seen = block.attention_residual.norm(model.embedding.weight).double()  # what the layer reads of each token
+    if type(block) is not Block:
+        raise ValueError(f"the residual must be pre, not {type(block).__name__.lower()}")
+    seen = block.mixer_norm(model.embedding.weight).double()  # what the layer reads of each token
     if len(seen) > seen.shape[1]:
         raise ValueError(f"{len(seen)} tokens cannot be told apart exactly by {seen.shape[1]} features")
     query, _, value = heads.matrices()

@@ -14,16 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from lab.models.masks import Window
 
 
-def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
-    """softmax(q kᵀ scale + bias) v; scale is 1 / math.sqrt(d) by default."""
-    if bias is not None:
-        bias = bias.to(q.dtype)
-        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
-    grouped = k.shape[1] != q.shape[1]
-    options = {"attn_mask": mask, "is_causal": causal, "enable_gqa": grouped}
-    return F.scaled_dot_product_attention(q, k, v, scale=scale, **options)
-
-
 def repeat_kv(x, heads):
     """Key-value heads (b, g, k, d) once for every query head that reads them: (b, h, k, d)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -10,8 +10,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from lab.models.mixers import QKVMixer
-from lab.models.scores import repeat_kv
+from lab.models.gpt import QKVMixer
+from lab.models.kernels import repeat_kv
 
 
 def parallel(fq, fk, v, causal=False):

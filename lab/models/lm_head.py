@@ -1,22 +1,6 @@
 """From the stream to logits: a matrix of its own, or the table of the embedding again (chapter §1.1.1)."""
 
-from torch import nn
-
-from lab.models.registry import Seam
-
-
-class LMHead(nn.Linear, Seam):
-    """(b, t, m) -> logits (b, t, d_out)."""
-
-    def __init__(self, config, embedding):
-        super().__init__(config.d_model, config.d_out, bias=False)
-        self.follow(embedding)
-
-    def follow(self, embedding):
-        """Told which embedding the model has."""
-
-
-LMHead.kinds["own"] = LMHead
+from lab.models.gpt import LMHead
 
 
 class Tied(LMHead, kind="tied"):

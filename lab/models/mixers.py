@@ -1,98 +1,130 @@
-"""Mixers: what moves information between the positions of a sequence, a choice of every layer (chapter §1.1, §1.6).
+"""Further mixers: attention to earlier segments, a recurrence, a convolution (chapter §1.2, §1.6.2)."""
 
-b batch, h query head, g key-value head, t token, d head width, m model width. A mixer maps x (b, t, m) to (b, t, m).
-While decoding it reads and extends a State, what it keeps of the positions before: all of their keys and values, or a
-sum of fixed size. What it cannot honour of positions and masks is an error at construction.
-"""
-
+import torch
+import torch.nn.functional as F
 from torch import nn
 
-from lab.models.caches import State
-from lab.models.heads import Heads
-from lab.models.masks import Mask
-from lab.models.norms import Norm
-from lab.models.registry import Seam
-
-WITHOUT = {"bias": "no scores to add a bias to", "at_query_key": "no queries and keys to turn"}
+from lab.models.gpt import Attention, Cache, Mixer
 
 
-class Mixer(nn.Module, Seam):
-    hooks = {"at_input"}  # of Position: those that can act where this mixer stands
-    masks = {"causal"}  # kinds of Mask that it can honour; None: all
-    looks_at = "order"  # a word of registry.GOES_BY, positions and heads aside
+class TransformerXL(Attention, kind="transformer-xl"):
+    """Attention to the segment and to the last `memory` inputs of the layer before it (default: the context).
 
-    def __init__(self, config, position):
-        super().__init__()
-        self.config = config
-        name = type(self).__name__
-        for hook in sorted(position.acts() - self.hooks):
-            raise ValueError(f"{name} has {WITHOUT[hook]}: position {config.position!r} cannot act in its layer")
-        if self.masks is not None and (kind := Mask.resolve(config.mask)[0]) not in map(Mask.kinds.get, self.masks):
-            allowed = " or ".join(sorted(self.masks))
-            raise ValueError(f"{name} chooses no pairs: the mask must be {allowed}, not {kind.__name__.lower()}")
+    segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, as constants
+    segment 2         e f g h  g sees a b c d e f g; through n layers it hears of n memories back
 
-    def inputs(self, context):
-        """What `forward` is told of the positions that may see each other in this pass, by name."""
-        if context.batch_mask is not None:
-            raise ValueError(f"{type(self).__name__} chooses no pairs: it takes no mask of a batch")
-        return {} if context.padding_mask is None else {"padding_mask": context.query_padding_mask()}
+    The segments of a text go through the model one by one with the same caches, in training too: `caches =
+    model.caches(b)`, then model(segment, caches=caches) for each. No gradient passes from one segment to another.
+    Without caches it is attention. Positions should tell distances (rotary, alibi, t5): others end at the context.
+    """
 
-    def forward(self, x, cache=None, padding_mask=None):
-        """`padding_mask` (b, t) is False at padding, which leaves no trace."""
-        raise NotImplementedError
+    looks_at = "distance"
 
-    def goes_by(self):
-        """{part of it, in words: a word of registry.GOES_BY}."""
-        return {f"mixer {self.config.mixer!r}": self.looks_at}
+    def __init__(self, config, position, *, memory=None):
+        super().__init__(config, position)
+        self.memory = config.context if memory is None else memory
+        if self.memory < 1:
+            raise ValueError(f"memory is a number of positions, at least 1, got {memory}")
 
-    def empty(self, batch, context, **tensor):
-        """The State of `batch` sequences before their first token, with room for `context` positions."""
-        return State()
+    def inputs(self, visibility):
+        kept = min(visibility.k_len - visibility.q_len, self.memory)
+        return {
+            name: part[..., -(kept + visibility.q_len) :] if name in ("bias", "mask") and part is not None else part
+            for name, part in super().inputs(visibility).items()
+        }
+
+    def split(self, x, cache):
+        if cache is None:
+            return super().split(x, None)
+        seen = cache.append_inputs(x, self.memory + self.heads.history)  # the first keys of memory are made of inputs before
+        kept = min(seen.shape[1] - x.shape[1], self.memory)
+        q, k, v = (part[:, :, -(kept + x.shape[1]) :] for part in self.heads.split(seen))
+        q, k = self.query_norm(q), self.key_norm(k)
+        q, k = self.position.at_query_key(q, k, start=cache.length - kept)
+        return q[:, :, kept:], k, v
+
+    def forward(self, x, cache=None, **visible):
+        mixed = self.heads.join(self.score(*self.split(x, cache), **visible))
+        if cache is not None:
+            cache.length += x.shape[1]
+        return mixed
+
+    def init_cache(self, batch, context, **tensor):
+        return Cache()
 
     def state_bytes(self, length):
-        """Bytes that decoding keeps for each sequence after `length` positions."""
-        raise NotImplementedError
-
-    def output_projections(self):
-        """The maps whose output is added to the stream."""
-        return [self.out]
+        return min(length, self.memory + self.heads.history) * self.heads.d_model * self.heads.qkv.weight.element_size()
 
 
-class QKVMixer(Mixer):
-    """Mixers of queries, keys and values that heads make."""
+class Gru(Mixer, kind="gru"):
+    """A GRU of the width of the stream; decoding keeps its last output. Cho 2014 §2.3.
 
-    hooks = {"at_input", "at_query_key"}
-    by_products = False  # True where only products of queries and keys count: both may be turned
+    x ── GRU ──      no W_O: its outputs, within -1..1, are added to the stream
+
+    Its weights start as torch's do, uniform within ±1/sqrt(m), whatever the scheme of initialisation. It reads every
+    position in turn: ValueError where there is padding.
+    """
 
     def __init__(self, config, position):
         super().__init__(config, position)
-        self.heads = Heads.build(config.heads, config)
-        width = config.model_copy(update={"d_model": config.d_head})
-        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
-        self.position = position
+        self.cell = nn.GRU(config.d_model, config.d_model, bias=config.bias, batch_first=True)
 
-    def goes_by(self):
-        hooks, found = self.position.acts(), super().goes_by()
-        position = f"position {self.config.position!r}"
-        if "at_query_key" in hooks and not self.by_products:
-            kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
-            found[f"{position} with {kinds}"] = "place"
-        elif hooks & {"at_query_key", "bias"}:
-            found[position] = "distance"
-        if self.heads.reach:  # padding in front would stand where they expect zeros
-            found[f"heads {self.config.heads!r}"] = "place"
-        return found
+    def inputs(self, visibility):
+        if visibility.padding_mask is not None:
+            raise ValueError("Gru reads every position in turn: it takes no padding")
+        return super().inputs(visibility)
 
-    def split(self, x, cache):
-        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which stands after the positions in `cache`."""
-        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)
-        q, k = self.query_norm(q), self.key_norm(k)
-        return *self.position.at_query_key(q, k, start=0 if cache is None else cache.length), v
+    def forward(self, x, cache=None):
+        if cache is None:
+            return self.cell(x)[0]
+        out, last = self.cell(x, cache.tensors.get("output"))
+        cache.tensors["output"] = last.detach()
+        cache.length += x.shape[1]
+        return out
 
-    def recent_bytes(self, length):
-        """Bytes of the inputs that heads keep to make the next queries, keys and values."""
-        weight = self.heads.qkv.weight
-        return min(length, self.heads.reach) * self.heads.d_model * weight.element_size()
+    def state_bytes(self, length):
+        return self.cell.hidden_size * self.cell.weight_hh_l0.element_size()
 
     def output_projections(self):
-        return [self.heads.out]
+        return []
+
+
+class Convolution(Mixer, kind="convolution"):
+    """A causal depthwise convolution over the last `width` positions, gated by the last, as in LFM2 and H3 (Fu 2023).
+
+    x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, each feature with w of its own
+        └── W_g ─────────────── ┘
+
+    Before the first position stand zeros. Decoding keeps p of the last width - 1 positions. Its w start from
+    N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below 1.
+    """
+
+    undecayed, looks_at = ("taps",), "distance"
+
+    def __init__(self, config, position, *, width=4):
+        super().__init__(config, position)
+        if width < 1:
+            raise ValueError(f"a convolution needs a width of at least 1, got {width}")
+        d = config.d_model
+        self.up = nn.Linear(d, 2 * d, bias=config.bias)
+        self.reach = width - 1
+        self.taps = nn.Parameter(torch.randn(d, 1, width) * width**-0.5)  # the last is w_0
+        self.out = nn.Linear(d, d, bias=config.bias)
+
+    def forward(self, x, cache=None, padding_mask=None):
+        p, gate = self.up(x).chunk(2, -1)
+        if padding_mask is not None:
+            p = p * padding_mask[..., None]
+        if cache is None:
+            seen = F.pad(p, (0, 0, self.reach, 0))
+        else:
+            seen = torch.cat([cache.tensors["before"], p], 1)
+            cache.tensors["before"] = seen[:, x.shape[1] :].detach().clone()
+            cache.length += x.shape[1]
+        return self.out(F.conv1d(seen.mT, self.taps, groups=len(self.taps)).mT * gate)
+
+    def init_cache(self, batch, context, **tensor):
+        return Cache(before=torch.zeros(batch, self.reach, self.out.in_features, **tensor))
+
+    def state_bytes(self, length):
+        return self.reach * self.out.in_features * self.out.weight.element_size()

@@ -1,56 +1,9 @@
 """Normalisation over the features of each token, or over a batch (chapter §1.5.2, §1.5.4)."""
 
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
-from lab.models.registry import Seam
-
-
-class Norm(nn.Module, Seam):
-    """The identity."""
-
-    sees_padding, padding_mask = False, None  # True: `leaving_out` gives it the mask (b, k)
-    repeatable = True  # False where a call draws random numbers, or leaves something behind
-
-    def __init__(self, config):
-        super().__init__()
-
-    def forward(self, x):  # (b, t, m)
-        return x
-
-
-Norm.kinds["none"] = Norm
-
-
-@contextmanager
-def leaving_out(padding_mask, module):
-    """Within, the parts of `module` that see padding have `padding_mask` (b, k), False at padding.
-
-    These are norms over a batch, and position-wise maps that leave a mean over tokens for a loss.
-    None: there is no padding.
-    """
-    seeing = [part for part in module.modules() if getattr(part, "sees_padding", False)]
-    seeing = [] if padding_mask is None else seeing
-    try:
-        for part in seeing:
-            part.padding_mask = padding_mask
-        yield
-    finally:
-        for part in seeing:
-            part.padding_mask = None
-
-
-class LayerNorm(Norm, kind="layernorm"):
-    """(x - mean) / sqrt(var + eps), then a gain (and a shift where the model has biases). Ba 2016."""
-
-    def __init__(self, config, *, eps=1e-5, affine=True):
-        super().__init__(config)
-        self.norm = nn.LayerNorm(config.d_model, eps=eps, elementwise_affine=affine, bias=config.bias)
-
-    def forward(self, x):
-        return self.norm(x)
+from lab.models.gpt import Norm
 
 
 class RmsNorm(Norm, kind="rmsnorm"):

@@ -11,41 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lab.models.gpt import Position
 from lab.models.precision import wide
-from lab.models.registry import Seam
-
-
-class Position(nn.Module, Seam):
-    """Three hooks, each the identity unless a variant overrides it. One module serves all layers."""
-
-    def __init__(self, config):
-        super().__init__()
-
-    def at_input(self, x, start=0):  # (b, q, m)
-        return x
-
-    def at_query_key(self, q, k, start=0):  # (b, h, q, d), (b, h, k, d)
-        return q, k
-
-    def bias(self, q_len, k_len):
-        """None, or what is added to the scores: (h, q, k), the queries being the last q_len of the k_len positions."""
-        return None
-
-    def of_layer(self, i, layer):
-        """The encoding that layer i uses, whose sizes are in its configuration `layer`: by default this one, for all.
-
-        Where layers differ in their heads, this one has the sizes of a layer with most of them. What another layer
-        gets may have tables of its own, but shares what is trained and what is drawn.
-        """
-        return self
-
-    def acts(self):
-        """Names of the hooks by which it does anything."""
-        hooks = ("at_input", "at_query_key", "bias")
-        return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
-
-
-Position.kinds["none"] = Position
 
 
 def sinusoids(positions, width, base=10000.0):
@@ -113,69 +80,6 @@ class Learned(Position, kind="learned"):
         if end > self.embedding.num_embeddings:
             raise ValueError(f"learned positions end at context {self.embedding.num_embeddings}, {end} are needed")
         return x + self.embedding.weight[start:end]
-
-
-class Rotary(Position, kind="rotary"):
-    """Pairs of query and key components turned by position x frequency: the score depends on the distance only.
-
-    Su 2021. The i-th of the first half of a head's components turns with the i-th of the second, as in Llama; where
-    `interleaved`, component 2i turns with 2i + 1, as in Su's own and in GPT-J. Angles are computed up to twice
-    the context and grow on demand. Two ways to fit a text s times as long as those trained on:
-    `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which
-    slows the slowest pair by s and leaves the fastest as it is (bloc97 2023; Peng 2023 §3.1).
-    """
-
-    def __init__(self, config, *, base=10000.0, interleaved=False, interpolation=1.0, ntk=1.0):
-        super().__init__(config)
-        if config.d_head % 2:
-            raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
-        if min(base, interpolation, ntk) <= 0:
-            raise ValueError(f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}")
-        if ntk != 1 and config.d_head == 2:
-            raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
-        self.options = {"base": base, "interleaved": interleaved, "interpolation": interpolation, "ntk": ntk}
-        self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
-        self.interpolation, self.interleaved, self.d_head = interpolation, interleaved, config.d_head
-        self._tables(2 * config.context, torch.empty(0, dtype=torch.float32))
-
-    def of_layer(self, i, layer):
-        return self if layer.d_head == self.d_head else Rotary(layer, **self.options)
-
-    @torch.inference_mode(False)  # else tables that grow under it cannot be trained with
-    def _tables(self, length, like):
-        """Buffers of `length` positions, on the device and in the type of the tensor `like`."""
-        width = self.d_head
-        frequency = self.base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-        places = torch.arange(length, dtype=torch.float64) / self.interpolation
-        both = torch.stack([frequency, frequency], -1 if self.interleaved else 0).flatten()
-        sign = torch.stack([-torch.ones(width // 2), torch.ones(width // 2)], -1 if self.interleaved else 0).flatten()
-        angle = places[:, None] * both
-        cos, sin = angle.cos(), angle.sin() * sign  # (length, d)
-        if like.dtype != torch.float64:  # which not every device has
-            cos, sin = cos.float(), sin.float()
-        self.register_buffer("cos", cos.to(like), persistent=False)
-        self.register_buffer("sin", sin.to(like), persistent=False)
-
-    def _apply(self, fn, recurse=True):
-        """What moves a module or changes its type; here tables are made anew, as exact as the new type is."""
-        super()._apply(fn, recurse)
-        self._tables(len(self.cos), self.cos)
-        return self
-
-    def at_query_key(self, q, k, start=0):
-        end = start + q.shape[2]
-        if end > len(self.cos):
-            self._tables(2 * end, self.cos)
-        cos, sin = self.cos[start:end].to(q.dtype), self.sin[start:end].to(q.dtype)
-
-        def turn(x):  # (b, h, q, d)
-            return x * cos + self._partners(x) * sin
-
-        return turn(q), turn(k)
-
-    def _partners(self, x):
-        """The other component of each pair, in its place."""
-        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else x.roll(x.shape[-1] // 2, -1)
 
 
 class Alibi(Position, kind="alibi"):

@@ -1,6 +1,7 @@
 """Seams: the places in a model that one word of its configuration fills.
 
-A seam is a class made by `class Position(Seam)`; a variant is a subclass that names itself in its class line,
+A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, field="score")` where
+its field in a configuration has another name. A variant is a subclass that names itself in its class line,
 `class Rotary(Position, kind="rotary")`, and is choosable from then on, also when the class line stands in a notebook.
 A choice is a word or a mapping with the variant's own options: "rotary" or {"kind": "rotary", "base": 500}.
 """
@@ -19,9 +20,9 @@ GOES_BY = ("order", "distance", "place")
 class Kinds(dict):
     """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""
 
-    def __init__(self, seam):
+    def __init__(self, seam, field):
         super().__init__()
-        self.seam = seam
+        self.seam, self.field = seam, field
 
     def __getitem__(self, kind):
         variant = super().__getitem__(kind)
@@ -34,7 +35,8 @@ class Kinds(dict):
         there = self.get(kind)
         if there is not None and identity(there) != identity(variant):
             raise ValueError(
-                f"{self.seam.lower()} {kind!r} is {identity(there)} already, so {identity(variant)} needs another name"
+                f"{self.field} {kind!r} is {identity(there)} already, "
+                f"so {identity(variant)} needs another name"
             )
         super().__setitem__(kind, variant)
 
@@ -63,17 +65,17 @@ def check_methods(seam, kind, variant):
         try:
             takes.bind(*placed, **named)
         except TypeError:
-            where = f"{seam.__name__.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
+            where = f"{seam.kinds.field} {kind!r}, {variant.__module__}.{variant.__qualname__}"
             raise TypeError(f"{where}: {name}{takes} is given {name}{given}: let it take these arguments") from None
 
 
 class Seam:
-    def __init_subclass__(cls, kind=None, **kwargs):
+    def __init_subclass__(cls, kind=None, field=None, **kwargs):
         super().__init_subclass__(**kwargs)
         if kind is not None:
             cls.kinds[kind] = cls
         elif Seam in cls.__bases__:
-            cls.kinds = Kinds(cls.__name__)
+            cls.kinds = Kinds(cls.__name__, field or cls.__name__.lower())
             trace.SEAMS[cls.__name__] = cls
 
     @classmethod
@@ -83,7 +85,7 @@ class Seam:
         kind = options.pop("kind", None)
         if kind not in cls.kinds:
             raise ValueError(
-                f"{cls.__name__.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
+                f"{cls.kinds.field} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
             )
         variant = cls.kinds[kind]
         parameters = inspect.signature(variant.__init__).parameters.values()
@@ -91,7 +93,7 @@ class Seam:
         for name in options:
             if name not in allowed:
                 raise ValueError(
-                    f"{cls.__name__.lower()} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
+                    f"{cls.kinds.field} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
                 )
         return variant, options
 

@@ -11,63 +11,13 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import has_torch_function
 
-from lab.models.kernels import attend, repeat_kv, visible
+from lab.models.gpt import AttentionFn, attend, factor
+from lab.models.kernels import repeat_kv, visible
 from lab.models.precision import wide
-from lab.models.registry import Seam
-
-SCALES = {  # factor on the scores, from the head width
-    "rsqrt": lambda d: 1 / math.sqrt(d),
-    "none": lambda d: 1.0,
-    "half": lambda d: 1 / (2 * math.sqrt(d)),
-    "inverse": lambda d: 1 / d,
-}
 
 
-def factor(scale, d):
-    """The number that multiplies the scores of heads d wide. ValueError lists the known scales."""
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r} is unknown; choose one of {', '.join(SCALES)}")
-    return SCALES[scale](d)
-
-
-class Score(nn.Module, Seam):
-    by_distance = False  # True where it goes by how far a key stands from its query, beside mask and bias
-    by_products = False  # True where only products of queries and keys count: both may be turned
-
-    def __init__(self, config):
-        super().__init__()
-
-
-class Softmax(Score, kind="softmax"):
-    """Scaled dot product through torch's fused kernel; weights never materialised. Vaswani 2017 §3.2.1."""
-
-    by_products = True
-
-    def __init__(self, config, *, scale="rsqrt"):
-        super().__init__(config)
-        self.factor = None if scale == "rsqrt" else factor(scale, config.d_head)  # None: the kernel's own, 1 / sqrt(d)
-
-    def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        one_query = q.shape[2] == 1 and k.shape[1] != q.shape[1] and not causal
-        if one_query and not has_torch_function((q,)):  # a probe is shown every query head by itself
-            return self.decode(q, k, v, mask, bias)
-        return attend(q, k, v, mask, bias, causal, self.factor)
-
-    def decode(self, q, k, v, mask=None, bias=None):
-        """The same for one query (b, h, 1, d) and fewer key-value heads: the r = h / g query heads of a group stand in
-        the kernel as r queries, so that it reads every key once for all of them instead of r times."""
-        g = k.shape[1]
-        if mask is not None:
-            mask = mask.expand(*q.shape[:3], k.shape[2]).unflatten(1, (g, -1)).squeeze(3)  # (b, g, r, k)
-        if bias is not None:
-            bias = bias.unflatten(0, (g, -1)).squeeze(2)  # (g, r, k)
-        folded = q.unflatten(1, (g, -1)).squeeze(3)  # (b, g, r, d)
-        return attend(folded, k, v, mask, bias, scale=self.factor).flatten(1, 2).unsqueeze(2)
-
-
-class Cosine(Score, kind="cosine"):
+class Cosine(AttentionFn, kind="cosine"):
     """cos(q, k) / temperature: lengths do not count. `learned`: a trained temperature for each head. Henry 2020."""
 
     by_products = True
@@ -87,7 +37,7 @@ class Cosine(Score, kind="cosine"):
         return attend(q, F.normalize(k, dim=-1), v, mask, bias, causal, 1.0)
 
 
-class BilinearScore(Score, kind="bilinear"):
+class BilinearScore(AttentionFn, kind="bilinear"):
     """qᵀ W k / sqrt(d) with one W for all heads. Luong 2015 "general"."""
 
     def __init__(self, config):
@@ -98,7 +48,7 @@ class BilinearScore(Score, kind="bilinear"):
         return attend(q, self.form(k), v, mask, bias, causal)
 
 
-class Additive(Score, kind="additive"):
+class Additive(AttentionFn, kind="additive"):
     """vᵀ tanh(W_q q + W_k k), `width` (default d) tanh a pair; one W_q, W_k, v for all heads. Bahdanau 2015."""
 
     def __init__(self, config, *, width=None):
@@ -117,7 +67,7 @@ class Additive(Score, kind="additive"):
         return attend(*empty, v, mask, scores)
 
 
-class Sparsemax(Score, kind="sparsemax"):
+class Sparsemax(AttentionFn, kind="sparsemax"):
     """Scaled dot product, weights by projection onto the simplex: small ones are exactly 0. Martins 2016."""
 
     by_products = True

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.feedforward import FeedForward
+from lab.models.gpt import FeedForward
 from lab.models.precision import wide
 
 

@@ -8,13 +8,13 @@ import math
 import torch
 from torch import nn
 
-from lab.models.kernels import attend, hashes, repeat_kv, visible, windowed
+from lab.models.gpt import AttentionFn, attend
+from lab.models.kernels import hashes, repeat_kv, visible, windowed
 from lab.models.masks import Window
-from lab.models.scores import Score
 from lab.models.sparse_masks import Band
 
 
-class Local(Score, kind="local"):
+class Local(AttentionFn, kind="local"):
     """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
 
     by_distance, by_products = True, True
@@ -31,7 +31,7 @@ class Local(Score, kind="local"):
         return attend(q, k, v, near if mask is None else near & mask, bias)
 
 
-class Lsh(Score, kind="lsh"):
+class Lsh(AttentionFn, kind="lsh"):
     """Softmax over the keys that fall into the query's bucket in any of `rounds` random rotations; 0 where none does.
 
     What Reformer's sorted chunks compute where no bucket is cut; here by a mask, `sorted_lsh` is the cheap way.
@@ -51,7 +51,7 @@ class Lsh(Score, kind="lsh"):
         return attend(q, k, v, same if mask is None else same & mask, bias)
 
 
-class Linformer(Score, kind="linformer"):
+class Linformer(AttentionFn, kind="linformer"):
     """Softmax over `rank` learned mixtures of the keys of a whole sequence, up to the configured context. Wang 2020.
 
     A mixture holds keys of all positions, so there is no causal form, no mask and no bias: ValueError for them.
@@ -72,7 +72,7 @@ class Linformer(Score, kind="linformer"):
         return attend(q, k, v)
 
 
-class TopKeys(Score, kind="top-k"):
+class TopKeys(AttentionFn, kind="top-k"):
     """Softmax over the `k` best of the keys that a query sees, and over all where there are no more. Zhao 2019."""
 
     by_products = True
@@ -95,7 +95,7 @@ class TopKeys(Score, kind="top-k"):
         return attend(q, k, v, kept if mask is None else kept & mask, bias)
 
 
-class OffsetGate(Score, kind="offset-gate"):
+class OffsetGate(AttentionFn, kind="offset-gate"):
     """Softmax whose weights are gated by distance, a trained gate for each head and offset up to `reach`; beyond, one.
 
     weight ~ gate e^score: where the gate is 0 the pair is not attended. Gates are hard concrete (Louizos 2018): drawn

@@ -9,8 +9,8 @@ from lab.measure.functions import gaussian_moments
 from lab.measure.hooks import edit, tap
 from lab.measure.neurons import firing_rates
 from lab.measure.timing import seconds_a_call
-from lab.models.feedforward import FeedForward, Gated
-from lab.models.transformer import ModelConfig, Transformer
+from lab.models.feedforward import Gated
+from lab.models.gpt import FeedForward, ModelConfig, Transformer
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss
 from lab.training import fit
 

@@ -5,7 +5,7 @@ import inspect
 
 from torch import nn
 
-from lab.models.config import SEAMS, ModelConfig
+from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import meant, near
 from lab.recipes.comparison import Model
 

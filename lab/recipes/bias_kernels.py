@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from lab.models.transformer import ModelConfig, Transformer
+from lab.models.gpt import ModelConfig, Transformer
 
 
 @cache

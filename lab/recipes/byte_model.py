@@ -3,7 +3,7 @@
 import torch
 
 from lab.measure.ngrams import ngram_losses
-from lab.models.transformer import ModelConfig
+from lab.models.gpt import ModelConfig
 from lab.tasks.code import Code
 from lab.training import TrainConfig, cross_entropy, moved
 

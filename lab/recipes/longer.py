@@ -9,7 +9,7 @@ import torch
 
 from lab.engine.device import device
 from lab.measure.lengths import by_bucket, window_losses
-from lab.models.transformer import Transformer
+from lab.models.gpt import Transformer
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss
 from lab.tasks.code import Code
 from lab.training import fit

@@ -6,7 +6,7 @@ from lab.engine.device import device
 from lab.measure.depth import likeness, moved, outputs_of, rises_without
 from lab.measure.linear_probe import probe_accuracy
 from lab.models import Transformer
-from lab.models.residuals import Residual
+from lab.models.gpt import Block
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss
 from lab.training import fit
 
@@ -26,7 +26,7 @@ def model_of(arm, config, seed):
     model = Transformer(config, seed=seed)
     if arm == "norm after FFN only":
         for block in model.blocks:
-            block.attention_residual = Residual.build("plain", config)
+            block.attention_residual = Block.build("plain", config)
     return model.to(device())
 
 

@@ -7,7 +7,7 @@ import torch
 
 from lab.engine.device import device
 from lab.measure.linear_probe import held_out_r2
-from lab.models.transformer import Transformer
+from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
 from lab.tasks.code import Code
 from lab.training import cross_entropy, fit

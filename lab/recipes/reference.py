@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lab.models.transformer import Transformer
+from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
 from lab.training import train
 

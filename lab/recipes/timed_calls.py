@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.measure.timing import interleaved
+from lab.models.gpt import ModelConfig, Transformer
 from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
 from lab.models.linear import chunked, orthogonal_rows, positive_features, step
-from lab.models.transformer import ModelConfig, Transformer
 
 
 def block_operations(n, d, heads, device="cpu"):

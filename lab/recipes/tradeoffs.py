@@ -10,8 +10,8 @@ import torch
 from lab.engine.device import device
 from lab.measure.timing import seconds_a_call
 from lab.models import ModelConfig, Transformer
-from lab.models.kernels import attend, bigbird_blocks, block_sparse, sorted_lsh
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn, attend
+from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh
 from lab.recipes.byte_model import byte_model, table_losses
 from lab.recipes.timed_calls import saved_bytes
 from lab.tasks.recall import Pairs
@@ -22,7 +22,7 @@ KEYS, HEAD = 16, 32  # keys that a query of a sparse kind sees; width of a head
 SOLVED = 0.95  # of the answers in recall
 
 
-class BlockBigBird(Score, kind="bigbird-blocks"):
+class BlockBigBird(AttentionFn, kind="bigbird-blocks"):
     """BigBird in blocks of four, causal: a query's own block, the one before, the first and a random one. Zaheer 2020.
 
     The length is a multiple of four, at most the configured context; a last block may be short while decoding, where
@@ -45,7 +45,7 @@ class BlockBigBird(Score, kind="bigbird-blocks"):
         return block_sparse(q, k, v, self.blocks[: n // self.size], self.size)
 
 
-class SortedLsh(Score, kind="sorted-lsh"):
+class SortedLsh(AttentionFn, kind="sorted-lsh"):
     """LSH attention by sorting: in each of two rounds a query sees its bucket within two chunks. Kitaev 2020.
 
     The length is the configured context, a multiple of the chunk. No query sees a later key, but where chunks are cut

@@ -14,11 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements
 from lab.models import ModelConfig, Transformer
-from lab.models.caches import KVCache
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.heads import Heads
+from lab.models.gpt import AttentionFn, KVCache, QKVProjection
 from lab.models.kernels import naive_attention, tiled_attention
-from lab.models.scores import Score
 
 
 def config(**fields):
@@ -28,7 +26,7 @@ def config(**fields):
 def of_chapter(kv_heads, h=8):
     """The heads of exercise 1.5: d_model 512."""
     torch.manual_seed(0)
-    return Heads.build("full", config(d_model=512, n_heads=h, kv_heads=kv_heads).layer(0))
+    return QKVProjection.build("full", config(d_model=512, n_heads=h, kv_heads=kv_heads).layer(0))
 
 
 def parameters(module):
@@ -80,7 +78,7 @@ def test_a_dot_product_is_no_cosine():
 
 def test_an_additive_score_is_no_weight():
     torch.manual_seed(0)
-    part = Score.build("additive", config(d_model=8, n_heads=1).layer(0)).double()
+    part = AttentionFn.build("additive", config(d_model=8, n_heads=1).layer(0)).double()
     q, k = normal(1, 1, 1, 8), normal(1, 1, 7, 8, seed=1)
     scores = part.sum(torch.tanh(part.query(q) + part.key(k))).squeeze(-1)  # as printed, of one query and seven keys
     assert scores.min() < 0 and abs(scores.sum().item() - 1) > 0.1, "no weights"

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import feedforward_parameters
 from lab.models import ModelConfig, Transformer
-from lab.models.feedforward import FeedForward
+from lab.models.gpt import FeedForward
 
 
 def config(**fields):

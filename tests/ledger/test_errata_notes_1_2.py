@@ -9,8 +9,8 @@ from torch import nn
 
 from lab.models import Transformer
 from lab.models.encoder_decoder import DecoderBlock
-from lab.models.positions import Position, sinusoids
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn, Position
+from lab.models.positions import sinusoids
 
 # Note 1
 
@@ -72,7 +72,7 @@ def test_the_output_matrix_stands_on_the_right_and_is_linear():
 def test_additive_scores_are_made_pair_by_pair():
     q, k = normal(1, 1, 3, 8), normal(1, 1, 7, 8)
     torch.manual_seed(0)
-    score = Score.build("additive", config(d_model=8, n_heads=1)).double()
+    score = AttentionFn.build("additive", config(d_model=8, n_heads=1)).double()
     with pytest.raises(RuntimeError):
         torch.tanh(score.query(q) + score.key(k))  # 3 queries, 7 keys
     weights = score(q, k, torch.eye(7, dtype=q.dtype)[None, None])
@@ -101,7 +101,7 @@ def test_softmax_does_not_overflow():
 def test_another_scale_is_another_query_matrix():
     x = normal(1, 6, 128)
     q, k, v = heads().split(x)
-    by_root, by_half = (Score.build({"kind": "softmax", "scale": scale}, config()) for scale in ("rsqrt", "half"))
+    by_root, by_half = (AttentionFn.build({"kind": "softmax", "scale": scale}, config()) for scale in ("rsqrt", "half"))
     sharper = heads()
     sharper.qkv.weight[:128] *= 2  # W_Q
     torch.testing.assert_close(by_half(*sharper.split(x)), by_root(q, k, v))

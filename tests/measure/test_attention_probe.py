@@ -16,7 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn
 
 MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
 
@@ -280,7 +280,7 @@ def test_a_call_that_fails_leaves_no_module_running():
 
 
 SCORES = sorted(
-    set(Score.kinds) - {"sparsemax", "linformer"}
+    set(AttentionFn.kinds) - {"sparsemax", "linformer"}
 )  # those that mix in the kernel; linformer's keys are not tokens
 NEEDED = {"local": {"size": 4}, "offset-gate": {"reach": 6, "start": 0.0}}
 

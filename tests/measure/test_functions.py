@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lab.measure.functions import gaussian_moments, lowest, slope
-from lab.models.feedforward import FeedForward
+from lab.models.gpt import FeedForward
 
 
 def act(kind):

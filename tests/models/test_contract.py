@@ -14,9 +14,8 @@ import torch
 from helpers import close, kinds_of_models, small_config, tokens
 
 from lab.models import Transformer
-from lab.models.config import SEAMS
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.residuals import Residual
+from lab.models.gpt import SEAMS, Block
 
 NEEDED = {  # options without a default
     "window": {"size": 5},
@@ -449,7 +448,7 @@ def test_reversible_layers_have_the_gradients_of_layers_that_keep_all(name):
     if refused(name, "reversible", lambda: Transformer(config)):
         return
     kept, undone = (Transformer(config).double().train() for _ in range(2))
-    kept.residual = type("Kept", (kept.residual,), {"run": staticmethod(Residual.run)})
+    kept.residual = type("Kept", (kept.residual,), {"run": staticmethod(Block.run)})
     gradients = []
     for model in (kept, undone):
         loss = model(tokens()).square().mean()

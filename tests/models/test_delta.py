@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 from lab.models import ModelConfig
 from lab.models.delta import delta_rule, delta_step
-from lab.models.mixers import Mixer
-from lab.models.positions import Position
+from lab.models.gpt import Mixer, Position
 
 
 def gated_mixer():

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.feedforward import FeedForward, Mixture, balance_loss, load_balance
+from lab.models.feedforward import Mixture, balance_loss, load_balance
+from lab.models.gpt import FeedForward
 from lab.training import TrainConfig, cross_entropy, train
 
 

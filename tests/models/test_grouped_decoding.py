@@ -7,10 +7,8 @@ from helpers import row_sum
 from lab.measure import cost
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.caches import KVCache
-from lab.models.heads import Heads
+from lab.models.gpt import KVCache, QKVProjection, Softmax
 from lab.models.kernels import naive_attention
-from lab.models.scores import Softmax
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
 
 SIZES = {"vocabulary": 11, "context": 16, "d_model": 32, "n_heads": 8}
@@ -125,7 +123,7 @@ def test_decode_calls_end_at_the_full_context_and_can_be_repeated():
 
 def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_of_the_factors():
     config = ModelConfig(**SIZES)
-    standard, full = (Heads.build(kind, config.layer(0)) for kind in ("full", "full-value"))
+    standard, full = (QKVProjection.build(kind, config.layer(0)) for kind in ("full", "full-value"))
     x = randn(2, 6, 32)
     q, k, v = standard.matrices()
     with torch.no_grad():
@@ -137,4 +135,4 @@ def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_o
         assert torch.linalg.matrix_rank(full.value_matrix()[:32]) == 4
     assert sum(p.numel() for p in full.parameters()) == 2 * 32 * 32 + 8 * 32 * 32
     with pytest.raises(ValueError, match="kv_heads"):
-        Heads.build("full-value", ModelConfig(**SIZES, kv_heads=2).layer(0))
+        QKVProjection.build("full-value", ModelConfig(**SIZES, kv_heads=2).layer(0))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.heads import Heads, overlap_loss
+from lab.models.gpt import QKVProjection
+from lab.models.heads import overlap_loss
 from lab.models.initialization import preset_previous_token
 
 
@@ -42,7 +43,7 @@ def test_low_rank_values_are_those_of_a_matrix_of_that_rank(kv_heads, rank):
     assert sum(p.numel() for p in full.parameters()) - sum(p.numel() for p in part.parameters()) == saved
 
 
-@pytest.mark.parametrize("kind", sorted(Heads.kinds))
+@pytest.mark.parametrize("kind", sorted(QKVProjection.kinds))
 @torch.no_grad()
 def test_heads_of_the_stream_with_itself_are_heads_across(kind):
     part = attention_heads(heads=kind, bias=True)

@@ -11,8 +11,8 @@ from lab.measure.depth import (
     relu_overlap,
 )
 from lab.measure.hooks import tap
+from lab.models.gpt import Block
 from lab.models.initialization import branch_weights, branches
-from lab.models.residuals import Residual
 
 
 def stream_moments(model, inputs):
@@ -83,7 +83,7 @@ def test_fixup_starts_as_the_identity_bit_by_bit():
 
 def test_deepnorm_bounds_the_update_by_its_identity():
     for n, alpha, beta in ((6, 1.861, 0.380), (12, 2.213, 0.319), (24, 2.632, 0.269), (100, 3.761, 0.188)):
-        residual = Residual.build("deepnorm", small_config(n_layers=n))
+        residual = Block.build("deepnorm", small_config(n_layers=n))
         model = small_model(residual="deepnorm", initialization="deepnorm", n_layers=n, n_heads=1)
         xavier = small_model(residual="deepnorm", initialization="xavier", n_layers=n, n_heads=1)
         ratio = model.blocks[0].ffn.up.weight / xavier.blocks[0].ffn.up.weight

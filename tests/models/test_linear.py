@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from lab.models import ModelConfig, Transformer
+from lab.models.gpt import Mixer, Position
 from lab.models.kernels import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
 from lab.models.linear import (  # fmt: skip
     chunked,
@@ -24,8 +25,6 @@ from lab.models.linear import (  # fmt: skip
     unmasked,
 )
 from lab.models.masks import Window
-from lab.models.mixers import Mixer
-from lab.models.positions import Position
 
 
 def randn(*shape, seed=0, **options):

@@ -12,8 +12,7 @@ from helpers import close, differs, randn
 
 from lab.measure.memory import peak_memory
 from lab.models import ModelConfig, Transformer
-from lab.models.mixers import Mixer
-from lab.models.positions import Position
+from lab.models.gpt import Mixer, Position
 
 VOCABULARY, CONTEXT = 13, 32
 KINDS = sorted(Mixer.kinds)

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
+from lab.models.gpt import Position
 from lab.models.initialization import preset_position_counter
 from lab.models.kernels import naive_attention
 from lab.models.masks import Padding
-from lab.models.positions import Position, alibi_slopes, sinusoids
+from lab.models.positions import alibi_slopes, sinusoids
 from lab.training import TrainConfig, train
 
 VOCABULARY, CONTEXT = 13, 24

@@ -13,8 +13,7 @@ from torch import nn
 from lab.measure.gradients import gradient_norms
 from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.norms import Norm
-from lab.models.residuals import Residual
+from lab.models.gpt import Block, Norm
 from lab.recipes.timed_calls import saved_bytes
 
 # Norms
@@ -110,14 +109,14 @@ def test_residuals_stand_where_their_drawing_says():
         "stochastic-depth": x + 0.8 * branch(norm(x)),
     }
     for kind, value in expected.items():
-        close(Residual.build(kind, fields).eval()(x, branch), value)
-    learned = Residual.build({"kind": "weighted", "a": 0.9, "learned": True}, fields)
+        close(Block.build(kind, fields).eval()(x, branch), value)
+    learned = Block.build({"kind": "weighted", "a": 0.9, "learned": True}, fields)
     close(learned(x, branch), 0.9 * x + 0.1 * branch(norm(x)))
     learned(x, branch).square().sum().backward()
-    assert learned.logit.grad.abs() > 0 and not list(Residual.build("weighted", fields).norm.buffers())
+    assert learned.logit.grad.abs() > 0 and not list(Block.build("weighted", fields).norm.buffers())
     for wrong in ({"kind": "weighted", "a": 1.0}, {"kind": "stochastic-depth", "keep": 0.0}):
         with pytest.raises(ValueError, match="must lie"):
-            Residual.build(wrong, fields)
+            Block.build(wrong, fields)
     assert [small_model(residual=kind).norm.__class__.__name__ for kind in ("sandwich", "deepnorm")] == [
         "LayerNorm",
         "Norm",
@@ -129,7 +128,7 @@ def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         inside, outside = (
-            Residual.build({"kind": "post", "dropout": 0.5, "outside": flag}, small_config()) for flag in (False, True)
+            Block.build({"kind": "post", "dropout": 0.5, "outside": flag}, small_config()) for flag in (False, True)
         )
         assert (outside.train()(x, branch) == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
         assert not (inside.train()(x, branch) == 0).any()
@@ -161,7 +160,7 @@ def test_dense_connections_with_weights_one_are_the_plain_ones():
 
 
 def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluation():
-    residual, x = Residual.build({"kind": "stochastic-depth", "keep": 0.7}, small_config()), randn(1, 3, 32)
+    residual, x = Block.build({"kind": "stochastic-depth", "keep": 0.7}, small_config()), randn(1, 3, 32)
     branch = nn.Linear(32, 32)
     with torch.no_grad():
         outputs = torch.stack([residual.train()(x, branch) for _ in range(2000)])
@@ -180,7 +179,7 @@ def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluati
 
 
 def plain_through(stream, layers):
-    return Residual.run(stream, layers)
+    return Block.run(stream, layers)
 
 
 @pytest.mark.parametrize("fields", [{}, {"position": "t5"}, {"position": "learned", "bias": True, "unique_layers": 1}],

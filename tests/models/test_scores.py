@@ -7,9 +7,10 @@ import torch
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.scores import SCALES, Score
+from lab.models.gpt import AttentionFn
+from lab.models.scores import SCALES
 
-KINDS = sorted(set(Score.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
+KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
 KINDS.append({"kind": "offset-gate", "reach": 30})
 VOCABULARY = 13
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.heads import Heads
+from lab.models.gpt import QKVProjection
 
 VOCABULARY = 13
 
@@ -54,7 +54,7 @@ def test_no_gradient_passes_between_segments_but_the_memory_trains_keys_and_valu
 
 
 @pytest.mark.parametrize("memory", [1, 3, 5])
-@pytest.mark.parametrize("heads", [*sorted(Heads.kinds), {"kind": "primer", "width": 5}], ids=str)
+@pytest.mark.parametrize("heads", [*sorted(QKVProjection.kinds), {"kind": "primer", "width": 5}], ids=str)
 @torch.no_grad()
 def test_token_by_token_memory_is_a_window_for_every_kind_of_heads(heads, memory):
     x, fields = tokens(20), {"heads": heads, "position": "rotary"}

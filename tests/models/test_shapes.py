@@ -11,20 +11,14 @@ from torch import nn
 
 from lab.models import ModelConfig, Transformer
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.feedforward import FeedForward
-from lab.models.heads import Heads
-from lab.models.initialization import Initialization
-from lab.models.norms import Norm
-from lab.models.positions import Position
-from lab.models.residuals import Residual
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn, Block, FeedForward, Initialization, Norm, Position, QKVProjection
 from lab.tasks.sequences import Reversal
 from lab.tasks.task import accuracy
 from lab.training import TrainConfig, data_fingerprint, fit, output_fingerprint, train
 
 VOCABULARY = 13
 SEAMS = {
-    "position": Position, "score": Score, "heads": Heads, "ffn": FeedForward, "norm": Norm, "residual": Residual,
+    "position": Position, "score": AttentionFn, "heads": QKVProjection, "ffn": FeedForward, "norm": Norm, "residual": Block,
     "initialization": Initialization,
 }  # fmt: skip
 
@@ -200,12 +194,12 @@ def test_cross_attention_starts_as_the_scheme_says(kind):
         assert matrix.std().item() == pytest.approx(expected, rel=0.04)
 
 
-@pytest.mark.parametrize("kind", sorted(Score.kinds))
+@pytest.mark.parametrize("kind", sorted(AttentionFn.kinds))
 @torch.no_grad()
 def test_cross_attention_sees_the_whole_source_or_the_score_is_refused(kind):
     needed = {"local": {"size": 3}, "offset-gate": {"reach": 6}, "linformer": {"rank": 4}}
     choice = {"kind": kind, **needed.get(kind, {})}
-    if Score.kinds[kind].by_distance:
+    if AttentionFn.kinds[kind].by_distance:
         with pytest.raises(ValueError, match="no distances between queries and keys"):
             build(score=choice)
         return

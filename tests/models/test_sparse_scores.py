@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn
 from lab.models.sparse_scores import openness_loss
 
 
@@ -15,7 +15,7 @@ def config(**fields):
 
 
 def score(choice):
-    return Score.build(choice, config(score=choice).layer(0)).eval()
+    return AttentionFn.build(choice, config(score=choice).layer(0)).eval()
 
 
 def qkv(n=10, seed=0):

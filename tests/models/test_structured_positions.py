@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.positions import Position, sinusoids
+from lab.models.gpt import Position
+from lab.models.positions import sinusoids
 
 
 def codes(choice, n, d_model=32, context=8):

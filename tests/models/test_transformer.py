@@ -22,17 +22,22 @@ from torch import nn
 import lab
 from lab.measure import cost
 from lab.models import ModelConfig, Transformer
-from lab.models.attention import Attention, AttentionContext
-from lab.models.config import SEAMS
-from lab.models.feedforward import FeedForward, Gated
-from lab.models.heads import Heads
-from lab.models.initialization import Initialization
+from lab.models.feedforward import Gated
+from lab.models.gpt import (
+    SEAMS,
+    Attention,
+    Block,
+    FeedForward,
+    Initialization,
+    Mixer,
+    Norm,
+    Position,
+    QKVProjection,
+    Visibility,
+)
 from lab.models.masks import Causal, Everything, Mask, Padding, Window
-from lab.models.mixers import Mixer
-from lab.models.norms import Norm
-from lab.models.positions import Position, alibi_slopes, t5_bucket
+from lab.models.positions import alibi_slopes, t5_bucket
 from lab.models.registry import Seam
-from lab.models.residuals import Residual
 from lab.training import TrainConfig
 
 VOCABULARY, CONTEXT = 13, 24
@@ -110,7 +115,7 @@ def test_attention_equals_its_formula():
         distance = torch.arange(12)[:, None] - torch.arange(12)
         scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
         mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
-    visible = AttentionContext(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
+    visible = Visibility(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
     got = attention(x, bias=model.position.bias(12, 12), **visible)
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
@@ -197,13 +202,13 @@ def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
 
 
 @each(Norm)
-@each(Residual)
+@each(Block)
 def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
     if (residual, norm) != ("reversible", "batchnorm"):  # which are refused together
         past_is_safe(residual=residual, norm=norm)
 
 
-@each(Heads)
+@each(QKVProjection)
 @each(Initialization)
 def test_the_future_leaves_the_past_alone_for_every_split_and_start(initialization, heads):
     past_is_safe(heads=heads, initialization=initialization)
@@ -218,7 +223,7 @@ def test_without_a_mask_the_future_matters():
 
 @pytest.mark.parametrize(
     "residual, norm",
-    [p for p in itertools.product(sorted(Residual.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
+    [p for p in itertools.product(sorted(Block.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
 )
 def test_order_is_invisible_without_mask_and_position_and_visible_with_either(residual, norm):
     order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
@@ -343,7 +348,7 @@ def test_sampled_generation_follows_its_generator_and_temperature():
     assert hot.max() < 2 * 512 / VOCABULARY, "at a very high temperature all tokens are alike"
 
 
-class Trembling(Residual):
+class Trembling(Block):
     """Plain, with dropout on the branch."""
 
     def forward(self, x, branch):
@@ -351,11 +356,11 @@ class Trembling(Residual):
 
 
 def test_generation_has_no_dropout_and_leaves_the_mode_of_every_part():
-    Residual.kinds["trembling"] = Trembling
+    Block.kinds["trembling"] = Trembling
     try:
         model, start = build(residual="trembling").train(), tokens(5)
     finally:
-        del Residual.kinds["trembling"]
+        del Block.kinds["trembling"]
     model.blocks[0].eval()
     modes = [module.training for module in model.modules()]
     answers = [model.generate(start, 8, temperature=0) for _ in range(3)]
@@ -532,7 +537,7 @@ def test_residuals_stand_where_their_drawing_says():
     x, config, branch = randn(2, 12, 32), build().config, nn.Linear(32, 32)
     norm = nn.LayerNorm(32)
     for kind, expected in {"plain": x + branch(x), "pre": x + branch(norm(x)), "post": norm(x + branch(x))}.items():
-        close(Residual.build(kind, config)(x, branch), expected)
+        close(Block.build(kind, config)(x, branch), expected)
     ends = {kind: type(build(residual=kind).norm).__name__ for kind in ("plain", "pre", "post")}
     assert ends == {"plain": "Norm", "pre": "LayerNorm", "post": "Norm"}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.models.transformer import Transformer
+from lab.models.gpt import Transformer
 from lab.recipes.byte_model import byte_model, table_losses, windows_of
 from lab.training import fit
 

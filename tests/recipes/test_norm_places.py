@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.models.norms import Norm
+from lab.models.gpt import Norm
 from lab.recipes.byte_model import byte_model
 from lab.recipes.norm_places import ARMS, inside, model_of, text_model, untrained_probe
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from lab.models.kernels import attend
-from lab.models.scores import Score
+from lab.models.gpt import AttentionFn, attend
 from lab.recipes import tradeoffs
 from lab.recipes.tradeoffs import ARMS, HEAD, KEYS, UNTIMED, WHOLE, ModelConfig, Transformer, fields
 
@@ -47,7 +46,7 @@ def test_writing_byte_by_byte_says_what_reading_at_once_does(arm):
 @torch.no_grad()
 def test_bigbird_in_blocks_is_softmax_over_sixteen_keys_or_fewer():
     config = ModelConfig(vocabulary=2, context=48, d_model=32, n_heads=1).layer(0)
-    score, (q, k, v) = Score.build("bigbird-blocks", config), torch.randn(3, 1, 1, 48, 32).unbind(0)
+    score, (q, k, v) = AttentionFn.build("bigbird-blocks", config), torch.randn(3, 1, 1, 48, 32).unbind(0)
     seen = torch.zeros(48, 48, dtype=torch.bool)
     for query in range(48):
         for block in score.blocks[query // 4]:

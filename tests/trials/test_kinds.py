@@ -11,8 +11,7 @@ import textwrap
 import pytest
 
 from lab import trace
-from lab.models.norms import Norm
-from lab.models.positions import Position
+from lab.models.gpt import Norm, Position
 from lab.models.registry import Seam
 from lab.trials import sweep as trials
 from lab.trials.code import Code, code_of, kind_hash
@@ -21,7 +20,7 @@ from lab.trials.state import State
 MINE = """
     import torch
     from lab.models import ModelConfig, Transformer
-    from lab.models.positions import Position
+    from lab.models.gpt import Position
 
     class Mine(Position, kind="mine"):
         def bias(self, q_len, k_len):

@@ -1,0 +1,333 @@
+"""Further blocks: where norms and skips stand around the sublayers (chapter §1.5.1, §1.5.3).
+
+The default, pre-norm, is Block in gpt.py. Here a kind says what happens around one sublayer f, and
+that holds for attention, cross-attention and the position-wise map alike. x and f(x) are (b, t, m).
+"""
+
+import math
+import random
+from functools import partial
+
+import torch
+from torch import nn
+
+from lab.models.gpt import Block, Norm
+
+
+class SameAround(Block):
+    """A block that treats every sublayer alike: a kind defines `around`."""
+
+    def forward(self, x, **inputs):
+        for name, f in self.sublayers(**inputs):
+            x = self.around(x, f, name)
+        return x
+
+    def around(self, x, f, name):
+        """The stream behind the sublayer f, whose name is "mixer", "cross" or "ffn"."""
+        raise NotImplementedError
+
+    def sublayers(self, memory=None, memory_mask=None, **seen):
+        """[(name, function of the stream)], in the order in which they act."""
+        found = [("mixer", partial(self.mixer, **seen))]
+        if self.cross is not None:
+            found.append(("cross", partial(self.cross, memory=memory, mask=memory_mask)))
+        found.append(("ffn", self.ffn))
+        return found
+
+    def names(self):
+        """Names of the sublayers, in the order in which their weights are made."""
+        return ["mixer", "ffn"] + (["cross"] if self.cross is not None else [])
+
+    def norm(self, x, name):
+        """x through the norm of a sublayer."""
+        return getattr(self, f"{name}_norm")(x)
+
+    def each(self, make):
+        """A ParameterDict of make() for every sublayer."""
+        return nn.ParameterDict({name: nn.Parameter(make()) for name in self.names()})
+
+
+class Plain(SameAround, kind="plain"):
+    """No norm on the way.
+
+    x ──┬── f ── + ──
+        └────────┘
+    """
+
+    final_norm = False
+
+    def __init__(self, config, position, cross=None):
+        super().__init__(config.model_copy(update={"norm": "none"}), position, cross)
+
+    def around(self, x, f, name):
+        return x + f(x)
+
+
+class NoSkip(SameAround, kind="none"):
+    """No way around the sublayer.
+
+    x ── norm ── f ──
+    """
+
+    def around(self, x, f, name):
+        return f(self.norm(x, name))
+
+
+class PostNorm(SameAround, kind="post"):
+    """The norm on the stream; dropout on f, or, where `outside`, on everything. Vaswani 2017 §5.4.
+
+    x ──┬── f ── dropout ── + ── norm ──
+        └───────────────────┘
+    """
+
+    final_norm = False
+
+    def __init__(self, config, position, cross=None, *, dropout=0.0, outside=False):
+        super().__init__(config, position, cross)
+        self.dropout, self.outside = nn.Dropout(dropout), outside
+
+    def around(self, x, f, name):
+        if self.outside:
+            return self.dropout(self.norm(x + f(x), name))
+        return self.norm(x + self.dropout(f(x)), name)
+
+
+class Sandwich(SameAround, kind="sandwich"):
+    """A norm before and one behind f, both beside the skip. Ding 2021 (CogView).
+
+    x ──┬── norm ── f ── norm ── + ──
+        └────────────────────────┘
+    """
+
+    def __init__(self, config, position, cross=None):
+        super().__init__(config, position, cross)
+        norms = {name: Norm.build(config.norm, config) for name in self.names()}
+        self.norm_out = nn.ModuleDict(norms)
+
+    def around(self, x, f, name):
+        return x + self.norm_out[name](f(self.norm(x, name)))
+
+
+class DeepNorm(SameAround, kind="deepnorm"):
+    """PostNorm with a heavier skip: alpha = (2 n_layers)^(1/4). Wang 2022.
+
+    x ──┬── f ──────── + ── norm ──      with initialization "deepnorm"; that alpha is for stacks
+        └── × alpha ───┘                 of two sublayers a layer
+    """
+
+    final_norm = False
+
+    def __init__(self, config, position, cross=None, *, alpha=None):
+        super().__init__(config, position, cross)
+        self.alpha = (2 * config.n_layers) ** 0.25 if alpha is None else alpha
+
+    def around(self, x, f, name):
+        return self.norm(self.alpha * x + f(x), name)
+
+
+class Admin(SameAround, kind="admin"):
+    """PostNorm with a trained weight for each feature of the skip. Liu 2020.
+
+    x ──┬── f ──────── + ── norm ──      initialization "admin" sets omega² to the variance that
+        └── × omega ───┘                 came before, so that later sublayers change less
+    """
+
+    final_norm = False
+
+    def __init__(self, config, position, cross=None):
+        super().__init__(config, position, cross)
+        self.omega = self.each(partial(torch.ones, config.d_model))
+
+    def around(self, x, f, name):
+        return self.norm(self.omega[name] * x + f(x), name)
+
+
+class Weighted(SameAround, kind="weighted"):
+    """a x + (1 - a) f: a is fixed, or learned for each sublayer. He 2016b; Srivastava 2015.
+
+    x ──┬── norm ── f ── × (1 - a) ── + ──
+        └── × a ──────────────────────┘
+    """
+
+    def __init__(self, config, position, cross=None, *, a=0.5, learned=False):
+        super().__init__(config, position, cross)
+        if not 0 < a < 1:
+            raise ValueError(f"a must lie between 0 and 1, got {a}")
+        for sublayer in self.names():
+            logit = torch.tensor(math.log(a / (1 - a)))
+            if learned:
+                self.register_parameter(f"{sublayer}_logit", nn.Parameter(logit))
+            else:
+                self.register_buffer(f"{sublayer}_logit", logit)
+
+    def a(self, name):
+        """The weight of the skip around a sublayer."""
+        return torch.sigmoid(getattr(self, f"{name}_logit"))
+
+    def around(self, x, f, name):
+        a = self.a(name)
+        return a * x + (1 - a) * f(self.norm(x, name))
+
+
+class Scaled(SameAround, kind="scaled"):
+    """x + scale · f(x + shift), with two learned scalars. Fixup (Zhang 2019) with norm "none".
+
+    x ──┬── + shift ── norm ── f ── × scale ── + ──      scale 0: ReZero
+        └──────────────────────────────────────┘
+    """
+
+    def __init__(self, config, position, cross=None, *, scale=1.0):
+        super().__init__(config, position, cross)
+        self.scale = self.each(partial(torch.tensor, float(scale)))
+        self.shift = self.each(partial(torch.tensor, 0.0))
+
+    def around(self, x, f, name):
+        return x + self.scale[name] * f(self.norm(x + self.shift[name], name))
+
+
+class Dense(SameAround, kind="dense"):
+    """Every sublayer reads its own learned sum of ALL earlier results. Pagliardini 2024.
+
+    x0 ──┬── norm(Σ w x) ── f ── x1 ──┬── ...      the stream is (x0, x1, ...), the output their sum
+         └────────────────────────────┘            DenseFormer; Huang 2017 concatenates instead
+
+    With all weights 1, their start, this is pre-norm.
+    """
+
+    def __init__(self, config, position, cross=None):
+        super().__init__(config, position, cross)
+        most = 1 + 3 * config.n_layers  # results of a stack with three sublayers a layer
+        self.weights = self.each(partial(torch.ones, most))
+
+    def around(self, stream, f, name):
+        mixed = sum(w * x for w, x in zip(self.weights[name], stream, strict=False))
+        return (*stream, f(self.norm(mixed, name)))
+
+    @staticmethod
+    def enter(x):
+        return (x,)
+
+    @staticmethod
+    def leave(stream):
+        return sum(stream)
+
+
+class StochasticDepth(SameAround, kind="stochastic-depth"):
+    """Pre-norm whose f runs with probability `keep` in training, and counts by it afterwards.
+
+    One coin for the batch, from random numbers of its own, so that equal seeds train alike.
+    Huang 2016.
+    """
+
+    def __init__(self, config, position, cross=None, *, keep=0.8):
+        super().__init__(config, position, cross)
+        if not 0 < keep <= 1:
+            raise ValueError(f"keep must lie above 0 and not above 1, got {keep}")
+        self.keep = keep
+        seeds = {name: torch.randint(2**31, (), device="cpu").item() for name in self.names()}
+        self.coins = {name: random.Random(seed) for name, seed in seeds.items()}
+
+    def around(self, x, f, name):
+        if not self.training:
+            return x + self.keep * f(self.norm(x, name))
+        if self.coins[name].random() < self.keep:
+            return x + f(self.norm(x, name))
+        return x
+
+
+class Reversible(SameAround, kind="reversible"):
+    """Two streams that take turns; inputs follow from outputs, so none is kept. Gomez 2017.
+
+    x1 ────────────────── + ── y2        the next sublayer reads y2 and adds to y1
+    x2 ──┬── norm ── f ───┘
+         └──────────────────── y1
+
+    A sublayer is computed three times in a step. So ValueError refuses parts that draw random
+    numbers (dropout, randomized positions, gates) or leave something behind (running statistics,
+    a loss).
+    """
+
+    def around(self, stream, f, name):
+        x1, x2 = stream.chunk(2, -1)
+        return torch.cat([x2, x1 + f(self.norm(x2, name))], -1)
+
+    def inverse(self, stream, **inputs):
+        """The stream before `forward`, up to rounding."""
+        for name, f in reversed(self.sublayers(**inputs)):
+            y1, y2 = stream.chunk(2, -1)
+            stream = torch.cat([y2 - f(self.norm(y1, name)), y1], -1)
+        return stream
+
+    @staticmethod
+    def enter(x):
+        return torch.cat([x, x], -1)
+
+    @staticmethod
+    def leave(stream):
+        return sum(stream.chunk(2, -1)) / 2
+
+    @staticmethod
+    def run(stream, layers):
+        return run_reversibly(stream, layers)
+
+    @staticmethod
+    def check(blocks):
+        for part in nn.ModuleList(blocks).modules():
+            if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
+                raise ValueError(
+                    "residual 'reversible' computes every branch again in the backward pass, and "
+                    f"{type(part).__name__} differs from call to call: choose another of the two"
+                )
+
+
+def run_reversibly(stream, layers):
+    """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd keeps the result alone.
+
+    Backward, every block is undone and run again: about two more forward passes for a memory that does not grow with
+    depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs.
+    ValueError where a block draws random numbers from torch.
+    """
+    cached = any(inputs.get("cache") is not None for _, inputs in layers)
+    if cached or not torch.is_grad_enabled():
+        for block, inputs in layers:
+            stream = block(stream, **inputs)
+        return stream
+    apart = {}  # tensors that came from elsewhere, cut from there: their gradients are handed on once
+
+    def cut(x):
+        return apart.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
+
+    layers = [
+        (block, {k: cut(x) if isinstance(x, torch.Tensor) and x.requires_grad else x for k, x in inputs.items()})
+        for block, inputs in layers
+    ]
+    weights = dict.fromkeys(p for block, _ in layers for p in block.parameters() if p.requires_grad)
+    outer = [x for x, _ in apart.values()] + list(weights)
+    inner = [x for _, x in apart.values()] + list(weights)
+    return _Undone.apply(stream, layers, inner, *outer)
+
+
+class _Undone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, stream, layers, inner, *outer):
+        before = torch.get_rng_state()
+        for block, inputs in layers:
+            stream = block(stream, **inputs)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise ValueError("reversible layers are computed twice: none may draw random numbers")
+        ctx.layers, ctx.inner = layers, inner
+        ctx.save_for_backward(stream)
+        return stream
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (stream,), total = ctx.saved_tensors, [None] * len(ctx.inner)
+        for block, inputs in reversed(ctx.layers):
+            with torch.no_grad():
+                stream = block.inverse(stream, **inputs)
+            with torch.enable_grad():
+                before = stream.detach().requires_grad_()
+                after = block(before, **inputs)
+                gradient, *found = torch.autograd.grad(after, [before, *ctx.inner], gradient, allow_unused=True)
+            total = [a if b is None else b if a is None else a + b for a, b in zip(total, found, strict=True)]
+        return gradient, None, None, *total

@@ -1,0 +1,1057 @@
+"""The default Transformer, whole: a decoder with pre-norm, rotary positions and GELU (chapter §1.1).
+
+Read it from top to bottom. Each part is the base class of a seam, the default kind of it, or both;
+further kinds are in the other files of this package, one file a seam. Letters of shapes:
+
+    b batch   t token   q query   k key   h query head   g key-value head   d head width   m model width
+"""
+
+import math
+from contextlib import contextmanager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import nn
+from torch.overrides import has_torch_function
+
+from lab import names
+from lab.models.masks import Causal, Everything, Mask, Padding, padding_before_tokens, real_tokens
+from lab.models.registry import GOES_BY, Seam
+from lab.models.weights import NamedOnce
+
+Choice = str | dict  # a kind, or {"kind": ..., its options}
+
+
+class ModelConfig(BaseModel):
+    """Everything that defines a model but its seed.
+
+    `n_heads`, `mixer` and `score` may be lists, an entry a layer.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    vocabulary: int
+    context: int  # positions that a learned encoding and a cache hold
+    d_model: int = 64
+    n_layers: int = 2
+    unique_layers: int | None = None  # blocks with weights of their own, used in turn (ALBERT: 1)
+    n_heads: int | list[int] = 4
+    kv_heads: int | None = None  # key-value heads; default n_heads
+    d_head: int | None = None  # default d_model / n_heads
+    d_out: int | None = None  # classes of the LM head; default vocabulary
+    bias: bool = False
+    mixer: Choice | list[Choice] = "attention"
+    position: Choice = "rotary"
+    mask: Choice = "causal"
+    score: Choice | list[Choice] = "softmax"
+    heads: Choice = "full"
+    ffn: Choice = "gelu"
+    norm: Choice = "layernorm"
+    qk_norm: Choice = "none"  # over the width of a head, before positions turn it
+    residual: Choice = "pre"  # the kind of Block: where norms and skips stand
+    lm_head: Choice = "own"
+    initialization: Choice = "fan-in"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values):
+        return names.known_fields(cls, values)
+
+    @model_validator(mode="after")
+    def _fits(self):
+        for field, seam in SEAMS.items():
+            for choice in as_list(getattr(self, field)):
+                seam.resolve(choice)
+        for field in SIZES:
+            sizes = getattr(self, field)
+            if any(size is not None and size < 1 for size in as_list(sizes)):
+                raise ValueError(f"{field} must be at least 1, got {sizes}")
+        for field in LISTED:
+            value = getattr(self, field)
+            if isinstance(value, list) and len(value) != self.n_layers:
+                raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
+            if isinstance(value, list) and self.unique_layers is not None:
+                raise ValueError(f"shared layers have one {field}, not a list of them")
+        if self.unique_layers is not None and self.n_layers % self.unique_layers:
+            raise ValueError(
+                f"unique_layers {self.unique_layers} does not divide n_layers {self.n_layers}"
+            )
+        for heads in as_list(self.n_heads):
+            if self.d_head is None and self.d_model % heads:
+                raise ValueError(
+                    f"n_heads {heads} does not divide d_model {self.d_model}; "
+                    "give d_head, or change one"
+                )
+            if self.kv_heads is not None and heads % self.kv_heads:
+                raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
+        return self
+
+    @property
+    def causal(self):
+        """Whether no token sees a later one."""
+        return Mask.build(self.mask).causal
+
+    def layer(self, i):
+        """The configuration of layer i: one mixer and score, and every size a number."""
+        own = {field: as_list(getattr(self, field)) for field in LISTED}
+        own = {field: values[i % len(values)] for field, values in own.items()}
+        n_heads = own["n_heads"]
+        sizes = {
+            "kv_heads": self.kv_heads or n_heads,
+            "d_head": self.d_head or self.d_model // n_heads,
+            "d_out": self.d_out or self.vocabulary,
+        }
+        return self.model_copy(update=own | sizes)
+
+
+LISTED = ("n_heads", "mixer", "score")  # fields that may be lists, an entry a layer
+SIZES = (
+    "vocabulary",
+    "context",
+    "d_model",
+    "n_layers",
+    "unique_layers",
+    "n_heads",
+    "kv_heads",
+    "d_head",
+    "d_out",
+)
+
+
+def as_list(value):
+    """The value itself where it is a list, else a list of it alone."""
+    return value if isinstance(value, list) else [value]
+
+
+# Positions
+
+
+class Position(nn.Module, Seam):
+    """How a model learns where tokens stand: three hooks, each the identity by default.
+
+    One module serves all layers. `start` is the position of the first token given, which is not 0
+    where earlier tokens are in a cache.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+
+    def at_input(self, x, start=0):
+        """The embedded tokens x (b, t, m), with their positions."""
+        return x
+
+    def at_query_key(self, q, k, start=0):
+        """Queries (b, h, t, d) and keys (b, g, t, d), with their positions."""
+        return q, k
+
+    def bias(self, q_len, k_len):
+        """What is added to the scores, (h, q, k), or None.
+
+        The queries are the last q_len of the k_len positions.
+        """
+        return None
+
+    def of_layer(self, i, layer):
+        """The encoding of layer i, whose sizes are in its configuration `layer`: by default this.
+
+        Where layers differ in their heads, this one has the sizes of a layer with most of them.
+        What another layer gets may have tables of its own, but shares what is trained or drawn.
+        """
+        return self
+
+    def acts(self):
+        """Names of the hooks by which it does anything."""
+        hooks = ("at_input", "at_query_key", "bias")
+        return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
+
+
+Position.kinds["none"] = Position
+
+
+class Rotary(Position, kind="rotary"):
+    """Turns pairs of components of queries and keys by position x frequency. Su 2021.
+
+    So a score depends on the distance alone. Component i of the first half of a head turns with
+    component i of the second half, as in Llama; where `interleaved`, component 2i turns with
+    2i + 1, as in GPT-J. Two ways to read texts s times as long as those of the training:
+    `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by
+    s^(d / (d - 2)), which slows the slowest pair by s and leaves the fastest (Peng 2023 §3.1).
+    """
+
+    def __init__(self, config, *, base=10000.0, interleaved=False, interpolation=1.0, ntk=1.0):
+        super().__init__(config)
+        if config.d_head % 2:
+            raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
+        if min(base, interpolation, ntk) <= 0:
+            raise ValueError(
+                "base, interpolation and ntk must be above 0, "
+                f"got {base}, {interpolation}, {ntk}"
+            )
+        if ntk != 1 and config.d_head == 2:
+            raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
+        self.options = {
+            "base": base,
+            "interleaved": interleaved,
+            "interpolation": interpolation,
+            "ntk": ntk,
+        }
+        self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
+        self.interpolation = interpolation
+        self.interleaved = interleaved
+        self.d_head = config.d_head
+        self.tabulate(2 * config.context, torch.empty(0, dtype=torch.float32))
+
+    def at_query_key(self, q, k, start=0):
+        end = start + q.shape[2]
+        if end > len(self.cos):
+            self.tabulate(2 * end, self.cos)
+        cos = self.cos[start:end].to(q.dtype)
+        sin = self.sin[start:end].to(q.dtype)
+        q = q * cos + self.partners(q) * sin
+        k = k * cos + self.partners(k) * sin
+        return q, k
+
+    def partners(self, x):
+        """The other component of each pair, in its place."""
+        if self.interleaved:
+            return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return x.roll(x.shape[-1] // 2, -1)
+
+    @torch.inference_mode(False)  # else tables that grow under it could not be trained with
+    def tabulate(self, length, like):
+        """Buffers cos and sin (length, d), on the device and in the type of the tensor `like`."""
+        pair = torch.arange(0, self.d_head, 2, dtype=torch.float64)
+        frequency = self.base ** (-pair / self.d_head)
+        ones = torch.ones(self.d_head // 2)
+        side = -1 if self.interleaved else 0
+        frequency = torch.stack([frequency, frequency], side).flatten()
+        sign = torch.stack([-ones, ones], side).flatten()
+        position = torch.arange(length, dtype=torch.float64) / self.interpolation
+        angle = position[:, None] * frequency
+        cos, sin = angle.cos(), angle.sin() * sign
+        if like.dtype != torch.float64:  # which not every device has
+            cos, sin = cos.float(), sin.float()
+        self.register_buffer("cos", cos.to(like), persistent=False)
+        self.register_buffer("sin", sin.to(like), persistent=False)
+
+    def _apply(self, fn, recurse=True):
+        """Moves the module or changes its type, then makes tables as exact as that type is."""
+        super()._apply(fn, recurse)
+        self.tabulate(len(self.cos), self.cos)
+        return self
+
+    def of_layer(self, i, layer):
+        return self if layer.d_head == self.d_head else Rotary(layer, **self.options)
+
+
+# Norms
+
+
+class Norm(nn.Module, Seam):
+    """x (b, t, m) -> (b, t, m): the identity."""
+
+    sees_padding = False  # True: `padding_known` gives it the padding mask
+    padding_mask = None  # (b, k), True at tokens; None where there is no padding
+    repeatable = True  # False where a call draws random numbers, or leaves something behind
+
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+
+
+Norm.kinds["none"] = Norm
+
+
+class LayerNorm(Norm, kind="layernorm"):
+    """(x - mean) / sqrt(var + eps), then a gain, and a shift where the model has biases. Ba 2016."""
+
+    def __init__(self, config, *, eps=1e-5, affine=True):
+        super().__init__(config)
+        options = {"eps": eps, "elementwise_affine": affine, "bias": config.bias}
+        self.norm = nn.LayerNorm(config.d_model, **options)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+@contextmanager
+def padding_known(model, padding_mask):
+    """Within, parts of the model that average over tokens know `padding_mask` (b, k)."""
+    parts = [part for part in model.modules() if getattr(part, "sees_padding", False)]
+    try:
+        for part in parts:
+            part.padding_mask = padding_mask
+        yield
+    finally:
+        for part in parts:
+            part.padding_mask = None
+
+
+# Attention
+
+
+def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
+    """softmax(q kᵀ scale + bias) v, (b, h, q, d), for q (b, h, q, d) and k, v (b, g, k, d).
+
+    `mask` holds booleans that broadcast to (b, h, q, k), True where attended. `bias` is (h, q, k).
+    `scale` is 1 / sqrt(d) by default.
+    """
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
+    grouped = k.shape[1] != q.shape[1]
+    options = {"attn_mask": mask, "is_causal": causal, "enable_gqa": grouped}
+    return F.scaled_dot_product_attention(q, k, v, scale=scale, **options)
+
+
+class AttentionFn(nn.Module, Seam, field="score"):
+    """From queries, keys and values to their mix: forward(q, k, v, mask, bias, causal).
+
+    The arguments are those of `attend`; `causal` is for as many queries as keys. A query that sees
+    no key gets 0. All kinds but sparsemax call F.scaled_dot_product_attention, where probes look.
+    """
+
+    by_distance = False  # True where a kind itself looks at how far a key is from its query
+    by_products = False  # True where products q·k alone count, so that both may be turned
+
+    def __init__(self, config):
+        super().__init__()
+
+
+SCALES = {  # factor on the scores, from the head width
+    "rsqrt": lambda d: 1 / math.sqrt(d),
+    "none": lambda d: 1.0,
+    "half": lambda d: 1 / (2 * math.sqrt(d)),
+    "inverse": lambda d: 1 / d,
+}
+
+
+def factor(scale, d):
+    """The number that multiplies the scores of heads d wide. ValueError lists the known scales."""
+    if scale not in SCALES:
+        raise ValueError(f"scale {scale!r} is unknown; choose one of {', '.join(SCALES)}")
+    return SCALES[scale](d)
+
+
+class Softmax(AttentionFn, kind="softmax"):
+    """Scaled dot product through torch's fused kernel, without a weight matrix. Vaswani 2017."""
+
+    by_products = True
+
+    def __init__(self, config, *, scale="rsqrt"):
+        super().__init__(config)
+        known = factor(scale, config.d_head)
+        self.factor = None if scale == "rsqrt" else known  # None: the kernel's own, 1 / sqrt(d)
+
+    def forward(self, q, k, v, mask=None, bias=None, causal=False):
+        one_query = q.shape[2] == 1 and k.shape[1] != q.shape[1] and not causal
+        if one_query and not has_torch_function((q,)):  # a probe is shown every query head
+            return self.decode(q, k, v, mask, bias)
+        return attend(q, k, v, mask, bias, causal, self.factor)
+
+    def decode(self, q, k, v, mask=None, bias=None):
+        """The same for one query (b, h, 1, d) and fewer key-value heads, each key read once.
+
+        The r = h / g query heads of a group stand in the kernel as r queries.
+        """
+        g = k.shape[1]
+        if mask is not None:
+            mask = mask.expand(*q.shape[:3], k.shape[2]).unflatten(1, (g, -1)).squeeze(3)
+        if bias is not None:
+            bias = bias.unflatten(0, (g, -1)).squeeze(2)  # (g, r, k)
+        folded = q.unflatten(1, (g, -1)).squeeze(3)  # (b, g, r, d)
+        return attend(folded, k, v, mask, bias, scale=self.factor).flatten(1, 2).unsqueeze(2)
+
+
+class QKVProjection(nn.Module, Seam, field="heads"):
+    """The stream to queries, keys and values, and the mix of heads back. Vaswani 2017 §3.2.2.
+
+    n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each d wide. Every head
+    reads the whole stream; W_O reads the concatenation. `bias` of all four maps is the
+    configuration's by default.
+    """
+
+    history = 0  # earlier inputs of which a query, key or value is made too
+
+    def __init__(self, config, *, bias=None):
+        super().__init__()
+        bias = config.bias if bias is None else bias
+        self.d_model = config.d_model
+        self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
+        self.d_value = self.d  # width of the values that are mixed, and kept in the cache
+        self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
+        self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
+
+    def split(self, x):
+        """x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
+        return heads.split([self.n, self.kv, self.kv], dim=1)
+
+    def join(self, mixed):
+        """mixed (b, h, t, d) to (b, t, m)."""
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def following(self, x, cache):
+        """`split` for x (b, t, m) that comes after the positions in `cache`."""
+        return self.split(x)
+
+    def across(self, x, memory):
+        """Queries of x (b, t, m), keys and values of memory (b, s, m).
+
+        Returns q (b, h, t, d) and k, v (b, g, s, d).
+        """
+        queries = self.n * self.d
+        q = self.project(x, slice(queries))
+        k, v = self.project(memory, slice(queries, None)).split(self.kv, dim=1)
+        return q, k, v
+
+    def project(self, x, rows):
+        """The heads of x that these rows of the weight make, (b, heads, t, d)."""
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d)).transpose(1, 2)
+
+    def matrices(self):
+        """The weights of queries, keys and values, as views."""
+        return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
+
+    def query_key_weights(self):
+        """The weights of queries and of keys, as views."""
+        return self.matrices()[:2]
+
+    def value_weights(self):
+        """The weights that values pass before W_O, as views."""
+        return [self.matrices()[-1]]
+
+    def value_matrix(self):
+        """What takes the stream to the values, (g d, m)."""
+        return self.qkv.weight.flatten(1)[-self.kv * self.d :]
+
+    def value_overlap(self):
+        """Mean squared cosine between value directions of two heads, times d_model.
+
+        It is 1 for random directions.
+        """
+        rows = F.normalize(self.value_matrix(), dim=1)  # (g d, m)
+        by_head = (self.kv, self.d_value)
+        cosine = (rows @ rows.T).unflatten(0, by_head).unflatten(2, by_head)  # (g, d, g, d)
+        other = ~torch.eye(self.kv, dtype=torch.bool, device=rows.device)[:, None, :, None]
+        return cosine[other.expand_as(cosine)].square().mean() * rows.shape[1]
+
+
+QKVProjection.kinds["full"] = QKVProjection
+
+
+class Cache:
+    """What decoding keeps of one layer: tensors by name, and how many positions went into them."""
+
+    def __init__(self, **tensors):
+        self.tensors, self.length = tensors, 0
+
+    @property
+    def nbytes(self):
+        """Bytes of memory that the tensors hold on to."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
+
+    def append_inputs(self, x, history):
+        """x (b, t, m) behind the last inputs kept, and keeps the last `history` of them all.
+
+        What is kept is constant: no gradient passes through it.
+        """
+        seen = torch.cat([self.tensors["recent"], x], 1) if "recent" in self.tensors else x
+        self.tensors["recent"] = seen[:, max(0, seen.shape[1] - history) :].detach().clone()
+        return seen
+
+
+class KVCache(Cache):
+    """Room for the keys (b, g, context, d_head) and values (b, g, context, d_value) of one layer."""
+
+    def __init__(self, batch, kv_heads, context, d_head, d_value=None, **tensor):
+        super().__init__(
+            keys=torch.empty(batch, kv_heads, context, d_head, **tensor),
+            values=torch.empty(batch, kv_heads, context, d_value or d_head, **tensor),
+        )
+
+    @property
+    def keys(self):
+        return self.tensors["keys"]
+
+    @property
+    def values(self):
+        return self.tensors["values"]
+
+    def append(self, k, v):
+        """All keys and values so far, these last. ValueError when the cache is full."""
+        end = self.length + k.shape[2]
+        if end > self.keys.shape[2]:
+            raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class Visibility:
+    """Who sees whom in one forward pass: masks and biases, made once for layers that ask alike.
+
+    Queries are the last q_len of k_len positions. `padding_mask` (b, k) is True at tokens.
+    `batch_mask` is a Mask of this batch alone: a pair is attended where it and `mask` allow it.
+    """
+
+    def __init__(
+        self, mask, q_len, k_len, *, batch, device, padding_mask=None, batch_mask=None
+    ):
+        self.q_len, self.k_len, self.device = q_len, k_len, device
+        self.padding_mask, self.batch_mask = padding_mask, batch_mask
+        self.batch = 1 if padding_mask is None and batch_mask is None else batch
+        if batch_mask is not None:
+            mask = mask & batch_mask
+        if padding_mask is not None:
+            mask = mask & Padding(padding_mask)
+        self.mask = mask
+        self.biases, self.masks = {}, {}
+
+    def bias(self, position):
+        """What the position adds to the scores, (h, q, k) or None."""
+        if position not in self.biases:
+            self.biases[position] = position.bias(self.q_len, self.k_len)
+        return self.biases[position]
+
+    def arguments(self, *, biased, heads=1):
+        """Arguments of an AttentionFn: {}, {"causal": True}, or {"mask": (b, 1 or h, q, k)}.
+
+        b is 1 where there is neither padding nor a mask of the batch.
+        """
+        kind = type(self.mask)
+        if kind is Everything or (kind is Causal and self.q_len == 1):
+            return {}
+        if kind is Causal and self.q_len == self.k_len and not biased:
+            return {"causal": True}
+        heads = heads if self.mask.per_head else 1
+        if heads not in self.masks:
+            sizes = {"batch": self.batch, "heads": heads, "device": self.device}
+            self.masks[heads] = self.mask.dense(self.q_len, self.k_len, **sizes)
+        return {"mask": self.masks[heads]}
+
+    def query_padding_mask(self):
+        """The padding mask of the queries, (b, q), or None."""
+        if self.padding_mask is None:
+            return None
+        return self.padding_mask[:, self.k_len - self.q_len :]
+
+
+# Mixers
+
+
+class Mixer(nn.Module, Seam):
+    """x (b, t, m) -> (b, t, m): what moves information between positions.
+
+    While decoding a mixer reads a cache and appends to it. What it cannot honour of positions and
+    masks is a ValueError at construction.
+    """
+
+    hooks = {"at_input"}  # of Position: those that can act where this mixer stands
+    masks = {"causal"}  # kinds of Mask that it can honour; None: all
+    looks_at = "order"  # a word of registry.GOES_BY, positions and heads aside
+
+    def __init__(self, config, position):
+        super().__init__()
+        self.config = config
+        name = type(self).__name__
+        missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to turn"}
+        for hook in sorted(position.acts() - self.hooks):
+            raise ValueError(
+                f"{name} has no {missing[hook]}: "
+                f"position {config.position!r} cannot act in its layer"
+            )
+        kind = Mask.resolve(config.mask)[0]
+        if self.masks is not None and kind not in map(Mask.kinds.get, self.masks):
+            allowed = " or ".join(sorted(self.masks))
+            raise ValueError(
+                f"{name} chooses no pairs: the mask must be {allowed}, not {kind.__name__.lower()}"
+            )
+
+    def inputs(self, visibility):
+        """What `forward` gets of a Visibility, by name."""
+        if visibility.batch_mask is not None:
+            raise ValueError(f"{type(self).__name__} chooses no pairs: it takes no mask of a batch")
+        padding_mask = visibility.query_padding_mask()
+        return {} if padding_mask is None else {"padding_mask": padding_mask}
+
+    def forward(self, x, cache=None, padding_mask=None):
+        """`padding_mask` (b, t) is False at padding, which changes no other output."""
+        raise NotImplementedError
+
+    def goes_by(self):
+        """{part of it, in words: a word of registry.GOES_BY}."""
+        return {f"mixer {self.config.mixer!r}": self.looks_at}
+
+    def init_cache(self, batch, context, **tensor):
+        """An empty Cache of `batch` texts, with room for `context` positions."""
+        return Cache()
+
+    def state_bytes(self, length):
+        """Bytes that decoding keeps for each text after `length` positions."""
+        raise NotImplementedError
+
+    def output_projections(self):
+        """The maps whose output is added to the stream."""
+        return [self.out]
+
+
+class QKVMixer(Mixer):
+    """A mixer of queries, keys and values."""
+
+    hooks = {"at_input", "at_query_key"}
+    by_products = False  # True where products q·k alone count, so that both may be turned
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.heads = QKVProjection.build(config.heads, config)
+        width = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm = Norm.build(config.qk_norm, width)
+        self.key_norm = Norm.build(config.qk_norm, width)
+        self.position = position
+
+    def split(self, x, cache):
+        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which follows the cache."""
+        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)
+        start = 0 if cache is None else cache.length
+        q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
+        return q, k, v
+
+    def goes_by(self):
+        found = super().goes_by()
+        hooks = self.position.acts()
+        position = f"position {self.config.position!r}"
+        if "at_query_key" in hooks and not self.by_products:
+            kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
+            found[f"{position} with {kinds}"] = "place"
+        elif hooks & {"at_query_key", "bias"}:
+            found[position] = "distance"
+        if self.heads.history:  # padding in front would stand where they expect zeros
+            found[f"heads {self.config.heads!r}"] = "place"
+        return found
+
+    def recent_bytes(self, length):
+        """Bytes of the inputs that are kept to make the next queries, keys and values."""
+        size = self.heads.qkv.weight.element_size()
+        return min(length, self.heads.history) * self.heads.d_model * size
+
+    def output_projections(self):
+        return [self.heads.out]
+
+
+class Attention(QKVMixer, kind="attention"):
+    """Heads split, the position turns query and key, the attention function mixes, heads join."""
+
+    hooks = {"at_input", "at_query_key", "bias"}
+    masks = None
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.score = AttentionFn.build(config.score, config)
+        self.by_products = self.score.by_products
+
+    def forward(self, x, cache=None, **visible):
+        q, k, v = self.split(x, cache)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return self.heads.join(self.score(q, k, v, **visible))
+
+    def inputs(self, visibility):
+        bias = visibility.bias(self.position)
+        visible = visibility.arguments(biased=bias is not None, heads=self.heads.n)
+        return {"bias": bias} | visible
+
+    def goes_by(self):
+        goes_by = "distance" if self.score.by_distance else "order"
+        return super().goes_by() | {f"score {self.config.score!r}": goes_by}
+
+    def init_cache(self, batch, context, **tensor):
+        return KVCache(
+            batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor
+        )
+
+    def state_bytes(self, length):
+        widths = self.heads.d + self.heads.d_value
+        size = self.heads.qkv.weight.element_size()
+        return length * self.heads.kv * widths * size + self.recent_bytes(length)
+
+
+# Position-wise maps
+
+
+class FeedForward(nn.Module, Seam, field="ffn"):
+    """act(x W1) W2 with d_ff = ratio x d_model (default 4), or `width`.
+
+    x ── W1 ── act ── W2 ──      `bias` by default the configuration's; `act` is a module, to be tapped
+    """
+
+    activation = None
+    default_ratio = 4.0
+    of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
+    sees_padding = False  # True: `padding_known` gives it the padding mask
+    padding_mask = None  # (b, k), True at tokens; None where there is no padding
+    repeatable = True  # False where a call draws random numbers, or leaves something behind
+
+    def __init__(self, config, *, ratio=None, width=None, bias=None):
+        super().__init__()
+        if ratio is not None and width is not None:
+            raise ValueError(f"give ratio or width, not both: {ratio} x d_model and {width}")
+        d_ff = width or round((ratio or self.default_ratio) * config.d_model)
+        bias = config.bias if bias is None else bias
+        self.up = nn.Linear(config.d_model, d_ff, bias=bias)
+        self.act = self.activation()
+        self.down = nn.Linear(d_ff, config.d_model, bias=bias)
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+    def output_projections(self):
+        """The maps whose output is added to the stream."""
+        return [self.down]
+
+    def tokens(self, per_token):
+        """The rows of `per_token` (b, t, ...) that are no padding, (n, ...), to make a loss of.
+
+        `per_token` itself where there is no padding. ValueError for an expert, which has no rows.
+        """
+        if self.padding_mask is None:
+            return per_token
+        if per_token.ndim < 3:
+            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert")
+        return per_token[self.padding_mask[:, -per_token.shape[1] :]]
+
+    def __getstate__(self):
+        return self.__dict__ | dict.fromkeys(self.of_call)
+
+
+class Gelu(FeedForward, kind="gelu"):
+    """Exact GELU. In training, units of the hidden layer or of the output may be dropped.
+
+    x ── W1 ── act ── dropout ── W2 ── dropout ──      Hendrycks 2016; Srivastava 2014
+    """
+
+    activation = nn.GELU
+
+    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.0, output=0.0):
+        super().__init__(config, ratio=ratio, width=width, bias=bias)
+        self.drop_hidden = nn.Dropout(hidden) if hidden else nn.Identity()
+        self.drop_output = nn.Dropout(output) if output else nn.Identity()
+        self.repeatable = not (hidden or output)
+
+    def forward(self, x):
+        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
+
+
+# Blocks
+
+
+class Block(nn.Module, Seam, field="residual"):
+    """One layer: attention and the position-wise map, each with a norm before it. Xiong 2020.
+
+    x ──┬── norm ── mixer ── + ──┬── norm ── ffn ── + ──      pre-norm
+        └────────────────────┘   └──────────────────┘
+
+    A kind says where norms and skips stand by a `forward` of its own. One that should work in a
+    decoder with cross-attention too loops over `sublayers`, as the kinds in blocks.py do.
+    `cross` is the class of the cross-attention, or None.
+    """
+
+    final_norm = True  # whether a norm follows the last block: nothing else normalises the stream
+
+    def __init__(self, config, position, cross=None):
+        super().__init__()
+        self.mixer = Mixer.build(config.mixer, config, position)
+        self.ffn = FeedForward.build(config.ffn, config)
+        self.mixer_norm = Norm.build(config.norm, config)
+        self.ffn_norm = Norm.build(config.norm, config)
+        self.cross = None
+        if cross is not None:
+            self.cross = cross(config)
+            self.cross_norm = Norm.build(config.norm, config)
+
+    def forward(self, x, *, memory=None, memory_mask=None, **seen):
+        x = x + self.mixer(self.mixer_norm(x), **seen)
+        if self.cross is not None:
+            x = x + self.cross(self.cross_norm(x), memory, memory_mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+    # A stream of another kind, such as two halves of a reversible model, begins in `enter`.
+
+    @staticmethod
+    def enter(x):
+        """The stream before the first block, from the embedded tokens (b, t, m)."""
+        return x
+
+    @staticmethod
+    def leave(stream):
+        """(b, t, m) of the stream behind a block."""
+        return stream
+
+    @staticmethod
+    def run(stream, layers):
+        """The stream behind all layers, pairs (block, its inputs)."""
+        for block, seen in layers:
+            stream = block(stream, **seen)
+        return stream
+
+    @staticmethod
+    def check(blocks):
+        """ValueError where blocks of this kind cannot work around one of their parts."""
+
+
+Block.kinds["pre"] = Block
+
+
+# From the stream to logits
+
+
+class LMHead(nn.Linear, Seam):
+    """(b, t, m) -> logits (b, t, d_out), by a matrix of its own."""
+
+    def __init__(self, config, embedding):
+        super().__init__(config.d_model, config.d_out, bias=False)
+        self.follow(embedding)
+
+    def follow(self, embedding):
+        """Called with the embedding that the model has."""
+
+
+LMHead.kinds["own"] = LMHead
+
+
+# Initial weights
+
+
+class Initialization(Seam):
+    """Sets every matrix and embedding of a model. Biases start at 0, norms as torch has them."""
+
+    def __call__(self, model):
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Conv1d):
+                self.matrix(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                self.embedding(module.weight)
+
+
+class FanIn(Initialization, kind="fan-in"):
+    """Matrices N(0, gain² / fan_in), embeddings N(0, embedding²): activations of size 1."""
+
+    def __init__(self, *, gain=0.8, embedding=1.0):
+        self.gain, self.std = gain, embedding
+
+    def matrix(self, weight):
+        nn.init.normal_(weight, std=self.gain * weight[0].numel() ** -0.5)
+
+    def embedding(self, weight):
+        nn.init.normal_(weight, std=self.std)
+
+
+# The model
+
+
+class Transformer(NamedOnce):
+    """tokens (b, t) -> logits (b, t, d_out). The weights depend on config and seed alone."""
+
+    def __init__(self, config: ModelConfig, *, seed=0, cross=None):
+        super().__init__()
+        self.config = config
+        self.mask = Mask.build(config.mask)
+        layers = [config.layer(i) for i in range(config.n_layers)]
+        widest = max(layers, key=lambda layer: layer.n_heads)
+        own = config.unique_layers or config.n_layers
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(config.vocabulary, config.d_model)
+            self.position = Position.build(config.position, widest)
+            blocks = [
+                Block.build(config.residual, layer, self.position.of_layer(i, layer), cross)
+                for i, layer in enumerate(layers[:own])
+            ]
+            blocks[0].check(blocks)
+            self.blocks = nn.ModuleList(blocks * (config.n_layers // own))
+            self.norm = Norm.build(config.norm if blocks[0].final_norm else "none", config)
+            self.lm_head = LMHead.build(config.lm_head, layers[0], self.embedding)
+            Initialization.build(config.initialization)(self)
+
+    def forward(self, tokens, **inputs):
+        return self.lm_head(self.hidden(tokens, **inputs))
+
+    def hidden(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
+        """What the LM head reads, (b, t, m).
+
+        `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding; k counts cached tokens
+        too. With padding a text gets the same outputs as without. ValueError names the part for
+        which it would not: learned positions for padding in front, rotary ones for padding within.
+        `mask` is a Mask of this batch alone: a pair is attended where it and the model's allow it.
+        `caches`, one a layer, are those of `self.caches()`. ValueError for a mask that is not
+        causal. Any other input goes to every block, as the memory of a decoder does.
+        """
+        padding_mask = self.real_tokens(tokens, padding_mask, caches)
+        x = self.embedded(tokens, caches)
+        layers = self.layers(
+            tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
+        )
+        kind = self.blocks[0]  # how a stream runs through blocks is a matter of their kind
+        with self.knowing(padding_mask):
+            stream = kind.run(kind.enter(x), layers)
+            return self.norm(kind.leave(stream))
+
+    def exits(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
+        """Yields logits (b, t, d_out) after the first block, the second, ... the last."""
+        padding_mask = self.real_tokens(tokens, padding_mask, caches)
+        x = self.embedded(tokens, caches)
+        layers = self.layers(
+            tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
+        )
+        kind = self.blocks[0]
+        stream = kind.enter(x)
+        for layer in layers:
+            with self.knowing(padding_mask):
+                stream = kind.run(stream, [layer])
+                x = self.norm(kind.leave(stream))
+            yield self.lm_head(x)
+
+    def embedded(self, tokens, caches=None):
+        """Embedded tokens (b, t, m), with the positions that act at the input."""
+        start = caches[0].length if caches else 0
+        return self.position.at_input(self.embedding(tokens), start)
+
+    def layers(self, tokens, *, padding_mask=None, mask=None, caches=None, inputs=()):
+        """A pair for every layer: the block, and what it is given beside the stream."""
+        if caches and not self.mask.causal:
+            raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}")
+        batch, length = tokens.shape
+        start = caches[0].length if caches else 0
+        visibility = Visibility(
+            self.mask,
+            length,
+            start + length,
+            batch=batch,
+            device=tokens.device,
+            padding_mask=padding_mask,
+            batch_mask=mask,
+        )
+        caches = caches or [None] * len(self.blocks)
+        return [
+            (block, block.mixer.inputs(visibility) | {"cache": cache} | dict(inputs))
+            for block, cache in zip(self.blocks, caches, strict=True)
+        ]
+
+    def knowing(self, padding_mask):
+        """A context in which the parts that average over tokens leave padding out."""
+        return nullcontext() if padding_mask is None else padding_known(self, padding_mask)
+
+    def real_tokens(self, tokens, padding_mask, caches):
+        """`padding_mask` as booleans (b, k), or None. ValueError as `hidden` says."""
+        if padding_mask is None:
+            return None
+        known = caches[0].length if caches else 0
+        padding_mask = real_tokens(padding_mask, (len(tokens), known + tokens.shape[1]))
+        in_front, between = padding_before_tokens(padding_mask)
+        if not in_front:
+            return padding_mask
+        for part, goes_by in self.goes_by().items():
+            if goes_by == "place":
+                raise ValueError(f"{part} counts places from the first: padding must come last")
+            if goes_by == "distance" and between:
+                raise ValueError(
+                    f"{part} counts distances: padding must not stand between tokens"
+                )
+        return padding_mask
+
+    def goes_by(self):
+        """{part, in words: a word of registry.GOES_BY}."""
+        found = {f"mask {self.config.mask!r}": self.mask.goes_by}
+        if "at_input" in self.position.acts():
+            found[f"position {self.config.position!r}"] = "place"
+        for block in self.blocks:
+            for part, goes_by in block.mixer.goes_by().items():
+                found[part] = max(found.get(part, goes_by), goes_by, key=GOES_BY.index)
+        return found
+
+    def output_projection_weights(self):
+        """Weights of the maps whose output is added to the stream: every block's W_O and W_2."""
+        maps = []
+        for block in self.blocks:
+            maps += [*block.mixer.output_projections(), *block.ffn.output_projections()]
+        for block in self.blocks:
+            maps += [] if block.cross is None else [block.cross.heads.out]
+        weighted = (m for m in dict.fromkeys(maps) if isinstance(m, nn.Linear | nn.Conv1d))
+        return [m.weight for m in weighted]
+
+    def random_inputs(self, batch):
+        """What the blocks read besides the tokens, drawn from N(0, 1), by name."""
+        return {}
+
+    def caches(self, batch, context=None):
+        """Empty caches, one a layer, for `context` positions (default the configuration's)."""
+        weight = self.embedding.weight
+        like = {"device": weight.device, "dtype": weight.dtype}
+        context = context or self.config.context
+        return [block.mixer.init_cache(batch, context, **like) for block in self.blocks]
+
+    @torch.no_grad()
+    def generate(self, tokens, n, *, temperature=1.0, generator=None, padding_mask=None):
+        """tokens (b, t) continued by n more, (b, t + n), without dropout.
+
+        Temperature 0 takes the likeliest. Prompts of several lengths are padded in front:
+        `padding_mask` (b, t) is True or 1 at their tokens. ValueError for an empty prompt, n or a
+        temperature below 0, padding that is not in front, and a mask that is not causal.
+        """
+        if tokens.shape[1] == 0:
+            raise ValueError("a prompt must have a token to begin with")
+        if n < 0:
+            raise ValueError(f"n is a number of tokens, got {n}")
+        if not temperature >= 0:
+            raise ValueError(f"temperature must be 0 or above, got {temperature}")
+        if padding_mask is not None:
+            padding_mask = real_tokens(padding_mask, tokens.shape)
+            if not padding_mask[:, -1].all() or padding_before_tokens(padding_mask)[1]:
+                raise ValueError("prompts must be padded in front alone, none behind or within")
+        caches = self.caches(len(tokens), tokens.shape[1] + n)
+        new = tokens
+        with eval_mode(self):
+            for _ in range(n):
+                logits = self(new, caches=caches, padding_mask=padding_mask)[:, -1]
+                if temperature == 0:
+                    new = logits.argmax(-1, keepdim=True)
+                else:
+                    shares = (logits / temperature).softmax(-1)
+                    new = torch.multinomial(shares, 1, generator=generator)
+                tokens = torch.cat([tokens, new], dim=1)
+                if padding_mask is not None:
+                    padding_mask = F.pad(padding_mask, (0, 1), value=True)
+        return tokens
+
+
+@contextmanager
+def eval_mode(model):
+    """Within, the model is in evaluation; then each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+SEAMS = {
+    "mixer": Mixer,
+    "position": Position,
+    "mask": Mask,
+    "score": AttentionFn,
+    "heads": QKVProjection,
+    "ffn": FeedForward,
+    "norm": Norm,
+    "qk_norm": Norm,
+    "residual": Block,
+    "lm_head": LMHead,
+    "initialization": Initialization,
+}  # field of a ModelConfig -> what its kinds are made of
