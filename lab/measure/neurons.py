@@ -31,7 +31,7 @@ def outputs(model, sites, *inputs):
 
 
 def hidden(model, tokens, part="ffn.act"):
-    """What a part of each feed-forward layer returns, on the CPU: (layers, n, u); "ffn_residual.norm" is its input."""
+    """What a part of each feed-forward layer returns, on the CPU: (layers, n, u); "ffn_norm" is its input."""
     sites = [f"blocks.{i}.{part}" for i in range(len(model.blocks))]
     tokens = tokens.to(next(model.parameters()).device)
     return torch.stack([x.cpu() for x in outputs(model, sites, tokens).values()])

@@ -298,7 +298,13 @@ def run_reversibly(stream, layers):
         return apart.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
 
     layers = [
-        (block, {k: cut(x) if isinstance(x, torch.Tensor) and x.requires_grad else x for k, x in inputs.items()})
+        (
+            block,
+            {
+                k: cut(x) if isinstance(x, torch.Tensor) and x.requires_grad else x
+                for k, x in inputs.items()
+            },
+        )
         for block, inputs in layers
     ]
     weights = dict.fromkeys(p for block, _ in layers for p in block.parameters() if p.requires_grad)
@@ -328,6 +334,11 @@ class _Undone(torch.autograd.Function):
             with torch.enable_grad():
                 before = stream.detach().requires_grad_()
                 after = block(before, **inputs)
-                gradient, *found = torch.autograd.grad(after, [before, *ctx.inner], gradient, allow_unused=True)
-            total = [a if b is None else b if a is None else a + b for a, b in zip(total, found, strict=True)]
+                gradient, *found = torch.autograd.grad(
+                    after, [before, *ctx.inner], gradient, allow_unused=True
+                )
+            total = [
+                a if b is None else b if a is None else a + b
+                for a, b in zip(total, found, strict=True)
+            ]
         return gradient, None, None, *total

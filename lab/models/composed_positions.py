@@ -56,7 +56,9 @@ class ByLayer(Position, kind="by-layer"):
         self.layers = nn.ModuleList(Position.build(layer, config) for layer in layers)
         for i, layer in enumerate(self.layers):
             if i and "at_input" in layer.acts():
-                raise ValueError(f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}")
+                raise ValueError(
+                    f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}"
+                )
 
     def at_input(self, x, start=0):
         return self.layers[0].at_input(x, start)
@@ -65,7 +67,9 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        return {"at_input"} & self.layers[0].acts()  # what else is done, the encodings of its layers do
+        return {"at_input"} & self.layers[
+            0
+        ].acts()  # what else is done, the encodings of its layers do
 
 
 class Spread(Position):
@@ -87,7 +91,10 @@ class Spread(Position):
         return q[:, :, places], k[:, :, places]
 
     def bias(self, q_len, k_len):
-        bias, places = self.encoding.bias(self.whole.reach, self.whole.reach), self.whole.places(k_len)
+        bias, places = (
+            self.encoding.bias(self.whole.reach, self.whole.reach),
+            self.whole.places(k_len),
+        )
         return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]
 
     def acts(self):
@@ -155,7 +162,9 @@ class Randomized(Spread, kind="randomized"):
     def at_input(self, x, start=0):
         end = start + x.shape[1]
         if end > self.context:
-            raise ValueError(f"randomized positions end at context {self.context}, {end} are needed")
+            raise ValueError(
+                f"randomized positions end at context {self.context}, {end} are needed"
+            )
         self.drawn = self._draw(end).to(x.device) if self.training and start == 0 else None
         codes = self.encoding.at_input(x.new_zeros(1, self.reach, x.shape[2]))
         return x + codes[:, self.places(end)[start:]]

@@ -35,7 +35,9 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     n = q.shape[2]
     chunk = min(chunk, n)
     pad = -n % chunk
-    q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v))  # (b, h, n/c, c, .)
+    q, k, v = (
+        F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v)
+    )  # (b, h, n/c, c, .)
     beta, log = (F.pad(x, (0, pad)).unflatten(2, (-1, chunk))[..., None] for x in (beta, log_alpha))
     each, log, apart = log, log.cumsum(3), None  # log α, log γ: (b, h, n/c, c, 1)
     if log.detach().amin() < -1024:  # differences of such sums lose digits: add up each pair's own
@@ -105,7 +107,9 @@ class DeltaRule(QKVMixer, kind="delta"):
         return state, mixed[:, :, None]
 
     def state_bytes(self, length):
-        memory = self.heads.n * self.heads.d * self.heads.d_value * self.heads.qkv.weight.element_size()
+        memory = (
+            self.heads.n * self.heads.d * self.heads.d_value * self.heads.qkv.weight.element_size()
+        )
         return memory + self.recent_bytes(length)
 
 

@@ -19,7 +19,9 @@ class CrossAttention(nn.Module):
         self.kind, self.heads = config.heads, QKVProjection.build(config.heads, config)
         self.score = AttentionFn.build(config.score, config)
         if self.score.by_distance:
-            raise ValueError(f"cross-attention has no distances between queries and keys: score {config.score!r}")
+            raise ValueError(
+                f"cross-attention has no distances between queries and keys: score {config.score!r}"
+            )
         width = config.model_copy(update={"d_model": config.d_head})
         self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
 
@@ -29,7 +31,9 @@ class CrossAttention(nn.Module):
         q, k, v = self.heads.across(x, memory)
         padding_mask = None
         if self.key_norm.sees_padding:
-            padding_mask = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (mask is None or mask)
+            padding_mask = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (
+                mask is None or mask
+            )
             padding_mask = padding_mask.flatten(1)  # (b, s)
         with padding_known(self.key_norm, padding_mask):
             k = self.key_norm(k)
@@ -83,14 +87,24 @@ class EncoderDecoder(NamedOnce):
         if source_padding_mask is not None:
             source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])
             mask = source_padding_mask[:, None, None]  # (b, 1, 1, s)
-        return {"memory": self.encoder(source, padding_mask=source_padding_mask), "memory_mask": mask}
+        return {
+            "memory": self.encoder(source, padding_mask=source_padding_mask),
+            "memory_mask": mask,
+        }
 
     @torch.no_grad()
     def generate(self, source, start, n, *, source_padding_mask=None):
         """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
-        caches, tokens = self.decoder.caches(len(source), n), [torch.full_like(source[:, :1], start)]
+        caches, tokens = (
+            self.decoder.caches(len(source), n),
+            [torch.full_like(source[:, :1], start)],
+        )
         with eval_mode(self):
             memory = self.memory(source, source_padding_mask)
             for _ in range(n):
-                tokens.append(self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(-1, keepdim=True))
+                tokens.append(
+                    self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(
+                        -1, keepdim=True
+                    )
+                )
         return torch.cat(tokens[1:], dim=1)

@@ -88,7 +88,10 @@ class LowRank(FeedForward, kind="low-rank"):
         super().__init__(config, ratio=ratio)
         rank = rank or max(1, config.d_model // 4)
         self.up, self.down = (
-            nn.Sequential(nn.Linear(m.in_features, rank, bias=False), nn.Linear(rank, m.out_features, bias=config.bias))
+            nn.Sequential(
+                nn.Linear(m.in_features, rank, bias=False),
+                nn.Linear(rank, m.out_features, bias=config.bias),
+            )
             for m in (self.up, self.down)
         )
 
@@ -113,7 +116,9 @@ class Mixture(FeedForward, kind="mixture"):
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)
         if not 1 <= active <= experts:
-            raise ValueError(f"1 <= active <= experts is needed, got active {active}, experts {experts}")
+            raise ValueError(
+                f"1 <= active <= experts is needed, got active {active}, experts {experts}"
+            )
         self.active, self.balance = active, None
         self.router = nn.Linear(config.d_model, experts, bias=False)
         self.experts = nn.ModuleList(FeedForward.build(expert, config) for _ in range(experts))

@@ -18,7 +18,9 @@ def early_exit(model, tokens, confidence, **hidden):
     with eval_mode(model):
         for block, logits in enumerate(model.exits(tokens, **hidden), start=1):
             sure = (depth == 0) & (logits.softmax(-1).amax(-1) >= confidence)
-            answer = logits if answer is None else torch.where((depth == 0)[..., None], logits, answer)
+            answer = (
+                logits if answer is None else torch.where((depth == 0)[..., None], logits, answer)
+            )
             depth[sure] = block
             if depth.all():
                 break

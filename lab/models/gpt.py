@@ -26,7 +26,7 @@ Choice = str | dict  # a kind, or {"kind": ..., its options}
 class ModelConfig(BaseModel):
     """Everything that defines a model but its seed.
 
-    `n_heads`, `mixer` and `score` may be lists, an entry a layer.
+    `n_heads`, `mixer`, `score` and `ffn` may be lists, an entry a layer.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -46,7 +46,7 @@ class ModelConfig(BaseModel):
     mask: Choice = "causal"
     score: Choice | list[Choice] = "softmax"
     heads: Choice = "full"
-    ffn: Choice = "gelu"
+    ffn: Choice | list[Choice] = "gelu"
     norm: Choice = "layernorm"
     qk_norm: Choice = "none"  # over the width of a head, before positions turn it
     residual: Choice = "pre"  # the kind of Block: where norms and skips stand
@@ -80,8 +80,7 @@ class ModelConfig(BaseModel):
         for heads in as_list(self.n_heads):
             if self.d_head is None and self.d_model % heads:
                 raise ValueError(
-                    f"n_heads {heads} does not divide d_model {self.d_model}; "
-                    "give d_head, or change one"
+                    f"n_heads {heads} does not divide d_model {self.d_model}; give d_head, or change one"
                 )
             if self.kv_heads is not None and heads % self.kv_heads:
                 raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
@@ -93,7 +92,7 @@ class ModelConfig(BaseModel):
         return Mask.build(self.mask).causal
 
     def layer(self, i):
-        """The configuration of layer i: one mixer and score, and every size a number."""
+        """The configuration of layer i: no lists, and every size a number."""
         own = {field: as_list(getattr(self, field)) for field in LISTED}
         own = {field: values[i % len(values)] for field, values in own.items()}
         n_heads = own["n_heads"]
@@ -105,7 +104,7 @@ class ModelConfig(BaseModel):
         return self.model_copy(update=own | sizes)
 
 
-LISTED = ("n_heads", "mixer", "score")  # fields that may be lists, an entry a layer
+LISTED = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, an entry a layer
 SIZES = (
     "vocabulary",
     "context",
@@ -185,8 +184,7 @@ class Rotary(Position, kind="rotary"):
             raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
         if min(base, interpolation, ntk) <= 0:
             raise ValueError(
-                "base, interpolation and ntk must be above 0, "
-                f"got {base}, {interpolation}, {ntk}"
+                f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}"
             )
         if ntk != 1 and config.d_head == 2:
             raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
@@ -307,7 +305,7 @@ def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
     return F.scaled_dot_product_attention(q, k, v, scale=scale, **options)
 
 
-class AttentionFn(nn.Module, Seam, field="score"):
+class AttentionFn(nn.Module, Seam, name="Score"):
     """From queries, keys and values to their mix: forward(q, k, v, mask, bias, causal).
 
     The arguments are those of `attend`; `causal` is for as many queries as keys. A query that sees
@@ -366,7 +364,7 @@ class Softmax(AttentionFn, kind="softmax"):
         return attend(folded, k, v, mask, bias, scale=self.factor).flatten(1, 2).unsqueeze(2)
 
 
-class QKVProjection(nn.Module, Seam, field="heads"):
+class QKVProjection(nn.Module, Seam, name="Heads"):
     """The stream to queries, keys and values, and the mix of heads back. Vaswani 2017 §3.2.2.
 
     n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each d wide. Every head
@@ -500,9 +498,7 @@ class Visibility:
     `batch_mask` is a Mask of this batch alone: a pair is attended where it and `mask` allow it.
     """
 
-    def __init__(
-        self, mask, q_len, k_len, *, batch, device, padding_mask=None, batch_mask=None
-    ):
+    def __init__(self, mask, q_len, k_len, *, batch, device, padding_mask=None, batch_mask=None):
         self.q_len, self.k_len, self.device = q_len, k_len, device
         self.padding_mask, self.batch_mask = padding_mask, batch_mask
         self.batch = 1 if padding_mask is None and batch_mask is None else batch
@@ -563,8 +559,7 @@ class Mixer(nn.Module, Seam):
         missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to turn"}
         for hook in sorted(position.acts() - self.hooks):
             raise ValueError(
-                f"{name} has no {missing[hook]}: "
-                f"position {config.position!r} cannot act in its layer"
+                f"{name} has no {missing[hook]}: position {config.position!r} cannot act in its layer"
             )
         kind = Mask.resolve(config.mask)[0]
         if self.masks is not None and kind not in map(Mask.kinds.get, self.masks):
@@ -671,9 +666,7 @@ class Attention(QKVMixer, kind="attention"):
         return super().goes_by() | {f"score {self.config.score!r}": goes_by}
 
     def init_cache(self, batch, context, **tensor):
-        return KVCache(
-            batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor
-        )
+        return KVCache(batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor)
 
     def state_bytes(self, length):
         widths = self.heads.d + self.heads.d_value
@@ -684,7 +677,7 @@ class Attention(QKVMixer, kind="attention"):
 # Position-wise maps
 
 
-class FeedForward(nn.Module, Seam, field="ffn"):
+class FeedForward(nn.Module, Seam):
     """act(x W1) W2 with d_ff = ratio x d_model (default 4), or `width`.
 
     x ── W1 ── act ── W2 ──      `bias` by default the configuration's; `act` is a module, to be tapped
@@ -750,7 +743,7 @@ class Gelu(FeedForward, kind="gelu"):
 # Blocks
 
 
-class Block(nn.Module, Seam, field="residual"):
+class Block(nn.Module, Seam, name="Residual"):
     """One layer: attention and the position-wise map, each with a norm before it. Xiong 2020.
 
     x ──┬── norm ── mixer ── + ──┬── norm ── ffn ── + ──      pre-norm
@@ -777,7 +770,7 @@ class Block(nn.Module, Seam, field="residual"):
     def forward(self, x, *, memory=None, memory_mask=None, **seen):
         x = x + self.mixer(self.mixer_norm(x), **seen)
         if self.cross is not None:
-            x = x + self.cross(self.cross_norm(x), memory, memory_mask)
+            x = x + self.cross(self.cross_norm(x), memory=memory, mask=memory_mask)
         return x + self.ffn(self.ffn_norm(x))
 
     # A stream of another kind, such as two halves of a reversible model, begins in `enter`.
@@ -927,7 +920,7 @@ class Transformer(NamedOnce):
         """A pair for every layer: the block, and what it is given beside the stream."""
         if caches and not self.mask.causal:
             raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}")
-        batch, length = tokens.shape
+        batch, length = tokens.shape[:2]
         start = caches[0].length if caches else 0
         visibility = Visibility(
             self.mask,
@@ -961,9 +954,7 @@ class Transformer(NamedOnce):
             if goes_by == "place":
                 raise ValueError(f"{part} counts places from the first: padding must come last")
             if goes_by == "distance" and between:
-                raise ValueError(
-                    f"{part} counts distances: padding must not stand between tokens"
-                )
+                raise ValueError(f"{part} counts distances: padding must not stand between tokens")
         return padding_mask
 
     def goes_by(self):

@@ -13,7 +13,9 @@ from lab.models.gpt import QKVProjection
 
 def overlap_loss(model):
     """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an orthogonality penalty."""
-    return torch.stack([part.value_overlap() for part in model.modules() if isinstance(part, QKVProjection)]).mean()
+    return torch.stack(
+        [part.value_overlap() for part in model.modules() if isinstance(part, QKVProjection)]
+    ).mean()
 
 
 class Sliced(QKVProjection, kind="sliced"):
@@ -22,8 +24,12 @@ class Sliced(QKVProjection, kind="sliced"):
     def __init__(self, config):
         super().__init__(config)
         if config.d_model % self.n or self.kv != self.n:
-            raise ValueError("sliced heads need n_heads dividing d_model and kv_heads equal to n_heads")
-        self.qkv = nn.Conv1d(config.d_model, 3 * self.n * self.d, 1, groups=self.n, bias=config.bias)
+            raise ValueError(
+                "sliced heads need n_heads dividing d_model and kv_heads equal to n_heads"
+            )
+        self.qkv = nn.Conv1d(
+            config.d_model, 3 * self.n * self.d, 1, groups=self.n, bias=config.bias
+        )
 
     def split(self, x):
         heads = self.qkv(x.transpose(1, 2)).unflatten(1, (self.n, 3, self.d))  # (b, h, 3, d, t)
@@ -41,7 +47,9 @@ class Sliced(QKVProjection, kind="sliced"):
         return self.matrices()[2::3]
 
     def value_matrix(self):
-        return torch.block_diag(*self.qkv.weight.squeeze(-1).unflatten(0, (self.n, 3, self.d))[:, 2])
+        return torch.block_diag(
+            *self.qkv.weight.squeeze(-1).unflatten(0, (self.n, 3, self.d))[:, 2]
+        )
 
     def matrices(self):
         return self.qkv.weight.split(self.d)
@@ -64,7 +72,9 @@ class LowRankValue(QKVProjection, kind="low-rank-value"):
         super().__init__(config)
         width = self.kv * self.d
         rank = rank or max(1, width // 4)
-        self.qkv = nn.Linear(config.d_model, (self.n + self.kv) * self.d, bias=config.bias)  # queries and keys only
+        self.qkv = nn.Linear(
+            config.d_model, (self.n + self.kv) * self.d, bias=config.bias
+        )  # queries and keys only
         self.value_down = nn.Linear(config.d_model, rank, bias=False)
         self.value_up = nn.Linear(rank, width, bias=config.bias)
 
@@ -95,10 +105,16 @@ class FullValue(QKVProjection, kind="full-value"):
     def __init__(self, config):
         super().__init__(config)
         if self.kv != self.n:
-            raise ValueError("full-value heads need kv_heads equal to n_heads: every head has its own value map")
+            raise ValueError(
+                "full-value heads need kv_heads equal to n_heads: every head has its own value map"
+            )
         self.d_value = config.d_model
-        self.qkv = nn.Linear(config.d_model, 2 * self.n * self.d, bias=config.bias)  # queries and keys only
-        self.out = nn.Linear(self.n * config.d_model, config.d_model, bias=config.bias)  # all value maps side by side
+        self.qkv = nn.Linear(
+            config.d_model, 2 * self.n * self.d, bias=config.bias
+        )  # queries and keys only
+        self.out = nn.Linear(
+            self.n * config.d_model, config.d_model, bias=config.bias
+        )  # all value maps side by side
 
     def split(self, x):
         return self.across(x, x)
@@ -146,5 +162,11 @@ class Primer(QKVProjection, kind="primer"):
         return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
 
     def project(self, x, rows):
-        p, taps = super().project(x, rows), self.taps[rows].unflatten(0, (-1, self.d))  # (b, h, t, d), (h, d, width)
-        return sum(F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * taps[:, None, :, i] for i in range(self.history + 1))
+        p, taps = (
+            super().project(x, rows),
+            self.taps[rows].unflatten(0, (-1, self.d)),
+        )  # (b, h, t, d), (h, d, width)
+        return sum(
+            F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * taps[:, None, :, i]
+            for i in range(self.history + 1)
+        )

@@ -47,7 +47,9 @@ class Xavier(Initialization, kind="xavier"):
     def __call__(self, model):
         super().__call__(model)
         for part in model.modules():
-            if isinstance(part, QKVProjection):  # several matrices in one: fan_out is each one's own
+            if isinstance(
+                part, QKVProjection
+            ):  # several matrices in one: fan_out is each one's own
                 for matrix in part.matrices():
                     self.matrix(matrix.data)
             elif isinstance(part, BlockMap):
@@ -84,7 +86,10 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 
     def __call__(self, model):
         super().__call__(model)
-        scale(branch_weights(model), (8 * len(model.blocks)) ** -0.25 if self.beta is None else self.beta)
+        scale(
+            branch_weights(model),
+            (8 * len(model.blocks)) ** -0.25 if self.beta is None else self.beta,
+        )
 
 
 class TFixup(Xavier, kind="t-fixup"):
@@ -173,7 +178,9 @@ def preset_previous_token(model, strength, *, head=0):
     """
     position = model.blocks[0].mixer.position
     if not isinstance(position, T5):
-        raise ValueError(f"only t5 positions have a bias to preset, these are {type(position).__name__}")
+        raise ValueError(
+            f"only t5 positions have a bias to preset, these are {type(position).__name__}"
+        )
     position.table.weight[1, head] += strength  # bucket 1 holds distance 1 alone
 
 
@@ -191,9 +198,13 @@ def preset_position_counter(model, marker, *, head=0):
         raise ValueError(f"the residual must be pre, not {type(block).__name__.lower()}")
     seen = block.mixer_norm(model.embedding.weight).double()  # what the layer reads of each token
     if len(seen) > seen.shape[1]:
-        raise ValueError(f"{len(seen)} tokens cannot be told apart exactly by {seen.shape[1]} features")
+        raise ValueError(
+            f"{len(seen)} tokens cannot be told apart exactly by {seen.shape[1]} features"
+        )
     query, _, value = heads.matrices()
     query[head * heads.d : (head + 1) * heads.d] = 0
     wanted = torch.zeros(len(seen), 1, dtype=seen.dtype, device=seen.device)
     wanted[marker] = 1
-    value[head * heads.kv // heads.n * heads.d] = torch.linalg.lstsq(seen, wanted).solution[:, 0].to(value.dtype)
+    value[head * heads.kv // heads.n * heads.d] = (
+        torch.linalg.lstsq(seen, wanted).solution[:, 0].to(value.dtype)
+    )

@@ -33,7 +33,9 @@ def naive_attention(q, k, v, *, causal=False, scale=None):
     ValueError if causal with unequal lengths, where "the past" is ambiguous.
     """
     _require_square(q, k, causal)
-    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.transpose(-2, -1)  # (b, h, q, k)
+    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.transpose(
+        -2, -1
+    )  # (b, h, q, k)
     if causal:
         scores = scores.masked_fill(_future(scores, 0, 0), -math.inf)
     return torch.softmax(scores, dim=-1) @ v  # (b, h, q, w)
@@ -54,7 +56,9 @@ def tiled_attention(q, k, v, *, block, causal=False):
     for start in range(0, q.shape[-2], block):
         inputs = (q[..., start : start + block, :], k, v, start, block, causal)
         if differentiated:
-            rows.append(checkpoint(_query_block, *inputs, use_reentrant=False, preserve_rng_state=False))
+            rows.append(
+                checkpoint(_query_block, *inputs, use_reentrant=False, preserve_rng_state=False)
+            )
         else:
             rows.append(_query_block(*inputs))
     return torch.cat(rows, dim=-2)  # (b, h, q, w)
@@ -76,7 +80,10 @@ def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
     generator = torch.Generator(device).manual_seed(0)
     shape = (batch, heads, n, d_head)
-    q, k, v = (torch.randn(shape, generator=generator, device=device, requires_grad=backward) for _ in range(3))
+    q, k, v = (
+        torch.randn(shape, generator=generator, device=device, requires_grad=backward)
+        for _ in range(3)
+    )
 
     def call():
         mixed = KINDS[kind](q, k, v)
@@ -118,7 +125,9 @@ def _future(scores, first_query, first_key):
 
 def _require_square(q, k, causal):
     if causal and q.shape[-2] != k.shape[-2]:
-        raise ValueError(f"causal attention needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}")
+        raise ValueError(
+            f"causal attention needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
+        )
 
 
 def windowed(q, k, v, size):
@@ -132,9 +141,15 @@ def windowed(q, k, v, size):
         q, k, v = (F.pad(x, (0, 0, 0, -n % size)) for x in (q, k, v))
     mixed = F.scaled_dot_product_attention(*(x[:, None, :size] for x in (q, k, v)), is_causal=True)
     if n > size:
-        near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # the queries are the last
-        keys, values = (x.unfold(1, 2 * size, size).mT for x in (k, v))  # (b h, c - 1, 2 size, d), nothing copied
-        rest = F.scaled_dot_product_attention(q[:, size:].unflatten(1, (-1, size)), keys, values, near)
+        near = Window(size=size).dense(size, 2 * size, device=q.device)[
+            0
+        ]  # the queries are the last
+        keys, values = (
+            x.unfold(1, 2 * size, size).mT for x in (k, v)
+        )  # (b h, c - 1, 2 size, d), nothing copied
+        rest = F.scaled_dot_product_attention(
+            q[:, size:].unflatten(1, (-1, size)), keys, values, near
+        )
         mixed = torch.cat([mixed, rest], 1)
     return mixed.flatten(1, 2)[:, :n].unflatten(0, (b, -1))
 
@@ -149,9 +164,13 @@ def block_sparse(q, k, v, blocks, size):
     place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
     given = (blocks >= 0).repeat_interleave(size, 1)
     seen = (place[:, None] <= at[..., None]) & given[:, None]  # (c, size, m size)
-    keys, values = (x.unflatten(2, (c, size))[:, :, blocks.clamp(min=0)].flatten(3, 4) for x in (k, v))
+    keys, values = (
+        x.unflatten(2, (c, size))[:, :, blocks.clamp(min=0)].flatten(3, 4) for x in (k, v)
+    )
     q = q.unflatten(2, (c, size))
-    mixed = F.scaled_dot_product_attention(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen)
+    mixed = F.scaled_dot_product_attention(
+        q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen
+    )
     return mixed.unflatten(0, q.shape[:2]).flatten(2, 3)
 
 
@@ -182,7 +201,9 @@ def sorted_lsh(q, k, v, rotations, chunk):
     at, mixed, logs = torch.arange(n, device=q.device), [], []
     buckets = [hashes(x, rotations) for x in (q, k)]  # (r, b, h, n)
     orders = [(x * n + at).argsort(-1) for x in buckets]
-    labels = [torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)]  # bucket, chunk
+    labels = [
+        torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)
+    ]  # bucket, chunk
     for own, (order_q, order_k) in enumerate(zip(*orders, strict=True)):
         sq, sk, sv = (
             x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk))
@@ -198,7 +219,9 @@ def sorted_lsh(q, k, v, rotations, chunk):
         met = query[0, ..., None] == key[0, ..., None, :]  # (r, b, h, c, chunk, 2 chunk)
         met &= (query[1, ..., None] - key[1, ..., None, :]) % (n // chunk) <= 1
         same = met[own] & (place_k[..., None, :] <= place[..., None])
-        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - met.sum(0).clamp(min=1).to(q.dtype).log()
+        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - met.sum(0).clamp(min=1).to(
+            q.dtype
+        ).log()
         scores = scores.masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
         log = scores.logsumexp(-1, keepdim=True)
         found = torch.exp(scores - log).where(same, 0) @ sv

@@ -29,9 +29,13 @@ def chunked(fq, fk, v, chunk=64, state=None):
     """
     n = fq.shape[2]
     padding = -n % chunk
-    fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))  # (b, h, c, chunk, .)
+    fq, fk, v = (
+        F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v)
+    )  # (b, h, c, chunk, .)
     before = fk.transpose(-2, -1) @ with_ones(v)  # (b, h, c, f, d + 1)
-    before = F.pad(before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))  # what the chunks before add up to
+    before = F.pad(
+        before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0)
+    )  # what the chunks before add up to
     if state is not None:
         before = before + state[:, :, None]
     within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
@@ -47,7 +51,9 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
     """
     n = fq.shape[2]
     padding = -n % chunk
-    fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))  # (b, h, c, chunk, .)
+    fq, fk, v = (
+        F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v)
+    )  # (b, h, c, chunk, .)
     top = F.pad(top, (0, 0, 0, padding), mode="replicate").unflatten(2, (-1, chunk))
     end = top[:, :, :, -1:]  # (b, h, c, 1, 1)
     own = (fk * (top - end).exp()).mT @ with_ones(v)  # (b, h, c, f, d + 1)
@@ -58,7 +64,9 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
         if state is not None:
             mixed = mixed + fq[:, :, i] * (before - top[:, :, i]).exp() @ state
         out.append(mixed)
-        state = own[:, :, i] if state is None else state * (before - end[:, :, i]).exp() + own[:, :, i]
+        state = (
+            own[:, :, i] if state is None else state * (before - end[:, :, i]).exp() + own[:, :, i]
+        )
         before = end[:, :, i]
     mixed = torch.cat(out, 2)[:, :, :n]
     return state, divided(mixed[..., :-1], mixed[..., -1:])
@@ -118,7 +126,9 @@ class LinearAttention(QKVMixer, kind="linear"):
         q, k, v = self.split(x, cache)
         k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
         return self.heads.join(
-            self.attended(q, k, v, cache, None if padding_mask is None else padding_mask[:, None, :, None])
+            self.attended(
+                q, k, v, cache, None if padding_mask is None else padding_mask[:, None, :, None]
+            )
         )
 
     def attended(self, q, k, v, cache=None, padding_mask=None):
@@ -144,7 +154,9 @@ class LinearAttention(QKVMixer, kind="linear"):
 
     def state_bytes(self, length):
         weight = self.heads.qkv.weight
-        return self.heads.n * self.width * (self.heads.d_value + 1) * weight.element_size() + self.recent_bytes(length)
+        return self.heads.n * self.width * (
+            self.heads.d_value + 1
+        ) * weight.element_size() + self.recent_bytes(length)
 
 
 class Performer(LinearAttention, kind="performer"):
@@ -163,10 +175,18 @@ class Performer(LinearAttention, kind="performer"):
         q, k = log_positive_features(q, self.projection), log_positive_features(k, self.projection)
         fq = (q - q.detach().amax(-1, keepdim=True)).exp()
         k = k if padding_mask is None else k.masked_fill(~padding_mask, -torch.inf)
-        state, before = (None, None) if cache is None else (cache.tensors.get(name) for name in ("sum", "top"))
-        largest = k.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)  # (b, h, n, 1)
+        state, before = (
+            (None, None) if cache is None else (cache.tensors.get(name) for name in ("sum", "top"))
+        )
+        largest = (
+            k.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)
+        )  # (b, h, n, 1)
         largest = largest if before is None else torch.maximum(largest, before)
-        top = largest.cummax(2).values if self.causal else largest.amax(2, keepdim=True).expand_as(largest)
+        top = (
+            largest.cummax(2).values
+            if self.causal
+            else largest.amax(2, keepdim=True).expand_as(largest)
+        )
         fk = (k - top).exp()
         if self.causal:
             state, mixed = rescaled(fq, fk, v, top, min(self.chunk, k.shape[2]), state, before)
@@ -179,7 +199,9 @@ class Performer(LinearAttention, kind="performer"):
         return mixed
 
     def state_bytes(self, length):
-        return super().state_bytes(length) + self.heads.n * self.projection.element_size()  # the largest key
+        return (
+            super().state_bytes(length) + self.heads.n * self.projection.element_size()
+        )  # the largest key
 
 
 def positive_features(q, k, projection, top=None):
@@ -194,7 +216,8 @@ def positive_features(q, k, projection, top=None):
 def orthogonal_rows(count, width, generator=None):
     """`count` directions in `width` dimensions, orthogonal in groups, as long as Gaussian ones: (count, width)."""
     groups = [
-        torch.linalg.qr(torch.randn(width, width, generator=generator))[0] for _ in range(math.ceil(count / width))
+        torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
+        for _ in range(math.ceil(count / width))
     ]
     lengths = torch.randn(count, width, generator=generator).norm(dim=1, keepdim=True)
     return torch.cat(groups)[:count] * lengths
@@ -222,4 +245,6 @@ def positive_variance(x, y, features):
 def trigonometric_variance(x, y, features):
     """The same of the trigonometric estimate."""
     total, apart = (x + y).square().sum(-1), (x - y).square().sum(-1)
-    return total.exp() * (-2 * (x * y).sum(-1)).exp() * (1 - (-apart).exp()).square() / (2 * features)
+    return (
+        total.exp() * (-2 * (x * y).sum(-1)).exp() * (1 - (-apart).exp()).square() / (2 * features)
+    )

@@ -12,7 +12,9 @@ class Tied(LMHead, kind="tied"):
 
     def __init__(self, config, embedding):
         if config.d_out != config.vocabulary:
-            raise ValueError(f"a tied LM head gives a logit a token: d_out {config.d_out} must be {config.vocabulary}")
+            raise ValueError(
+                f"a tied LM head gives a logit a token: d_out {config.d_out} must be {config.vocabulary}"
+            )
         super().__init__(config, embedding)
 
     def follow(self, embedding):

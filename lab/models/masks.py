@@ -27,7 +27,12 @@ class Mask(Seam):
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
         """Booleans (batch, heads, q, k), True where attended; the queries are the last q_len of k_len positions."""
         t = [torch.arange(n, device=device) for n in (batch, heads, k_len)]
-        b, h, q, k = t[0][:, None, None, None], t[1][:, None, None], t[2][k_len - q_len :, None], t[2]
+        b, h, q, k = (
+            t[0][:, None, None, None],
+            t[1][:, None, None],
+            t[2][k_len - q_len :, None],
+            t[2],
+        )
         return self.allows(b, h, q, k).expand(batch, heads, q_len, k_len)
 
     def edges(self, n, **sizes):
@@ -46,7 +51,13 @@ class Mask(Seam):
         """The same pairs for FlexAttention, which leaves out blocks of `block` x `block` pairs without any."""
         first = k_len - q_len
         return create_block_mask(
-            lambda b, h, q, k: self.allows(b, h, q + first, k), batch, heads, q_len, k_len, device, BLOCK_SIZE=block
+            lambda b, h, q, k: self.allows(b, h, q + first, k),
+            batch,
+            heads,
+            q_len,
+            k_len,
+            device,
+            BLOCK_SIZE=block,
         )
 
     def picture(self, n, **sizes):

@@ -29,14 +29,18 @@ class TransformerXL(Attention, kind="transformer-xl"):
     def inputs(self, visibility):
         kept = min(visibility.k_len - visibility.q_len, self.memory)
         return {
-            name: part[..., -(kept + visibility.q_len) :] if name in ("bias", "mask") and part is not None else part
+            name: part[..., -(kept + visibility.q_len) :]
+            if name in ("bias", "mask") and part is not None
+            else part
             for name, part in super().inputs(visibility).items()
         }
 
     def split(self, x, cache):
         if cache is None:
             return super().split(x, None)
-        seen = cache.append_inputs(x, self.memory + self.heads.history)  # the first keys of memory are made of inputs before
+        seen = cache.append_inputs(
+            x, self.memory + self.heads.history
+        )  # the first keys of memory are made of inputs before
         kept = min(seen.shape[1] - x.shape[1], self.memory)
         q, k, v = (part[:, :, -(kept + x.shape[1]) :] for part in self.heads.split(seen))
         q, k = self.query_norm(q), self.key_norm(k)
@@ -53,7 +57,11 @@ class TransformerXL(Attention, kind="transformer-xl"):
         return Cache()
 
     def state_bytes(self, length):
-        return min(length, self.memory + self.heads.history) * self.heads.d_model * self.heads.qkv.weight.element_size()
+        return (
+            min(length, self.memory + self.heads.history)
+            * self.heads.d_model
+            * self.heads.qkv.weight.element_size()
+        )
 
 
 class Gru(Mixer, kind="gru"):

@@ -29,7 +29,9 @@ def exact_sinusoids(n, width, base=10000):
     whose overflow drops whole turns.
     """
     with mpmath.workprec(160):
-        turns = [mpmath.power(base, -mpmath.mpf(i) / width) / (2 * mpmath.pi) for i in range(0, width, 2)]
+        turns = [
+            mpmath.power(base, -mpmath.mpf(i) / width) / (2 * mpmath.pi) for i in range(0, width, 2)
+        ]
         fixed = np.array([int(turn * 2**64) for turn in turns], dtype=np.uint64)
     angle = np.arange(n, dtype=np.uint64)[:, None] * fixed * (2 * np.pi / 2**64)  # (n, pairs)
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(n, -1)[:, :width]
@@ -78,7 +80,9 @@ class Learned(Position, kind="learned"):
     def at_input(self, x, start=0):
         end = start + x.shape[1]
         if end > self.embedding.num_embeddings:
-            raise ValueError(f"learned positions end at context {self.embedding.num_embeddings}, {end} are needed")
+            raise ValueError(
+                f"learned positions end at context {self.embedding.num_embeddings}, {end} are needed"
+            )
         return x + self.embedding.weight[start:end]
 
 
@@ -142,11 +146,15 @@ class T5(Position, kind="t5"):
 
     def bias(self, q_len, k_len):
         t = torch.arange(k_len, device=self.table.weight.device)
-        bucket = t5_bucket(t[k_len - q_len :, None] - t, self.table.num_embeddings, self.max_distance, self.causal)
+        bucket = t5_bucket(
+            t[k_len - q_len :, None] - t, self.table.num_embeddings, self.max_distance, self.causal
+        )
         return self.table(bucket).permute(2, 0, 1)  # (h, q, k)
 
     def of_layer(self, i, layer):
-        return self if layer.n_heads == self.table.embedding_dim else FirstHeads(self, layer.n_heads)
+        return (
+            self if layer.n_heads == self.table.embedding_dim else FirstHeads(self, layer.n_heads)
+        )
 
 
 class FirstHeads(Position):
@@ -169,7 +177,9 @@ def t5_bucket(distance, buckets, max_distance, causal):
         distance = distance.abs()
     distance = distance.clamp(min=0)
     exact = buckets // 2
-    log = exact + (distance.clamp(min=1) / exact).log() / math.log(max_distance / exact) * (buckets - exact)
+    log = exact + (distance.clamp(min=1) / exact).log() / math.log(max_distance / exact) * (
+        buckets - exact
+    )
     return offset + torch.where(distance < exact, distance, log.long().clamp(max=buckets - 1))
 
 
@@ -187,7 +197,10 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
         t, third = torch.arange(start, start + x.shape[1]), x.shape[2] // 3
         axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
         widths = (x.shape[2] - 2 * third, third, third)
-        codes = [sinusoids(axis.double(), width, self.base) for axis, width in zip(axes, widths, strict=True)]
+        codes = [
+            sinusoids(axis.double(), width, self.base)
+            for axis, width in zip(axes, widths, strict=True)
+        ]
         return x + torch.cat(codes, 1).to(x)
 
 

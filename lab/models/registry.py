@@ -1,7 +1,7 @@
 """Seams: the places in a model that one word of its configuration fills.
 
-A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, field="score")` where
-its field in a configuration has another name. A variant is a subclass that names itself in its class line,
+A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, name="Score")` where
+configurations and records call it otherwise. A variant is a subclass that names itself in its class line,
 `class Rotary(Position, kind="rotary")`, and is choosable from then on, also when the class line stands in a notebook.
 A choice is a word or a mapping with the variant's own options: "rotary" or {"kind": "rotary", "base": 500}.
 """
@@ -20,9 +20,9 @@ GOES_BY = ("order", "distance", "place")
 class Kinds(dict):
     """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""
 
-    def __init__(self, seam, field):
+    def __init__(self, seam):
         super().__init__()
-        self.seam, self.field = seam, field
+        self.seam = seam
 
     def __getitem__(self, kind):
         variant = super().__getitem__(kind)
@@ -35,7 +35,7 @@ class Kinds(dict):
         there = self.get(kind)
         if there is not None and identity(there) != identity(variant):
             raise ValueError(
-                f"{self.field} {kind!r} is {identity(there)} already, "
+                f"{self.seam.lower()} {kind!r} is {identity(there)} already, "
                 f"so {identity(variant)} needs another name"
             )
         super().__setitem__(kind, variant)
@@ -56,7 +56,11 @@ def check_methods(seam, kind, variant):
     Of those of a `forward` that have a default a variant may do without.
     """
     for name, method in vars(seam).items():
-        if name.startswith("_") or not inspect.isfunction(method) or not inspect.isfunction(getattr(variant, name)):
+        if (
+            name.startswith("_")
+            or not inspect.isfunction(method)
+            or not inspect.isfunction(getattr(variant, name))
+        ):
             continue
         given, takes = inspect.signature(method), inspect.signature(getattr(variant, name))
         needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
@@ -65,18 +69,22 @@ def check_methods(seam, kind, variant):
         try:
             takes.bind(*placed, **named)
         except TypeError:
-            where = f"{seam.kinds.field} {kind!r}, {variant.__module__}.{variant.__qualname__}"
-            raise TypeError(f"{where}: {name}{takes} is given {name}{given}: let it take these arguments") from None
+            where = (
+                f"{seam.kinds.seam.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
+            )
+            raise TypeError(
+                f"{where}: {name}{takes} is given {name}{given}: let it take these arguments"
+            ) from None
 
 
 class Seam:
-    def __init_subclass__(cls, kind=None, field=None, **kwargs):
+    def __init_subclass__(cls, kind=None, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
         if kind is not None:
             cls.kinds[kind] = cls
         elif Seam in cls.__bases__:
-            cls.kinds = Kinds(cls.__name__, field or cls.__name__.lower())
-            trace.SEAMS[cls.__name__] = cls
+            cls.kinds = Kinds(name or cls.__name__)
+            trace.SEAMS[cls.kinds.seam] = cls
 
     @classmethod
     def resolve(cls, choice):
@@ -85,7 +93,7 @@ class Seam:
         kind = options.pop("kind", None)
         if kind not in cls.kinds:
             raise ValueError(
-                f"{cls.kinds.field} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
+                f"{cls.kinds.seam.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
             )
         variant = cls.kinds[kind]
         parameters = inspect.signature(variant.__init__).parameters.values()
@@ -93,7 +101,7 @@ class Seam:
         for name in options:
             if name not in allowed:
                 raise ValueError(
-                    f"{cls.kinds.field} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
+                    f"{cls.kinds.seam.lower()} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
                 )
         return variant, options
 

@@ -59,11 +59,18 @@ class Additive(AttentionFn, kind="additive"):
         self.sum = nn.Linear(width, 1, bias=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        queries, keys = self.query(q), repeat_kv(self.key(k), q.shape[1])  # (b, h, q, width), (b, h, k, width)
-        scores = self.sum(torch.tanh(queries[:, :, :, None] + keys[:, :, None])).squeeze(-1)  # (b, h, q, k)
+        queries, keys = (
+            self.query(q),
+            repeat_kv(self.key(k), q.shape[1]),
+        )  # (b, h, q, width), (b, h, k, width)
+        scores = self.sum(torch.tanh(queries[:, :, :, None] + keys[:, :, None])).squeeze(
+            -1
+        )  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         mask = visible(scores, mask, causal)
-        empty = [x.new_zeros(*x.shape[:3], 1) for x in (q, k)]  # their product is 0: the bias is the whole score
+        empty = [
+            x.new_zeros(*x.shape[:3], 1) for x in (q, k)
+        ]  # their product is 0: the bias is the whole score
         return attend(*empty, v, mask, scores)
 
 
@@ -93,9 +100,15 @@ def sparsemax(scores, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
-    with torch.no_grad():  # the support: the longest run of largest scores whose threshold lies below its least
-        falling = scores.clamp(min=-1).sort(-1, descending=True).values  # 1 below the largest there is no weight
-        threshold = (falling.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+    with (
+        torch.no_grad()
+    ):  # the support: the longest run of largest scores whose threshold lies below its least
+        falling = (
+            scores.clamp(min=-1).sort(-1, descending=True).values
+        )  # 1 below the largest there is no weight
+        threshold = (falling.cumsum(-1) - 1) / torch.arange(
+            1, scores.shape[-1] + 1, device=scores.device
+        )
         size = (falling > threshold).sum(-1, keepdim=True).clamp(min=1)  # 0 only among NaN
         support = scores > threshold.gather(-1, size - 1)
         if mask is not None:

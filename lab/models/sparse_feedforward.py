@@ -45,19 +45,31 @@ class BlockMap(nn.Module):
     def __init__(self, d_in, d_out, blocks, links, bias):
         super().__init__()
         if d_in % blocks or d_out % blocks or not 1 <= links <= blocks:
-            raise ValueError(f"{blocks} blocks must divide {d_in} and {d_out}, with 1..{blocks} links, got {links}")
+            raise ValueError(
+                f"{blocks} blocks must divide {d_in} and {d_out}, with 1..{blocks} links, got {links}"
+            )
         self.blocks, self.links = blocks, links
-        self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)  # weight (d_out, links d_in / blocks, 1)
+        self.map = nn.Conv1d(
+            links * d_in, d_out, 1, groups=blocks, bias=bias
+        )  # weight (d_out, links d_in / blocks, 1)
         self.fan_out = links * d_out // blocks  # outputs that an input reaches
 
     def forward(self, x):
         parts = x.unflatten(-1, (self.blocks, -1))
-        read = torch.cat([parts.roll(-i, -2) for i in range(self.links)], -1)  # (..., blocks, links d_in / blocks)
-        return self.map(read.flatten(0, -3).flatten(1)[..., None]).squeeze(-1).view(*x.shape[:-1], -1)
+        read = torch.cat(
+            [parts.roll(-i, -2) for i in range(self.links)], -1
+        )  # (..., blocks, links d_in / blocks)
+        return (
+            self.map(read.flatten(0, -3).flatten(1)[..., None]).squeeze(-1).view(*x.shape[:-1], -1)
+        )
 
     def dense(self):
         """The same as one matrix, (d_out, d_in)."""
-        weight = self.map.weight.squeeze(-1).unflatten(0, (self.blocks, -1)).unflatten(-1, (self.links, -1))
+        weight = (
+            self.map.weight.squeeze(-1)
+            .unflatten(0, (self.blocks, -1))
+            .unflatten(-1, (self.links, -1))
+        )
         out = weight.new_zeros(self.blocks, weight.shape[1], self.blocks, weight.shape[3])
         for i in range(self.blocks):
             for j in range(self.links):

@@ -111,7 +111,9 @@ class BigBird(Composed, kind="bigbird"):
     """Window, global tokens and random keys; without causality `length` says how many there are. Zaheer 2020."""
 
     def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):
-        mask = Band(size=size) | Global(tokens=tokens) | Random(links=links, seed=seed, length=length)
+        mask = (
+            Band(size=size) | Global(tokens=tokens) | Random(links=links, seed=seed, length=length)
+        )
         super().__init__(mask if length else mask & Causal())
 
 
@@ -184,7 +186,10 @@ class Tree(Seen):
 
     def __init__(self, parent):
         at = torch.arange(parent.shape[1], device=parent.device)
-        above, up = torch.zeros(*parent.shape, parent.shape[1], dtype=torch.bool, device=parent.device), parent
+        above, up = (
+            torch.zeros(*parent.shape, parent.shape[1], dtype=torch.bool, device=parent.device),
+            parent,
+        )
         while (up >= 0).any():
             above |= up[..., None] == at
             up = parent.gather(1, up.clamp(min=0)).where(up >= 0, -1)
@@ -214,4 +219,6 @@ class Filled(Mask):
 
     def block_mask(self, q_len, k_len, **sizes):
         batch, heads = sizes.get("batch", 1), sizes.get("heads", 1)
-        return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(q_len, k_len, **sizes)
+        return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(
+            q_len, k_len, **sizes
+        )

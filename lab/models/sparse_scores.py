@@ -45,7 +45,10 @@ class Lsh(AttentionFn, kind="lsh"):
         self.register_buffer("rotations", torch.randn(rounds, config.d_head, buckets // 2))
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        hashed_q, hashed_k = hashes(q, self.rotations), hashes(repeat_kv(k, q.shape[1]), self.rotations)
+        hashed_q, hashed_k = (
+            hashes(q, self.rotations),
+            hashes(repeat_kv(k, q.shape[1]), self.rotations),
+        )
         same = (hashed_q[..., :, None] == hashed_k[..., None, :]).any(0)  # (b, h, q, k)
         same = same.tril() if causal else same
         return attend(q, k, v, same if mask is None else same & mask, bias)
@@ -64,11 +67,17 @@ class Linformer(AttentionFn, kind="linformer"):
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         if causal or mask is not None or bias is not None:
-            raise ValueError("linformer mixes all positions: it has no causal form and takes no mask or bias")
+            raise ValueError(
+                "linformer mixes all positions: it has no causal form and takes no mask or bias"
+            )
         n = k.shape[2]
         if n > self.keys.in_features:
-            raise ValueError(f"linformer is trained for {self.keys.in_features} positions, {n} were given")
-        k, v = (part.weight[:, :n] @ x for part, x in ((self.keys, k), (self.values, v)))  # (b, g, rank, d)
+            raise ValueError(
+                f"linformer is trained for {self.keys.in_features} positions, {n} were given"
+            )
+        k, v = (
+            part.weight[:, :n] @ x for part, x in ((self.keys, k), (self.values, v))
+        )  # (b, g, rank, d)
         return attend(q, k, v)
 
 
@@ -105,7 +114,11 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
 
     by_distance, by_products, repeatable = True, True, False
     undecayed = ("logit",)
-    TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the paper: a sigmoid stretched beyond 0..1, then cut
+    TEMPERATURE, LOW, HIGH = (
+        2 / 3,
+        -0.1,
+        1.1,
+    )  # of the paper: a sigmoid stretched beyond 0..1, then cut
 
     def __init__(self, config, *, reach, start=3.0):
         super().__init__(config)
@@ -128,7 +141,13 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
         offset = (at[k.shape[2] - q.shape[2] :, None] - at).abs().clamp(max=self.logit.shape[1] - 1)
         gate = self.gates()[:, offset]  # (h, q, k)
         mask, log = visible(gate, mask, causal), gate.clamp(min=1e-6).log()
-        return attend(q, k, v, gate > 0 if mask is None else mask & (gate > 0), log if bias is None else bias + log)
+        return attend(
+            q,
+            k,
+            v,
+            gate > 0 if mask is None else mask & (gate > 0),
+            log if bias is None else bias + log,
+        )
 
 
 def openness_loss(model):

@@ -29,7 +29,10 @@ class NamedOnce(nn.Module):
 def repeats(model):
     """{other name: first name} of parameters and buffers with several names."""
     first, found = {}, {}
-    named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    named = (
+        model.named_parameters(remove_duplicate=False),
+        model.named_buffers(remove_duplicate=False),
+    )
     for name, tensor in chain(*named):
         if first.setdefault(id(tensor), name) != name:
             found[name] = first[id(tensor)]
@@ -74,7 +77,11 @@ def fake_quantized(model, bits, sites="*.ffn.*"):
     if bits < 2:
         raise ValueError(f"a grid symmetric about 0 needs at least 2 bits, got {bits}")
     model = deepcopy(model)
-    maps = [m for name, m in model.named_modules() if isinstance(m, nn.Linear) and fnmatchcase(name, sites)]
+    maps = [
+        m
+        for name, m in model.named_modules()
+        if isinstance(m, nn.Linear) and fnmatchcase(name, sites)
+    ]
     if not maps:
         raise LookupError(f"{sites!r} names no linear map")
     for m in maps:

@@ -26,7 +26,7 @@ def at_start(seed, placement, n, n_layers, d_model):
     order = torch.randperm(512, generator=torch.Generator().manual_seed(seed))[:128]
     tokens, targets = order.view(2, -1, n).to(device())
     for block in model.blocks:
-        block.ffn_residual.norm.register_forward_pre_hook(lambda _, x: sums.append(x[0].square().mean().item()))
+        block.ffn_norm.register_forward_pre_hook(lambda _, x: sums.append(x[0].square().mean().item()))
     branches = [f"{site}.{part}" for site in sites for part in ("mixer", "ffn")]
     with (
         tap(model, dict.fromkeys(sites + branches, lambda x: x.square().mean())) as squares,

@@ -1,12 +1,12 @@
 """Models of the next byte that differ in where their norms stand and in what these hold (chapter §1.5.3, §1.5.4)."""
 
 import numpy as np
+from torch import nn
 
 from lab.engine.device import device
 from lab.measure.depth import likeness, moved, outputs_of, rises_without
 from lab.measure.linear_probe import probe_accuracy
 from lab.models import Transformer
-from lab.models.gpt import Block
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss
 from lab.training import fit
 
@@ -26,7 +26,7 @@ def model_of(arm, config, seed):
     model = Transformer(config, seed=seed)
     if arm == "norm after FFN only":
         for block in model.blocks:
-            block.attention_residual = Block.build("plain", config)
+            block.mixer_norm = nn.Identity()
     return model.to(device())
 
 

@@ -8,8 +8,8 @@ from helpers import config, heads, norm, normal
 from torch import nn
 
 from lab.models import Transformer
-from lab.models.encoder_decoder import DecoderBlock
-from lab.models.gpt import AttentionFn, Position
+from lab.models.encoder_decoder import CrossAttention
+from lab.models.gpt import AttentionFn, Block, Position
 from lab.models.positions import sinusoids
 
 # Note 1
@@ -130,7 +130,7 @@ def test_two_thirds_of_a_block_are_feed_forward():
     block = Transformer(config()).blocks[0]
     ffn, attention = (sum(p.numel() for p in part.parameters()) for part in (block.ffn, block.mixer))
     assert (ffn, attention) == (8 * 128**2, 4 * 128**2)
-    with_cross = DecoderBlock(config(), Position.build("none", config()))
+    with_cross = Block(config(), Position.build("none", config()), CrossAttention)
     assert sum(p.numel() for part in (with_cross.mixer, with_cross.cross) for p in part.parameters()) == ffn
 
 

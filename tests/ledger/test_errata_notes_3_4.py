@@ -11,7 +11,7 @@ from torch import nn
 from lab.measure.cost import attention_macs, softmax_operations
 from lab.measure.gradients import future, leak
 from lab.models import Transformer
-from lab.models.gpt import Block
+from lab.models.gpt import Block, Position
 
 # Note 3
 
@@ -200,7 +200,7 @@ def test_more_heads_do_the_same_products_and_more_softmax():
 
 def test_attention_alone_is_neither_added_nor_normed():
     x = 5 * normal(1, 4, 128) + 1
-    sublayer = Block.build("post", config()).double()
-    torch.testing.assert_close(sublayer(x, torch.zeros_like), norm(width=128)(x))
+    block = Block.build("post", config(), Position.build("none", config())).double()
+    torch.testing.assert_close(block.around(x, torch.zeros_like, "mixer"), norm(width=128)(x))
     part = heads()
     assert part.join(torch.zeros(1, 4, 4, 32, dtype=x.dtype)).abs().max() == 0, "a silent attention loses the stream"

@@ -31,7 +31,7 @@ def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
     assert not torch.equal(after[1], before[1]), "what a later layer reads has changed"
     with neurons.ablate_units(model, 1, []):
         assert torch.equal(neurons.hidden(model, tokens), before)
-    inputs = neurons.hidden(model, tokens, "ffn_residual.norm")
+    inputs = neurons.hidden(model, tokens, "ffn_norm")
     assert torch.allclose(torch.relu(model.blocks[1].ffn.up(inputs[1])), before[1], atol=1e-5)
 
 

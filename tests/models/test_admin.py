@@ -15,7 +15,7 @@ def build(kind=Transformer, seed=0, **fields):
 
 
 def omegas(model):
-    return [r.omega.detach() for block in model.blocks for r in (block.attention_residual, block.ffn_residual)]
+    return [block.omega[name].detach() for block in model.blocks for name in ("mixer", "ffn")]
 
 
 @torch.no_grad()
@@ -27,16 +27,14 @@ def test_omega_squared_is_the_variance_of_all_branches_before():
     tokens = torch.randint(
         13, (64, 16), generator=torch.Generator().manual_seed(0)
     )  # others than those it started from
-    x, layers = model.embedded(tokens, None, None, None, {})
+    x = model.embedded(tokens)
     total, wanted = x.var(), []
-    for block, inputs in layers:
-        for residual, branch in (
-            (block.attention_residual, partial(block.mixer, **inputs)),
-            (block.ffn_residual, block.ffn),
-        ):
+    for block, inputs in model.layers(tokens):
+        sublayers = {"mixer": partial(block.mixer, **inputs), "ffn": block.ffn}
+        for name, f in sublayers.items():
             wanted.append(total.item())
-            total = total + branch(x).var()
-            x = residual(x, branch)
+            total = total + f(x).var()
+            x = block.around(x, f, name)
     assert [omega[0].item() ** 2 for omega in started] == pytest.approx(wanted, rel=0.1)
     assert all((omega == omega[0]).all() for omega in started) and sorted(wanted) == wanted
 
@@ -59,8 +57,8 @@ def test_a_step_moves_the_output_less_than_without():
 
 def test_admin_starts_decoders_and_shared_layers_and_leaves_other_residuals_alone():
     both = build(EncoderDecoder, n_layers=3, residual="admin", initialization="admin")
-    assert len(omegas(both.encoder)) == 6 and (both.decoder.blocks[2].cross_residual.omega > 1).all()
+    assert len(omegas(both.encoder)) == 6 and (both.decoder.blocks[2].omega["cross"] > 1).all()
     shared = build(n_layers=4, unique_layers=2, residual="admin", initialization="admin")
-    assert shared.blocks[1].ffn_residual.omega[0] > shared.blocks[0].attention_residual.omega[0] > 0
+    assert shared.blocks[1].omega["ffn"][0] > shared.blocks[0].omega["mixer"][0] > 0
     plain, xavier = (build(initialization=kind).state_dict() for kind in ("admin", "xavier"))
     assert all(torch.equal(plain[name], xavier[name]) for name in xavier)

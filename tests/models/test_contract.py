@@ -448,7 +448,7 @@ def test_reversible_layers_have_the_gradients_of_layers_that_keep_all(name):
     if refused(name, "reversible", lambda: Transformer(config)):
         return
     kept, undone = (Transformer(config).double().train() for _ in range(2))
-    kept.residual = type("Kept", (kept.residual,), {"run": staticmethod(Block.run)})
+    kept.blocks[0].run = Block.run
     gradients = []
     for model in (kept, undone):
         loss = model(tokens()).square().mean()

@@ -97,7 +97,7 @@ def test_nothing_leaves_a_model_of_attention_alone():
     x = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
     stream = attention.embedding(x)
     for block in attention.blocks:
-        stream = block.attention_residual(stream, lambda y, block=block: block.mixer(y, causal=True))
+        stream = stream + block.mixer(block.mixer_norm(stream), causal=True)
     close(attention(x), attention.lm_head(attention.norm(stream)))
     assert len(attention.output_projection_weights()) == 2
 
@@ -151,7 +151,7 @@ def test_training_on_the_balance_loss_spreads_the_tokens():
     def spread(weight):
         mixed = model({"kind": "mixture", "experts": 4, "active": 1}, n_layers=1)
         with torch.no_grad():  # start from a router that prefers expert 0
-            mixed.blocks[0].ffn.router.weight[0] += mixed.blocks[0].ffn_residual.norm(randn(64, 32)).mean(0)
+            mixed.blocks[0].ffn.router.weight[0] += mixed.blocks[0].ffn_norm(randn(64, 32)).mean(0)
 
         def draw(generator, size):
             x = torch.randint(13, (size, 12), generator=generator)

@@ -31,8 +31,8 @@ def gpt2(tied=True):
         given["transformer.wpe.weight"],
     )
     places = {
-        "ln_1": "attention_residual.norm.norm", "attn.c_attn": "mixer.heads.qkv",
-        "attn.c_proj": "mixer.heads.out", "ln_2": "ffn_residual.norm.norm", "mlp.c_fc": "ffn.up",
+        "ln_1": "mixer_norm.norm", "attn.c_attn": "mixer.heads.qkv",
+        "attn.c_proj": "mixer.heads.out", "ln_2": "ffn_norm.norm", "mlp.c_fc": "ffn.up",
         "mlp.c_proj": "ffn.down",
     }  # fmt: skip
     for i in range(LAYERS):
@@ -73,8 +73,8 @@ def llama(kv_heads, biases=False, tied=False):
               "mlp.down_proj": "ffn.down"}  # fmt: skip
     for i in range(LAYERS):
         theirs_at, ours_at = f"model.layers.{i}", f"blocks.{i}"
-        weights[f"{ours_at}.attention_residual.norm.norm.weight"] = given[f"{theirs_at}.input_layernorm.weight"]
-        weights[f"{ours_at}.ffn_residual.norm.norm.weight"] = given[f"{theirs_at}.post_attention_layernorm.weight"]
+        weights[f"{ours_at}.mixer_norm.norm.weight"] = given[f"{theirs_at}.input_layernorm.weight"]
+        weights[f"{ours_at}.ffn_norm.norm.weight"] = given[f"{theirs_at}.post_attention_layernorm.weight"]
         for part in ("weight", "bias") if biases else ("weight",):
             qkv = [given[f"{theirs_at}.self_attn.{x}_proj.{part}"] for x in "qkv"]
             weights[f"{ours_at}.mixer.heads.qkv.{part}"] = torch.cat(qkv)

@@ -104,7 +104,7 @@ def test_parameters_and_cache_are_the_formulas_to_the_unit(g):
 def test_a_cache_hands_out_its_own_memory():
     cache = KVCache(2, 3, 8, 4)
     for length in (5, 6, 7):
-        k, v = cache.extend(*randn(2, 2, 3, length - cache.length, 4))
+        k, v = cache.append(*randn(2, 2, 3, length - cache.length, 4))
         assert k.data_ptr() == cache.keys.data_ptr() and v.data_ptr() == cache.values.data_ptr()
         assert k.shape == (2, 3, length, 4)
 

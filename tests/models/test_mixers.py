@@ -1,6 +1,6 @@
 """What every mixer must do, stated for all kinds that are registered, and what each kind is named for.
 
-Of `lab.models.recurrence` and `lab.models.recurrence`.
+Of `lab.models.mixers` and `lab.models.gpt`.
 """
 
 import math

@@ -367,7 +367,7 @@ def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes
     x = tokens(n).where(tokens(n) != marker, 0)
     x[:, 0] = marker
     block = model.blocks[0]
-    q, k, v = block.mixer.heads.split(block.attention_residual.norm(model.embedding(x)))
+    q, k, v = block.mixer.heads.split(block.mixer_norm(model.embedding(x)))
     k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
     mixed = naive_attention(q, k, v, causal=True)
     t = torch.arange(1, n + 1)

@@ -1,6 +1,6 @@
 """Norms and residuals, the reversible ones too: the property that defines each.
 
-Of `lab.models.norms` and `lab.models.residuals`.
+Of `lab.models.norms` and `lab.models.blocks`.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import nn
 from lab.measure.gradients import gradient_norms
 from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.gpt import Block, Norm
+from lab.models.gpt import Block, Norm, Position
 from lab.recipes.timed_calls import saved_bytes
 
 # Norms
@@ -77,7 +77,7 @@ def test_padding_of_one_call_is_not_that_of_the_next():
         model(x + 13, padding_mask=real)
     seeing = [part for part in model.modules() if getattr(part, "sees_padding", False)]
     assert len(seeing) == 7 and all(part.padding_mask is None for part in seeing)
-    parts = [block.attention_residual.norm for block in model.blocks] + [model.norm]
+    parts = [block.mixer_norm for block in model.blocks] + [model.norm]
     assert [part(randn(3, 5, 32)).shape for part in parts] == [(3, 5, 32)] * 3
 
 
@@ -97,8 +97,14 @@ def test_normed_queries_and_keys_do_not_care_for_the_size_of_their_weights():
 # Residuals
 
 
+def block(kind, **fields):
+    """A block of 32 features whose way around one sublayer is looked at."""
+    layer = small_config(**fields).layer(0)
+    return Block.build(kind, layer, Position.build("none", layer))
+
+
 def test_residuals_stand_where_their_drawing_says():
-    x, fields, branch = randn(2, 12, 32), small_config(n_layers=6), nn.Linear(32, 32)
+    x, branch = randn(2, 12, 32), nn.Linear(32, 32)
     norm = nn.LayerNorm(32)
     expected = {
         "sandwich": x + norm(branch(norm(x))),
@@ -109,14 +115,16 @@ def test_residuals_stand_where_their_drawing_says():
         "stochastic-depth": x + 0.8 * branch(norm(x)),
     }
     for kind, value in expected.items():
-        close(Block.build(kind, fields).eval()(x, branch), value)
-    learned = Block.build({"kind": "weighted", "a": 0.9, "learned": True}, fields)
-    close(learned(x, branch), 0.9 * x + 0.1 * branch(norm(x)))
-    learned(x, branch).square().sum().backward()
-    assert learned.logit.grad.abs() > 0 and not list(Block.build("weighted", fields).norm.buffers())
+        close(block(kind, n_layers=6).eval().around(x, branch, "ffn"), value)
+    learned = block({"kind": "weighted", "a": 0.9, "learned": True})
+    out = learned.around(x, branch, "ffn")
+    close(out, 0.9 * x + 0.1 * branch(norm(x)))
+    out.square().sum().backward()
+    assert learned.ffn_logit.grad.abs() > 0
+    assert "ffn_logit" not in dict(block("weighted").named_parameters())
     for wrong in ({"kind": "weighted", "a": 1.0}, {"kind": "stochastic-depth", "keep": 0.0}):
         with pytest.raises(ValueError, match="must lie"):
-            Block.build(wrong, fields)
+            block(wrong)
     assert [small_model(residual=kind).norm.__class__.__name__ for kind in ("sandwich", "deepnorm")] == [
         "LayerNorm",
         "Norm",
@@ -128,12 +136,12 @@ def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         inside, outside = (
-            Block.build({"kind": "post", "dropout": 0.5, "outside": flag}, small_config()) for flag in (False, True)
+            block({"kind": "post", "dropout": 0.5, "outside": flag}) for flag in (False, True)
         )
-        assert (outside.train()(x, branch) == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
-        assert not (inside.train()(x, branch) == 0).any()
-    for residual in (inside, outside):
-        close(residual.eval()(x, branch), nn.LayerNorm(32)(x + branch(x)))
+        assert (outside.train().around(x, branch, "ffn") == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert not (inside.train().around(x, branch, "ffn") == 0).any()
+    for each in (inside, outside):
+        close(each.eval().around(x, branch, "ffn"), nn.LayerNorm(32)(x + branch(x)))
 
 
 def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
@@ -150,25 +158,25 @@ def test_dense_connections_with_weights_one_are_the_plain_ones():
     pre, dense = small_model(residual="pre", n_layers=3), small_model(residual="dense", n_layers=3)
     close(dense(tokens()), pre(tokens()))
     dense(tokens()).square().sum().backward()
-    for i, block in enumerate(dense.blocks):
-        for j, residual in enumerate((block.attention_residual, block.ffn_residual)):
-            seen = residual.weights.grad != 0
+    for i, layer in enumerate(dense.blocks):
+        for j, name in enumerate(("mixer", "ffn")):
+            seen = layer.weights[name].grad != 0
             assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), "all earlier results, no later"
     with torch.no_grad():
-        dense.blocks[2].ffn_residual.weights[0] = 3.0
+        dense.blocks[2].weights["ffn"][0] = 3.0
     differs(dense(tokens()), pre(tokens()))
 
 
 def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluation():
-    residual, x = Block.build({"kind": "stochastic-depth", "keep": 0.7}, small_config()), randn(1, 3, 32)
+    one, x = block({"kind": "stochastic-depth", "keep": 0.7}), randn(1, 3, 32)
     branch = nn.Linear(32, 32)
     with torch.no_grad():
-        outputs = torch.stack([residual.train()(x, branch) for _ in range(2000)])
+        outputs = torch.stack([one.train().around(x, branch, "ffn") for _ in range(2000)])
         ran = (outputs != x).flatten(1).any(1)
         assert ran.double().mean().item() == pytest.approx(0.7, abs=5 * math.sqrt(0.21 / 2000))
-        whole = x + branch(residual.norm(x))
+        whole = x + branch(one.ffn_norm(x))
         close(outputs[ran], whole.expand_as(outputs[ran]))
-        close(residual.eval()(x, branch), 0.7 * whole + 0.3 * x)
+        close(one.eval().around(x, branch, "ffn"), 0.7 * whole + 0.3 * x)
     first, again, other = (small_model(seed, residual="stochastic-depth", n_layers=8).train() for seed in (0, 0, 1))
     runs = [torch.stack([model(tokens()) for _ in range(5)]) for model in (first, again, other)]
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0][0], runs[0][1])
@@ -178,15 +186,11 @@ def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluati
 # Reversible layers
 
 
-def plain_through(stream, layers):
-    return Block.run(stream, layers)
-
-
 @pytest.mark.parametrize("fields", [{}, {"position": "t5"}, {"position": "learned", "bias": True, "unique_layers": 1}],
                          ids=str)  # fmt: skip
 def test_reversible_gradients_are_those_of_plain_autograd(fields):
     kept, undone = (small_model(residual="reversible", n_layers=4, **fields) for _ in range(2))
-    kept.residual = type("Kept", (kept.residual,), {"through": staticmethod(plain_through)}, kind=None)
+    kept.blocks[0].run = Block.run
     for model in (kept, undone):
         loss_of(model).backward()
     close(kept(tokens()), undone(tokens()))
@@ -204,14 +208,14 @@ def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
 
 def test_reversible_layers_are_undone_to_rounding():
     model = small_model(residual="reversible", n_layers=12, d_model=64)
-    x, layers = model.embedded(tokens(), None, None, None, {})
-    before = stream = model.residual.enter(x)
+    layers = model.layers(tokens())
+    before = stream = model.blocks[0].enter(model.embedded(tokens()))
     with torch.no_grad():
-        for block, inputs in layers:
-            stream = block(stream, **inputs)
+        for layer, inputs in layers:
+            stream = layer(stream, **inputs)
         differs(stream, before, 1.0)
-        for block, inputs in reversed(layers):
-            stream = block.inverse(stream, **inputs)
+        for layer, inputs in reversed(layers):
+            stream = layer.inverse(stream, **inputs)
     assert (stream - before).abs().max() < 1e-5
 
 

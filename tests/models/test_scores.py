@@ -7,8 +7,7 @@ import torch
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.gpt import AttentionFn
-from lab.models.scores import SCALES
+from lab.models.gpt import SCALES, AttentionFn
 
 KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
 KINDS.append({"kind": "offset-gate", "reach": 30})

@@ -1,6 +1,6 @@
 """What every part of a model must do, stated once for all kinds that are registered, whoever registered them.
 
-Of `lab.models.attention`, `lab.models.caches`, `lab.models.config` and `lab.models.masks`.
+Of `lab.models.gpt` and `lab.models.masks`.
 """
 
 import ast
@@ -22,6 +22,7 @@ from torch import nn
 import lab
 from lab.measure import cost
 from lab.models import ModelConfig, Transformer
+from lab.models.blocks import SameAround
 from lab.models.feedforward import Gated
 from lab.models.gpt import (
     SEAMS,
@@ -115,7 +116,7 @@ def test_attention_equals_its_formula():
         distance = torch.arange(12)[:, None] - torch.arange(12)
         scores = (scores - slope[h] * distance).masked_fill(distance < 0, -math.inf)
         mixed.append(scores.softmax(-1) @ v[:, :, h // 2])
-    visible = Visibility(model.mask, 12, 12, batch=2, device="cpu").pairs(biased=True)
+    visible = Visibility(model.mask, 12, 12, batch=2, device="cpu").arguments(biased=True)
     got = attention(x, bias=model.position.bias(12, 12), **visible)
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
@@ -202,13 +203,13 @@ def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
 
 
 @each(Norm)
-@each(Block)
+@pytest.mark.parametrize("residual", sorted(Block.kinds))
 def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
     if (residual, norm) != ("reversible", "batchnorm"):  # which are refused together
         past_is_safe(residual=residual, norm=norm)
 
 
-@each(QKVProjection)
+@pytest.mark.parametrize("heads", sorted(QKVProjection.kinds))
 @each(Initialization)
 def test_the_future_leaves_the_past_alone_for_every_split_and_start(initialization, heads):
     past_is_safe(heads=heads, initialization=initialization)
@@ -348,11 +349,11 @@ def test_sampled_generation_follows_its_generator_and_temperature():
     assert hot.max() < 2 * 512 / VOCABULARY, "at a very high temperature all tokens are alike"
 
 
-class Trembling(Block):
-    """Plain, with dropout on the branch."""
+class Trembling(SameAround):
+    """Dropout on what a sublayer adds."""
 
-    def forward(self, x, branch):
-        return x + nn.functional.dropout(branch(x), 0.5, self.training)
+    def around(self, x, f, name):
+        return x + nn.functional.dropout(f(x), 0.5, self.training)
 
 
 def test_generation_has_no_dropout_and_leaves_the_mode_of_every_part():
@@ -535,9 +536,13 @@ def test_norms_do_what_they_are_named_for():
 
 def test_residuals_stand_where_their_drawing_says():
     x, config, branch = randn(2, 12, 32), build().config, nn.Linear(32, 32)
-    norm = nn.LayerNorm(32)
-    for kind, expected in {"plain": x + branch(x), "pre": x + branch(norm(x)), "post": norm(x + branch(x))}.items():
-        close(Block.build(kind, config)(x, branch), expected)
+    norm, position = nn.LayerNorm(32), Position.build("none", config)
+    for kind, expected in {"plain": x + branch(x), "post": norm(x + branch(x))}.items():
+        close(Block.build(kind, config.layer(0), position).around(x, branch, "ffn"), expected)
+    pre = Block.build("pre", config.layer(0), position)
+    pre.mixer, pre.ffn = nn.Linear(32, 32), branch
+    after = x + pre.mixer(norm(x))
+    close(pre(x), after + branch(norm(after)))
     ends = {kind: type(build(residual=kind).norm).__name__ for kind in ("plain", "pre", "post")}
     assert ends == {"plain": "Norm", "pre": "LayerNorm", "post": "Norm"}
 
