@@ -281,11 +281,12 @@ class Reversible(SameAround, kind="reversible"):
 
 
 def run_reversibly(stream, layers):
-    """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd keeps the result alone.
+    """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd
+    keeps the result alone.
 
-    Backward, every block is undone and run again: about two more forward passes for a memory that does not grow with
-    depth. Gradients reach the stream, the blocks' parameters and tensors among the inputs.
-    ValueError where a block draws random numbers from torch.
+    Backward, every block is undone and run again: about two more forward passes for a memory that
+    does not grow with depth. Gradients reach the stream, the blocks' parameters and tensors among
+    the inputs. ValueError where a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():

@@ -1,6 +1,8 @@
-"""Position encodings made of others: added up, one for each layer, or with tokens spread over more places (§1.3).
+"""Position encodings made of others: added up, one for each layer, or with tokens spread over more
+places (§1.3).
 
-Letters as in positions.py. Each takes other kinds as options, so that whatever is registered can be combined.
+Letters as in positions.py. Each takes other kinds as options, so that whatever is registered can be
+combined.
 """
 
 import torch
@@ -39,16 +41,20 @@ class Together(Position):
 
 
 class Hybrid(Together, kind="hybrid"):
-    """Several encodings at once: codes and biases add up, queries and keys are turned by one after the other."""
+    """Several encodings at once: codes and biases add up, queries and keys are turned by one after
+    the other.
+    """
 
     def __init__(self, config, *, parts=("sinusoidal", "alibi")):
         super().__init__(Position.build(part, config) for part in parts)
 
 
 class ByLayer(Position, kind="by-layer"):
-    """An encoding for each layer, `layers` over and over: layer i has the one at i modulo their number.
+    """An encoding for each layer, `layers` over and over: layer i has the one at i modulo their
+    number.
 
-    What is added to the embeddings is there once for all layers, so only the first may be of that kind (ValueError).
+    What is added to the embeddings is there once for all layers, so only the first may be of that
+    kind (ValueError).
     """
 
     def __init__(self, config, *, layers=("none", "rotary")):
@@ -102,15 +108,18 @@ class Spread(Position):
 
 
 class Randomized(Spread, kind="randomized"):
-    """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order. Ruoss 2023.
+    """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order.
+
+    Ruoss 2023.
 
     tokens   c   a   f   b        places of the first batch   1   4   5   9     of `reach` = 10
                                   of the second               0   2   3   7
 
-    Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens together and draws
-    the place of the first (Kiyono 2021). A model in evaluation has one draw of `context` places, of which a text takes
-    the first. That draw follows from the seed of the model, and a checkpoint does not hold it:
-    ValueError where one of another seed is loaded. What `encoding` does at the input must be to add.
+    Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens
+    together and draws the place of the first (Kiyono 2021). A model in evaluation has one draw of
+    `context` places, of which a text takes the first. That draw follows from the seed of the model,
+    and a checkpoint does not hold it: ValueError where one of another seed is loaded. What
+    `encoding` does at the input must be to add.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

@@ -1,9 +1,11 @@
-"""The delta rule: a memory that is corrected by its error at each key, instead of added to (chapter §1.6.3).
+"""The delta rule: a memory that is corrected by its error at each key, instead of added to (chapter
+§1.6.3).
 
     S_t = α_t S_(t-1) + k_t u_tᵀ      u_t = β_t (v_t - α_t S_(t-1)ᵀ k_t)      o_t = S_tᵀ q_t
 
-S is d x d_v, whatever the length. With ‖k‖ = 1 and β = 1 the memory answers v to k from then on; α = 1 forgets nothing.
-Schlag 2021; Yang 2024 (arXiv 2406.06484, and 2412.06464 with α). Letters: b batch, h head, n length, c chunk, d width.
+S is d x d_v, whatever the length. With ‖k‖ = 1 and β = 1 the memory answers v to k from then on; α
+= 1 forgets nothing. Schlag 2021; Yang 2024 (arXiv 2406.06484, and 2412.06464 with α). Letters: b
+batch, h head, n length, c chunk, d width.
 """
 
 import math
@@ -18,7 +20,9 @@ from lab.models.precision import wide
 
 
 def delta_step(state, q, k, v, beta, log_alpha):
-    """One token: (state (b, h, d, d_v), output (b, h, d_v)) from q, k (b, h, d), v (b, h, d_v), β and log α (b, h)."""
+    """One token: (state (b, h, d, d_v), output (b, h, d_v)) from q, k (b, h, d), v (b, h, d_v), β
+    and log α (b, h).
+    """
     state = state * log_alpha.exp()[..., None, None]
     error = beta[..., None] * (v - (k[..., None, :] @ state).squeeze(-2))
     state = state + k[..., None] * error[..., None, :]
@@ -26,7 +30,8 @@ def delta_step(state, q, k, v, beta, log_alpha):
 
 
 def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
-    """(state, outputs (b, h, n, d_v)) of all tokens in n steps: products within chunks, a state from one to the next.
+    """(state, outputs (b, h, n, d_v)) of all tokens in n steps: products within chunks, a state
+    from one to the next.
 
     log α may be -inf, which forgets everything.
     Within a chunk, where γ_t = α_1 ··· α_t, the errors solve (I + L) U = β (V - γ K S), L_ti = β_t γ_t/γ_i k_t·k_i for
@@ -114,10 +119,11 @@ class DeltaRule(QKVMixer, kind="delta"):
 
 
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):
-    """The memory fades by α = exp(-a softplus(w·x + s)) before each token: a and s are trained for each head.
+    """The memory fades by α = exp(-a softplus(w·x + s)) before each token: a and s are trained for
+    each head.
 
-    They start as in Mamba-2, a within 1..16 and softplus(s) within .001...1 (Dao & Gu 2024), whatever the scheme of
-    initialisation.
+    They start as in Mamba-2, a within 1..16 and softplus(s) within .001...1 (Dao & Gu 2024),
+    whatever the scheme of initialisation.
     """
 
     def __init__(self, config, position, *, chunk=64):

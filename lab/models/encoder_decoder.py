@@ -1,4 +1,6 @@
-"""Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the encoder."""
+"""Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the
+encoder.
+"""
 
 import torch
 from torch import nn
@@ -9,9 +11,11 @@ from lab.models.weights import NamedOnce
 
 
 class CrossAttention(nn.Module):
-    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between them.
+    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between
+    them.
 
-    Every x sees the whole memory: ValueError for a score that goes by how far a key stands from its query.
+    Every x sees the whole memory: ValueError for a score that goes by how far a key stands from its
+    query.
     """
 
     def __init__(self, config):
@@ -41,7 +45,9 @@ class CrossAttention(nn.Module):
 
 
 class Decoder(Transformer):
-    """A Transformer whose blocks also read a memory, given as hidden(tokens, memory=..., memory_mask=...)."""
+    """A Transformer whose blocks also read a memory, given as hidden(tokens, memory=...,
+    memory_mask=...).
+    """
 
     def __init__(self, config, *, seed=0):
         super().__init__(config, seed=seed, cross=CrossAttention)
@@ -51,10 +57,11 @@ class Decoder(Transformer):
 
 
 class EncoderDecoder(NamedOnce):
-    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out), from one ModelConfig for both sides.
+    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out), from one ModelConfig for both
+    sides.
 
-    The encoder is unmasked, the decoder has the mask of the configuration, which must be causal. Both have n_layers and
-    share the embedding of tokens. The weights depend on `seed` alone.
+    The encoder is unmasked, the decoder has the mask of the configuration, which must be causal.
+    Both have n_layers and share the embedding of tokens. The weights depend on `seed` alone.
 
         source ── embedding ── encoder blocks ── norm ── memory ──┬────────────┬── ...
         target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── LM head
@@ -82,7 +89,9 @@ class EncoderDecoder(NamedOnce):
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
-        """What the decoder's blocks read: {memory: the encoder's final output (b, s, m), memory_mask}."""
+        """What the decoder's blocks read: {memory: the encoder's final output (b, s, m),
+        memory_mask}.
+        """
         mask = None
         if source_padding_mask is not None:
             source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])

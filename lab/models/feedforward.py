@@ -1,4 +1,7 @@
-"""Position-wise maps (chapter §1.4): d_model -> d_ff -> d_model, plain or gated. `act` is a module, to be tapped."""
+"""Position-wise maps (chapter §1.4): d_model -> d_ff -> d_model, plain or gated.
+
+`act` is a module, to be tapped.
+"""
 
 from functools import partial
 
@@ -36,7 +39,9 @@ class Relu2(FeedForward, kind="relu2"):
 
 
 class Gated(FeedForward):
-    """(act(x Wg) * (x W1)) W2 with d_ff = 8/3 d_model, the parameters of a plain one at 4. Shazeer 2020.
+    """(act(x Wg) * (x W1)) W2 with d_ff = 8/3 d_model, the parameters of a plain one at 4.
+
+    Shazeer 2020.
 
     x ──┬── Wg ── act ── * ── W2 ──
         └── W1 ──────────┘
@@ -77,7 +82,8 @@ class Bilinear(Gated, kind="bilinear"):
 
 
 class LowRank(FeedForward, kind="low-rank"):
-    """GELU with W1 and W2 of rank `rank` (default d_model / 4), each a product of two thin matrices.
+    """GELU with W1 and W2 of rank `rank` (default d_model / 4), each a product of two thin
+    matrices.
 
     x ── d x r ── r x d_ff ── act ── d_ff x r ── r x d ──      2 r (d + d_ff) parameters, not 2 d d_ff
     """
@@ -100,15 +106,16 @@ class LowRank(FeedForward, kind="low-rank"):
 
 
 class Mixture(FeedForward, kind="mixture"):
-    """Each token passes through `active` of the `experts`, those that a linear router scores highest (chapter §1.6.4).
+    """Each token passes through `active` of the `experts`, those that a linear router scores
+    highest (chapter §1.6.4).
 
     x ──┬── router ── softmax ── top k ──┐
         └── chosen experts ───────────── * ── + ──
 
-    The chosen probabilities weight the experts, divided by their sum where there are several (Lepikhin 2020, GShard);
-    a single one keeps its probability, by which the router learns (Fedus 2021, Switch). No token is ever dropped.
-    `expert` is any other choice of this seam. After a call `balance` is the load-balance loss of
-    what passed, padding left out.
+    The chosen probabilities weight the experts, divided by their sum where there are several
+    (Lepikhin 2020, GShard); a single one keeps its probability, by which the router learns (Fedus
+    2021, Switch). No token is ever dropped. `expert` is any other choice of this seam. After a call
+    `balance` is the load-balance loss of what passed, padding left out.
     """
 
     of_call, sees_padding, repeatable = ("balance",), True, False
@@ -143,7 +150,8 @@ class Mixture(FeedForward, kind="mixture"):
 
 
 def load_balance(probabilities, chosen):
-    """E sum_i f_i P_i: f_i the share of choices that fall on expert i, P_i its mean probability (Fedus 2021).
+    """E sum_i f_i P_i: f_i the share of choices that fall on expert i, P_i its mean probability
+    (Fedus 2021).
 
     probabilities (..., E), chosen (..., k). It is 1 where both are uniform, E where one expert
     takes all, and may fall below 1.
@@ -154,7 +162,8 @@ def load_balance(probabilities, chosen):
 
 
 def balance_loss(model):
-    """Mean load-balance loss of all mixtures in a model at their last call, to be added to a loss with weight ~ 0.01.
+    """Mean load-balance loss of all mixtures in a model at their last call, to be added to a loss
+    with weight ~ 0.01.
 
     ValueError where the model has none, or they were never called.
     """

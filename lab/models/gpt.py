@@ -1,4 +1,5 @@
-"""The default Transformer, whole: a decoder with pre-norm, rotary positions and GELU (chapter §1.1).
+"""The default Transformer, whole: a decoder with pre-norm, rotary positions and GELU (chapter
+§1.1).
 
 Read it from top to bottom. Each part is the base class of a seam, the default kind of it, or both;
 further kinds are in the other files of this package, one file a seam. Letters of shapes:
@@ -264,7 +265,10 @@ Norm.kinds["none"] = Norm
 
 
 class LayerNorm(Norm, kind="layernorm"):
-    """(x - mean) / sqrt(var + eps), then a gain, and a shift where the model has biases. Ba 2016."""
+    """(x - mean) / sqrt(var + eps), then a gain, and a shift where the model has biases.
+
+    Ba 2016.
+    """
 
     def __init__(self, config, *, eps=1e-5, affine=True):
         super().__init__(config)

@@ -1,4 +1,5 @@
-"""Heads: how the stream is split into queries, keys and values, and how the heads' results are joined (chapter §1.2).
+"""Heads: how the stream is split into queries, keys and values, and how the heads' results are
+joined (chapter §1.2).
 
 n_heads query heads, kv_heads key-value heads (MHA: equal, GQA: fewer, MQA: one), each d_head wide.
 Letters: b batch, h query head, g key-value head, t token, d head width, m model width.
@@ -12,14 +13,18 @@ from lab.models.gpt import QKVProjection
 
 
 def overlap_loss(model):
-    """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an orthogonality penalty."""
+    """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an
+    orthogonality penalty.
+    """
     return torch.stack(
         [part.value_overlap() for part in model.modules() if isinstance(part, QKVProjection)]
     ).mean()
 
 
 class Sliced(QKVProjection, kind="sliced"):
-    """Each head sees its own slice of the stream only: a frequent misreading of "splitting into heads"."""
+    """Each head sees its own slice of the stream only: a frequent misreading of "splitting into
+    heads".
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -66,7 +71,9 @@ class Concatenated(QKVProjection, kind="concatenated"):
 
 
 class LowRankValue(QKVProjection, kind="low-rank-value"):
-    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head; rank is a quarter of that width by default."""
+    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head; rank is a quarter of that
+    width by default.
+    """
 
     def __init__(self, config, *, rank=None):
         super().__init__(config)
@@ -120,7 +127,9 @@ class FullValue(QKVProjection, kind="full-value"):
         return self.across(x, x)
 
     def across(self, x, memory):
-        """A linear map commutes with the mix, so the stream itself is mixed and the value maps follow in `join`."""
+        """A linear map commutes with the mix, so the stream itself is mixed and the value maps
+        follow in `join`.
+        """
         queries, values = self.n * self.d, memory[:, None].expand(-1, self.n, -1, -1)
         return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
 
@@ -139,8 +148,8 @@ class Primer(QKVProjection, kind="primer"):
 
     x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1), each channel its own w
 
-    Before the first position stand zeros. Weights start as in Primer, w_0 at 1/2 and the others at 1/(2 width),
-    whatever the scheme of initialisation. ValueError for a width below 1.
+    Before the first position stand zeros. Weights start as in Primer, w_0 at 1/2 and the others at
+    1/(2 width), whatever the scheme of initialisation. ValueError for a width below 1.
     """
 
     undecayed = ("taps",)

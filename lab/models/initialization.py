@@ -1,4 +1,7 @@
-"""Initial weights, one scheme over the whole model (chapter §1.5.5). Biases start at 0, norms at their own default."""
+"""Initial weights, one scheme over the whole model (chapter §1.5.5).
+
+Biases start at 0, norms at their own default.
+"""
 
 import math
 
@@ -24,7 +27,10 @@ class Normal(Initialization, kind="normal"):
 
 
 class DepthScaled(Initialization, kind="depth-scaled"):
-    """`base`, and what writes into the stream is divided by sqrt(branches: 2 a layer). Radford 2019 with normal."""
+    """`base`, and what writes into the stream is divided by sqrt(branches: 2 a layer).
+
+    Radford 2019 with normal.
+    """
 
     def __init__(self, *, std=0.02, base=None):
         self.base = Initialization.build(base or {"kind": "normal", "std": std})
@@ -35,7 +41,9 @@ class DepthScaled(Initialization, kind="depth-scaled"):
 
 
 class Xavier(Initialization, kind="xavier"):
-    """Variance 2 / (fan_in + fan_out) in the query, key and value matrices alike; embeddings N(0, 1/d_model)."""
+    """Variance 2 / (fan_in + fan_out) in the query, key and value matrices alike; embeddings N(0,
+    1/d_model).
+    """
 
     def matrix(self, weight, fan_out=None):
         fans = weight[0].numel() + (fan_out or len(weight))
@@ -64,7 +72,9 @@ class He(Xavier, kind="he"):
 
 
 class MeanField(Xavier, kind="mean-field"):
-    """Xavier with W_Q = W_K = 0, so attention is uniform, and embeddings N(0, 1): the set-up of Xiong 2020."""
+    """Xavier with W_Q = W_K = 0, so attention is uniform, and embeddings N(0, 1): the set-up of
+    Xiong 2020.
+    """
 
     def embedding(self, weight):
         nn.init.normal_(weight)
@@ -76,7 +86,8 @@ class MeanField(Xavier, kind="mean-field"):
 
 
 class DeepNormInit(Xavier, kind="deepnorm"):
-    """Xavier, values, W_O and the position-wise map times beta = (8 n_layers)^(-1/4), for residual "deepnorm".
+    """Xavier, values, W_O and the position-wise map times beta = (8 n_layers)^(-1/4), for residual
+    "deepnorm".
 
     Of stacks with two branches a layer; with alpha = (2 n_layers)^(1/4): 2 n_layers · 2 beta² / alpha² = 1. Wang 2022.
     """
@@ -93,7 +104,9 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 
 
 class TFixup(Xavier, kind="t-fixup"):
-    """Xavier, values, W_O, position-wise map and embeddings times (9 n_layers)^(-1/4): no norm needed. Huang 2020."""
+    """Xavier, values, W_O, position-wise map and embeddings times (9 n_layers)^(-1/4): no norm
+    needed. Huang 2020.
+    """
 
     def __call__(self, model):
         super().__call__(model)
@@ -101,9 +114,11 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """What writes into the stream and the LM head start at 0, other weights of a branch divided by sqrt(branches).
+    """What writes into the stream and the LM head start at 0, other weights of a branch divided by
+    sqrt(branches).
 
-    For norm "none" and residual "scaled", which has Fixup's scalars. Each part can be left out. Zhang 2019.
+    For norm "none" and residual "scaled", which has Fixup's scalars. Each part can be left out.
+    Zhang 2019.
     """
 
     def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
@@ -122,9 +137,11 @@ class Fixup(Xavier, kind="fixup"):
 
 
 class AdminInit(Xavier, kind="admin"):
-    """Xavier; then the skip of the i-th branch gets omega = sqrt(sum over j < i of Var f_j), f_0 the embedded tokens.
+    """Xavier; then the skip of the i-th branch gets omega = sqrt(sum over j < i of Var f_j), f_0
+    the embedded tokens.
 
-    Variances are measured in one pass of random tokens with all omega 1. For residual "admin". Liu 2020 §4.2.
+    Variances are measured in one pass of random tokens with all omega 1. For residual "admin". Liu
+    2020 §4.2.
     """
 
     @torch.no_grad()
@@ -156,7 +173,9 @@ def attentions(model):
 
 
 def branch_weights(model):
-    """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and keys."""
+    """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and
+    keys.
+    """
     maps = [h.out for h in attentions(model)]
     for block in dict.fromkeys(model.blocks):
         maps += [*block.mixer.output_projections(), *block.ffn.modules()]
@@ -172,7 +191,8 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_previous_token(model, strength, *, head=0):
-    """Gives a head the role of looking one token back: adds `strength` (nats) to its T5 bias at distance 1.
+    """Gives a head the role of looking one token back: adds `strength` (nats) to its T5 bias at
+    distance 1.
 
     All layers that share the table start so. ValueError where the positions are of another kind.
     """
@@ -186,11 +206,13 @@ def preset_previous_token(model, strength, *, head=0):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Gives a head of the first layer the role of a clock: at the t-th token of a text its first output is 1 / t.
+    """Gives a head of the first layer the role of a clock: at the t-th token of a text its first
+    output is 1 / t.
 
-    Its query is 0, so that its weights are equal over the tokens so far, and its value is 1 at the token `marker`, with
-    which a text begins, else 0 (Kazemnejad 2023, theorem 1). For models with residual pre and position none; ValueError
-    for another residual, or where the vocabulary exceeds d_model.
+    Its query is 0, so that its weights are equal over the tokens so far, and its value is 1 at the
+    token `marker`, with which a text begins, else 0 (Kazemnejad 2023, theorem 1). For models with
+    residual pre and position none; ValueError for another residual, or where the vocabulary exceeds
+    d_model.
     """
     block = model.blocks[0]
     heads = block.mixer.heads

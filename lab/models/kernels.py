@@ -1,7 +1,9 @@
-"""Functions of queries, keys and values: fused, naive and tiled attention, and those that look at fewer keys.
+"""Functions of queries, keys and values: fused, naive and tiled attention, and those that look at
+fewer keys.
 
-b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head width. q is (b, h, q, d), k
-and v are (b, g, k, d), the result is (b, h, q, d). Chapter §1.1.2, §1.1.3, §1.6.1, §1.6.3.
+b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head width. q
+is (b, h, q, d), k and v are (b, g, k, d), the result is (b, h, q, d). Chapter §1.1.2, §1.1.3,
+§1.6.1, §1.6.3.
 """
 
 import math
@@ -28,7 +30,8 @@ def visible(scores, mask, causal):
 
 
 def naive_attention(q, k, v, *, causal=False, scale=None):
-    """softmax(q kᵀ · scale) v, (b, h, q, w), through the whole weight tensor (b, h, q, k); scale is 1/√w by default.
+    """softmax(q kᵀ · scale) v, (b, h, q, w), through the whole weight tensor (b, h, q, k); scale is
+    1/√w by default.
 
     ValueError if causal with unequal lengths, where "the past" is ambiguous.
     """
@@ -42,7 +45,8 @@ def naive_attention(q, k, v, *, causal=False, scale=None):
 
 
 def tiled_attention(q, k, v, *, block, causal=False):
-    """The same output in tiles of block x block scores: a running maximum and sum per query replace the softmax.
+    """The same output in tiles of block x block scores: a running maximum and sum per query replace
+    the softmax.
 
     Memory beside inputs and output: block² scores a head forward. Under autograd each block of queries is computed
     again in the backward pass, so at most block · n weights a head are alive. ValueError as in `naive_attention`,
@@ -93,7 +97,9 @@ def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"
 
 
 def run_attention(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """Makes q, k, v and runs one attention core once; for `peak_memory`, so the inputs count in the peak."""
+    """Makes q, k, v and runs one attention core once; for `peak_memory`, so the inputs count in the
+    peak.
+    """
     attention_call(kind, n, d_head, heads, backward, batch, device)()
 
 
@@ -106,8 +112,8 @@ def _query_block(q, k, v, start, block, causal):
         scores = q @ k[..., at : at + block, :].transpose(-2, -1)  # (b, h, block, block)
         if causal:
             scores = scores.masked_fill(_future(scores, start, at), -math.inf)
-        # The maximum cancels in the quotient, so no gradient flows through it. The first tile holds key 0, which
-        # every query may see: from there on the maximum is finite.
+        # The maximum cancels in the quotient, so no gradient flows through it. The first tile holds
+        # key 0, which every query may see: from there on the maximum is finite.
         new_top = torch.maximum(top, scores.detach().amax(dim=-1, keepdim=True))
         shrink, weights = torch.exp(top - new_top), torch.exp(scores - new_top)
         total = total * shrink + weights.sum(dim=-1, keepdim=True)
@@ -131,7 +137,8 @@ def _require_square(q, k, causal):
 
 
 def windowed(q, k, v, size):
-    """Exact causal attention to the last `size` keys in n · size steps: each block of queries sees two of keys.
+    """Exact causal attention to the last `size` keys in n · size steps: each block of queries sees
+    two of keys.
 
     block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
     """
@@ -155,7 +162,8 @@ def windowed(q, k, v, size):
 
 
 def block_sparse(q, k, v, blocks, size):
-    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c, m), -1 for none.
+    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c,
+    m), -1 for none.
 
     `size` divides n, and c = n / size.
     """
@@ -175,7 +183,9 @@ def block_sparse(q, k, v, blocks, size):
 
 
 def bigbird_blocks(count, *, links=1, seed=0):
-    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links` random others earlier."""
+    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links`
+    random others earlier.
+    """
     generator, rows = torch.Generator().manual_seed(seed), torch.full((count, 3 + links), -1)
     for i in range(count):
         near = sorted({i, max(i - 1, 0), 0})
@@ -186,16 +196,20 @@ def bigbird_blocks(count, *, links=1, seed=0):
 
 
 def hashes(x, rotations):
-    """Buckets of x (b, h, n, d) in each round: the nearest of random directions and their opposites, (r, b, h, n)."""
+    """Buckets of x (b, h, n, d) in each round: the nearest of random directions and their
+    opposites, (r, b, h, n).
+    """
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)
 
 
 def sorted_lsh(q, k, v, rotations, chunk):
-    """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before. Kitaev 2020 §2.
+    """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before.
 
-    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums, a pair that met in m of them
-    counting 1/m in each. `chunk` divides n.
+    Kitaev 2020 §2.
+
+    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums, a pair
+    that met in m of them counting 1/m in each. `chunk` divides n.
     """
     n, d = q.shape[2:]
     at, mixed, logs = torch.arange(n, device=q.device), [], []

@@ -1,4 +1,5 @@
-"""Attention whose weights are products of features, φ(q)·φ(k), so that a sum over keys can be kept instead of them.
+"""Attention whose weights are products of features, φ(q)·φ(k), so that a sum over keys can be kept
+instead of them.
 
     Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, whatever the length
 
@@ -24,8 +25,8 @@ def parallel(fq, fk, v, causal=False):
 def chunked(fq, fk, v, chunk=64, state=None):
     """The causal form in n steps: all pairs within a chunk, and the sum over the chunks before.
 
-    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any. `rescaled` is the same for
-    features that are too large for numbers.
+    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any. `rescaled`
+    is the same for features that are too large for numbers.
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -44,10 +45,11 @@ def chunked(fq, fk, v, chunk=64, state=None):
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
-    """(state, outputs) as `chunked` where the key at j stands for e^top_j times its features: top (b, h, n, 1), which
-    nowhere falls, is the largest logarithm up to there.
+    """(state, outputs) as `chunked` where the key at j stands for e^top_j times its features: top
+    (b, h, n, 1), which nowhere falls, is the largest logarithm up to there.
 
-    `state` stands for e^before times itself, before (b, h, 1, 1); the new one for e^(the last of top).
+    `state` stands for e^before times itself, before (b, h, 1, 1); the new one for e^(the last of
+    top).
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -78,8 +80,9 @@ def unmasked(fq, fk, v):
 
 
 def step(state, fq, fk, v):
-    """One token of the recurrent form: (state, output) from features (b, h, f), values (b, h, d); state (b, h, f, d+1),
-    None at the start. Katharopoulos 2020 §3.4."""
+    """One token of the recurrent form: (state, output) from features (b, h, f), values (b, h, d);
+    state (b, h, f, d+1), None at the start. Katharopoulos 2020 §3.4.
+    """
     state = added(state, fk[..., None, :], v[..., None, :])
     return state, summed(fq[..., None, :], state).squeeze(-2)
 
@@ -107,9 +110,12 @@ def divided(mixed, total):
 
 
 class LinearAttention(QKVMixer, kind="linear"):
-    """Features elu(x) + 1; decoding keeps the sum over keys, h x d x (d_value + 1). Katharopoulos 2020.
+    """Features elu(x) + 1; decoding keeps the sum over keys, h x d x (d_value + 1).
 
-    Under mask "none" every query sees every key; of a text in parts, those of its part and of the parts before.
+    Katharopoulos 2020.
+
+    Under mask "none" every query sees every key; of a text in parts, those of its part and of the
+    parts before.
     """
 
     masks = {"causal", "none"}
@@ -162,8 +168,9 @@ class LinearAttention(QKVMixer, kind="linear"):
 class Performer(LinearAttention, kind="performer"):
     """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+).
 
-    Common factors cancel in the quotient and are taken out: of each query, and of the keys that it sees, none of which
-    is padding or later. So no token changes another's numbers that does not see it.
+    Common factors cancel in the quotient and are taken out: of each query, and of the keys that it
+    sees, none of which is padding or later. So no token changes another's numbers that does not see
+    it.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
@@ -205,8 +212,10 @@ class Performer(LinearAttention, kind="performer"):
 
 
 def positive_features(q, k, projection, top=None):
-    """(φ(q), φ(k), top): common factors are taken out of each query, and e^top out of all keys of a head: they cancel
-    in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys and, where given, those before."""
+    """(φ(q), φ(k), top): common factors are taken out of each query, and e^top out of all keys of a
+    head: they cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys
+    and, where given, those before.
+    """
     q, k = log_positive_features(q, projection), log_positive_features(k, projection)
     new = k.detach().amax((-2, -1), keepdim=True)
     top = new if top is None else torch.maximum(new, top)
@@ -214,7 +223,9 @@ def positive_features(q, k, projection, top=None):
 
 
 def orthogonal_rows(count, width, generator=None):
-    """`count` directions in `width` dimensions, orthogonal in groups, as long as Gaussian ones: (count, width)."""
+    """`count` directions in `width` dimensions, orthogonal in groups, as long as Gaussian ones:
+    (count, width).
+    """
     groups = [
         torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
         for _ in range(math.ceil(count / width))
@@ -224,20 +235,28 @@ def orthogonal_rows(count, width, generator=None):
 
 
 def log_positive_features(x, projection):
-    """Logarithms of the features of x (..., d), scaled so that products estimate e^(x·y/√d): (..., f)."""
+    """Logarithms of the features of x (..., d), scaled so that products estimate e^(x·y/√d): (...,
+    f).
+    """
     x = x * x.shape[-1] ** -0.25
     return x @ projection.T - x.square().sum(-1, keepdim=True) / 2 - math.log(len(projection)) / 2
 
 
 def trigonometric_features(x, projection):
-    """The older estimator of the same kernel, by sines and cosines, which may be negative. Rahimi & Recht 2007."""
+    """The older estimator of the same kernel, by sines and cosines, which may be negative.
+
+    Rahimi & Recht 2007.
+    """
     x = x * x.shape[-1] ** -0.25
     angle, size = x @ projection.T, (x.square().sum(-1, keepdim=True) / 2).exp()
     return size * torch.cat([angle.sin(), angle.cos()], -1) * len(projection) ** -0.5
 
 
 def positive_variance(x, y, features):
-    """Variance of the positive estimate of e^(x·y) from so many independent Gaussian directions. Choromanski 2020."""
+    """Variance of the positive estimate of e^(x·y) from so many independent Gaussian directions.
+
+    Choromanski 2020.
+    """
     total = (x + y).square().sum(-1)
     return total.exp() * (2 * (x * y).sum(-1)).exp() * (1 - (-total).exp()) / features
 

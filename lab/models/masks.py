@@ -1,7 +1,9 @@
-"""Masks as predicates: who may look at whom. Tensor, block mask, picture, edges and reach all derive from it.
+"""Masks as predicates: who may look at whom.
 
-`allows(b, h, q, k)` is asked with broadcastable index tensors of batch, head, query and key and answers with booleans.
-`&` and `|` compose masks. Sparse patterns are in sparse.py.
+Tensor, block mask, picture, edges and reach all derive from it.
+
+`allows(b, h, q, k)` is asked with broadcastable index tensors of batch, head, query and key and
+answers with booleans. `&` and `|` compose masks. Sparse patterns are in sparse.py.
 """
 
 import torch
@@ -25,7 +27,9 @@ class Mask(Seam):
         return Either(self, other)
 
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
-        """Booleans (batch, heads, q, k), True where attended; the queries are the last q_len of k_len positions."""
+        """Booleans (batch, heads, q, k), True where attended; the queries are the last q_len of
+        k_len positions.
+        """
         t = [torch.arange(n, device=device) for n in (batch, heads, k_len)]
         b, h, q, k = (
             t[0][:, None, None, None],
@@ -44,11 +48,15 @@ class Mask(Seam):
         return 2 * d_head * self.edges(n, **sizes)
 
     def reach(self, n, layers, **sizes):
-        """Booleans (batch, q, k): a path of at most `layers` attended pairs leads from the query to the key."""
+        """Booleans (batch, q, k): a path of at most `layers` attended pairs leads from the query to
+        the key.
+        """
         return reachable([self.dense(n, n, **sizes)] * layers)
 
     def block_mask(self, q_len, k_len, *, batch=1, heads=1, device="cpu", block=128):
-        """The same pairs for FlexAttention, which leaves out blocks of `block` x `block` pairs without any."""
+        """The same pairs for FlexAttention, which leaves out blocks of `block` x `block` pairs
+        without any.
+        """
         first = k_len - q_len
         return create_block_mask(
             lambda b, h, q, k: self.allows(b, h, q + first, k),
@@ -154,8 +162,10 @@ def padding_before_tokens(padding_mask):
 
 
 def reachable(layers):
-    """Booleans (b, q, k) from the masks (b, h, q, k) of each layer, the first first: where the query's last state can
-    hold something of the key's input. Residuals keep a position's own state, heads share what they see."""
+    """Booleans (b, q, k) from the masks (b, h, q, k) of each layer, the first first: where the
+    query's last state can hold something of the key's input. Residuals keep a position's own state,
+    heads share what they see.
+    """
     eye = torch.eye(layers[0].shape[-1], device=layers[0].device)
     found = eye.expand(len(layers[0]), -1, -1)
     for seen in layers:

@@ -1,4 +1,6 @@
-"""Further mixers: attention to earlier segments, a recurrence, a convolution (chapter §1.2, §1.6.2)."""
+"""Further mixers: attention to earlier segments, a recurrence, a convolution (chapter §1.2,
+§1.6.2).
+"""
 
 import torch
 import torch.nn.functional as F
@@ -8,14 +10,16 @@ from lab.models.gpt import Attention, Cache, Mixer
 
 
 class TransformerXL(Attention, kind="transformer-xl"):
-    """Attention to the segment and to the last `memory` inputs of the layer before it (default: the context).
+    """Attention to the segment and to the last `memory` inputs of the layer before it (default: the
+    context).
 
     segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, as constants
     segment 2         e f g h  g sees a b c d e f g; through n layers it hears of n memories back
 
-    The segments of a text go through the model one by one with the same caches, in training too: `caches =
-    model.caches(b)`, then model(segment, caches=caches) for each. No gradient passes from one segment to another.
-    Without caches it is attention. Positions should tell distances (rotary, alibi, t5): others end at the context.
+    The segments of a text go through the model one by one with the same caches, in training too:
+    `caches = model.caches(b)`, then model(segment, caches=caches) for each. No gradient passes from
+    one segment to another. Without caches it is attention. Positions should tell distances (rotary,
+    alibi, t5): others end at the context.
     """
 
     looks_at = "distance"
@@ -69,8 +73,8 @@ class Gru(Mixer, kind="gru"):
 
     x ── GRU ──      no W_O: its outputs, within -1..1, are added to the stream
 
-    Its weights start as torch's do, uniform within ±1/sqrt(m), whatever the scheme of initialisation. It reads every
-    position in turn: ValueError where there is padding.
+    Its weights start as torch's do, uniform within ±1/sqrt(m), whatever the scheme of
+    initialisation. It reads every position in turn: ValueError where there is padding.
     """
 
     def __init__(self, config, position):
@@ -98,13 +102,15 @@ class Gru(Mixer, kind="gru"):
 
 
 class Convolution(Mixer, kind="convolution"):
-    """A causal depthwise convolution over the last `width` positions, gated by the last, as in LFM2 and H3 (Fu 2023).
+    """A causal depthwise convolution over the last `width` positions, gated by the last, as in LFM2
+    and H3 (Fu 2023).
 
     x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, each feature with w of its own
         └── W_g ─────────────── ┘
 
-    Before the first position stand zeros. Decoding keeps p of the last width - 1 positions. Its w start from
-    N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below 1.
+    Before the first position stand zeros. Decoding keeps p of the last width - 1 positions. Its w
+    start from N(0, 1 / width), whatever the scheme of initialisation. ValueError for a width below
+    1.
     """
 
     undecayed, looks_at = ("taps",), "distance"

@@ -18,10 +18,12 @@ class RmsNorm(Norm, kind="rmsnorm"):
 
 
 class BatchNorm(Norm, kind="batchnorm"):
-    """Each feature over all tokens of the batch in training, by running statistics afterwards. Ioffe 2015.
+    """Each feature over all tokens of the batch in training, by running statistics afterwards.
 
-    Padding is left out and comes back as 0, unless `padding_aware` is off. In training a token sees, through the
-    statistics, every other one, later ones included: no causal model.
+    Ioffe 2015.
+
+    Padding is left out and comes back as 0, unless `padding_aware` is off. In training a token
+    sees, through the statistics, every other one, later ones included: no causal model.
     """
 
     repeatable = False

@@ -1,7 +1,8 @@
-"""Position encodings (chapter §1.3): at the input, at query and key, or as a bias on the scores; identity by default.
+"""Position encodings (chapter §1.3): at the input, at query and key, or as a bias on the scores;
+identity by default.
 
-Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of the first token given,
-which is not 0 when earlier keys come from a cache.
+Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of
+the first token given, which is not 0 when earlier keys come from a cache.
 """
 
 import math
@@ -16,7 +17,10 @@ from lab.models.precision import wide
 
 
 def sinusoids(positions, width, base=10000.0):
-    """sin and cos interleaved, (len(positions), width); pair i turns with base^(-2i/width). Vaswani 2017 §3.5."""
+    """sin and cos interleaved, (len(positions), width); pair i turns with base^(-2i/width).
+
+    Vaswani 2017 §3.5.
+    """
     pairs = torch.arange(0, width, 2, dtype=positions.dtype, device=positions.device)
     angle = positions[:, None] * base ** (-pairs / width)  # (q, width / 2, rounded up)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
@@ -25,8 +29,8 @@ def sinusoids(positions, width, base=10000.0):
 def exact_sinusoids(n, width, base=10000):
     """The codes of positions 0..n-1 as a float64 array (n, width), right to 1e-14 for n up to 2^15.
 
-    position x frequency in floating point loses digits as positions grow; here turns are counted in integers of 2^-64,
-    whose overflow drops whole turns.
+    position x frequency in floating point loses digits as positions grow; here turns are counted in
+    integers of 2^-64, whose overflow drops whole turns.
     """
     with mpmath.workprec(160):
         turns = [
@@ -50,7 +54,9 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
 
 class Sinusoidal2D(Position, kind="sinusoidal-2d"):
-    """Text in rows of `columns` tokens: half of the width tells the row, the other half the column. Parmar 2018 §3.3.
+    """Text in rows of `columns` tokens: half of the width tells the row, the other half the column.
+
+    Parmar 2018 §3.3.
 
     columns 4     1 2 3 +      row 0, columns 0..3
                   4 5 6 =      row 1: the digits of one place share a column
@@ -114,7 +120,9 @@ class Alibi(Position, kind="alibi"):
 
 
 def alibi_slopes(n_heads, dtype=torch.float32):
-    """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice it. Press 2021."""
+    """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice
+    it. Press 2021.
+    """
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
     between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2, dtype=dtype) / power)
@@ -125,8 +133,8 @@ class T5(Position, kind="t5"):
     """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
 
     Half of the buckets hold one distance each, the others grow logarithmically up to
-    `max_distance`; beyond, all share one. A layer of fewer heads has the table's first. ValueError where
-    `max_distance` is no more than the single distances.
+    `max_distance`; beyond, all share one. A layer of fewer heads has the table's first. ValueError
+    where `max_distance` is no more than the single distances.
     """
 
     undecayed = ("table.weight",)
@@ -169,7 +177,10 @@ class FirstHeads(Position):
 
 
 def t5_bucket(distance, buckets, max_distance, causal):
-    """Bucket of each distance (query minus key). Without causality half of the buckets are kept for keys to come."""
+    """Bucket of each distance (query minus key).
+
+    Without causality half of the buckets are kept for keys to come.
+    """
     offset = 0
     if not causal:
         buckets //= 2
@@ -184,8 +195,10 @@ def t5_bucket(distance, buckets, max_distance, causal):
 
 
 class Sinusoidal3D(Position, kind="sinusoidal-3d"):
-    """Text in planes of `rows` x `columns` tokens, as frames of a video: a third of the width tells each of plane, row
-    and column. The first third takes what the width has over. Parmar 2018 §3.3, with one more axis."""
+    """Text in planes of `rows` x `columns` tokens, as frames of a video: a third of the width tells
+    each of plane, row and column. The first third takes what the width has over. Parmar 2018 §3.3,
+    with one more axis.
+    """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):
         super().__init__(config)
@@ -205,11 +218,13 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
 
 
 class Hierarchical(Position, kind="hierarchical"):
-    """Learned positions of `unit` places (default: the context) that reach unit²: place i unit + j is
+    """Learned positions of `unit` places (default: the context) that reach unit²: place i unit + j
+    is
 
     alpha u_i + (1 - alpha) u_j      with u = (p - alpha p_0) / (1 - alpha), so that the first unit has its own p
 
-    for the trained vectors p: a unit's own vector and that of the place in it. Su 2020 (spaces.ac.cn 7947).
+    for the trained vectors p: a unit's own vector and that of the place in it. Su 2020
+    (spaces.ac.cn 7947).
     """
 
     def __init__(self, config, *, unit=None, alpha=0.4):

@@ -1,9 +1,10 @@
 """Seams: the places in a model that one word of its configuration fills.
 
 A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, name="Score")` where
-configurations and records call it otherwise. A variant is a subclass that names itself in its class line,
-`class Rotary(Position, kind="rotary")`, and is choosable from then on, also when the class line stands in a notebook.
-A choice is a word or a mapping with the variant's own options: "rotary" or {"kind": "rotary", "base": 500}.
+configurations and records call it otherwise. A variant is a subclass that names itself in its class
+line, `class Rotary(Position, kind="rotary")`, and is choosable from then on, also when the class
+line stands in a notebook. A choice is a word or a mapping with the variant's own options: "rotary"
+or {"kind": "rotary", "base": 500}.
 """
 
 import functools
@@ -42,7 +43,8 @@ class Kinds(dict):
 
 
 def identity(variant):
-    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the same one anew.
+    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the
+    same one anew.
 
     A script that starts workers is `__mp_main__` in them.
     """
@@ -51,7 +53,8 @@ def identity(variant):
 
 @functools.cache
 def check_methods(seam, kind, variant):
-    """TypeError names a method of a variant that cannot be called as its seam's is, and the arguments it gets.
+    """TypeError names a method of a variant that cannot be called as its seam's is, and the
+    arguments it gets.
 
     Of those of a `forward` that have a default a variant may do without.
     """
@@ -88,7 +91,10 @@ class Seam:
 
     @classmethod
     def resolve(cls, choice):
-        """(variant class, options) of a choice. ValueError lists what is allowed for a wrong kind or option."""
+        """(variant class, options) of a choice.
+
+        ValueError lists what is allowed for a wrong kind or option.
+        """
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)
         if kind not in cls.kinds:
@@ -107,6 +113,8 @@ class Seam:
 
     @classmethod
     def build(cls, choice, *context):
-        """The variant that `choice` names, constructed with the sizes in `context` and its own options."""
+        """The variant that `choice` names, constructed with the sizes in `context` and its own
+        options.
+        """
         variant, options = cls.resolve(choice)
         return variant(*context, **options)

@@ -1,9 +1,10 @@
 """From queries, keys and values to the mix (chapter §1.1.2).
 
-b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every kind takes q (b, h, q, d), k
-and v (b, g, k, d); mask: booleans broadcastable to (b, h, q, k), True where attended; bias: (h, q, k), added to the
-scores; causal: for as many queries as keys. It returns (b, h, q, d), 0 where a query sees no key. All kinds but
-sparsemax mix in F.scaled_dot_product_attention, where probes observe them.
+b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every kind
+takes q (b, h, q, d), k and v (b, g, k, d); mask: booleans broadcastable to (b, h, q, k), True where
+attended; bias: (h, q, k), added to the scores; causal: for as many queries as keys. It returns (b,
+h, q, d), 0 where a query sees no key. All kinds but sparsemax mix in
+F.scaled_dot_product_attention, where probes observe them.
 """
 
 import math
@@ -18,7 +19,10 @@ from lab.models.precision import wide
 
 
 class Cosine(AttentionFn, kind="cosine"):
-    """cos(q, k) / temperature: lengths do not count. `learned`: a trained temperature for each head. Henry 2020."""
+    """cos(q, k) / temperature: lengths do not count.
+
+    `learned`: a trained temperature for each head. Henry 2020.
+    """
 
     by_products = True
 
@@ -49,7 +53,10 @@ class BilinearScore(AttentionFn, kind="bilinear"):
 
 
 class Additive(AttentionFn, kind="additive"):
-    """vᵀ tanh(W_q q + W_k k), `width` (default d) tanh a pair; one W_q, W_k, v for all heads. Bahdanau 2015."""
+    """vᵀ tanh(W_q q + W_k k), `width` (default d) tanh a pair; one W_q, W_k, v for all heads.
+
+    Bahdanau 2015.
+    """
 
     def __init__(self, config, *, width=None):
         super().__init__(config)
@@ -75,7 +82,10 @@ class Additive(AttentionFn, kind="additive"):
 
 
 class Sparsemax(AttentionFn, kind="sparsemax"):
-    """Scaled dot product, weights by projection onto the simplex: small ones are exactly 0. Martins 2016."""
+    """Scaled dot product, weights by projection onto the simplex: small ones are exactly 0.
+
+    Martins 2016.
+    """
 
     by_products = True
 

@@ -1,5 +1,6 @@
-"""Position-wise maps that use part of themselves: the k most active units, blocks of the weights, or as much width as
-a token asks for (chapter §1.4.5, §1.4.6)."""
+"""Position-wise maps that use part of themselves: the k most active units, blocks of the weights,
+or as much width as a token asks for (chapter §1.4.5, §1.4.6).
+"""
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,9 @@ class Largest(nn.Module):
 
 
 class TopUnits(FeedForward, kind="top-k"):
-    """ReLU of which the `k` most active units of each token are kept, by default an eighth. Ahmad & Scheinkman 2019.
+    """ReLU of which the `k` most active units of each token are kept, by default an eighth.
+
+    Ahmad & Scheinkman 2019.
 
     x ── W1 ── relu ── k largest ── W2 ──
     """
@@ -39,8 +42,10 @@ class TopUnits(FeedForward, kind="top-k"):
 
 
 class BlockMap(nn.Module):
-    """A linear map of `blocks` x `blocks` blocks: block i of the outputs reads the inputs of blocks i, i + 1, ...,
-    `links` of them, around the end. `links` / `blocks` of the weights and products of a dense one."""
+    """A linear map of `blocks` x `blocks` blocks: block i of the outputs reads the inputs of blocks
+    i, i + 1, ..., `links` of them, around the end. `links` / `blocks` of the weights and products
+    of a dense one.
+    """
 
     def __init__(self, d_in, d_out, blocks, links, bias):
         super().__init__()
@@ -78,7 +83,8 @@ class BlockMap(nn.Module):
 
 
 class BlockSparse(FeedForward, kind="block-sparse"):
-    """GELU between two maps of `blocks` x `blocks` blocks, of which `links` in each row hold weights. Child 2019.
+    """GELU between two maps of `blocks` x `blocks` blocks, of which `links` in each row hold
+    weights. Child 2019.
 
     ▪▪··        blocks 4, links 2: half of the weights; what one block knows reaches
     ·▪▪·        the others through the stack
@@ -99,7 +105,8 @@ class BlockSparse(FeedForward, kind="block-sparse"):
 
 
 class AdaptiveWidth(FeedForward, kind="adaptive-width"):
-    """GELU over as many hidden units as a token asks for: the first z = d_ff sigmoid(w·x + 2), and a ramp of them.
+    """GELU over as many hidden units as a token asks for: the first z = d_ff sigmoid(w·x + 2), and
+    a ramp of them.
 
     x ──┬── W1 ── act ── * ── W2 ──      unit i is weighted by clamp((z + ramp - i) / ramp, 0, 1), as spans are in
         └── w ── ramp ───┘               Sukhbaatar 2019; `ramp` is a share of d_ff
@@ -130,7 +137,8 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
 
 
 def width_loss(model):
-    """Mean share of hidden units that the tokens of the last call asked for, to be added to a loss with a weight.
+    """Mean share of hidden units that the tokens of the last call asked for, to be added to a loss
+    with a weight.
 
     ValueError where the model has no layers of adaptive width, or they were never called.
     """

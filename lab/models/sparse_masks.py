@@ -1,8 +1,9 @@
-"""Sparse patterns (chapter §1.6.1, exercise 1.13): who sees whom by distance, by role, by the structure of the input.
+"""Sparse patterns (chapter §1.6.1, exercise 1.13): who sees whom by distance, by role, by the
+structure of the input.
 
-Patterns of the distance are kinds of Mask. Patterns of the input (speakers, turns, links, trees) are made from what is
-known of each batch, like Padding, and given to the model with it: `model(tokens, mask=SameSpeaker(speaker))`.
-Letters: b batch, h head, q query, k key, t token.
+Patterns of the distance are kinds of Mask. Patterns of the input (speakers, turns, links, trees)
+are made from what is known of each batch, like Padding, and given to the model with it:
+`model(tokens, mask=SameSpeaker(speaker))`. Letters: b batch, h head, q query, k key, t token.
 """
 
 import torch
@@ -36,7 +37,9 @@ class Dilated(Mask, kind="dilated"):
 
 
 class Strided(Mask, kind="strided"):
-    """The last `stride` positions and every `stride`-th of the past: with stride √n, n√n pairs. Child 2019.
+    """The last `stride` positions and every `stride`-th of the past: with stride √n, n√n pairs.
+
+    Child 2019.
 
     One hop of each kind leads to any earlier position.
     """
@@ -51,7 +54,9 @@ class Strided(Mask, kind="strided"):
 
 
 class Periodic(Mask, kind="periodic"):
-    """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed the last time."""
+    """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed
+    the last time.
+    """
 
     causal, goes_by = True, "distance"
 
@@ -73,7 +78,9 @@ class Global(Mask, kind="global"):
 
 
 class Random(Mask, kind="random"):
-    """About `links` random keys a query, the same whenever asked: of its past, or, given `length`, of all."""
+    """About `links` random keys a query, the same whenever asked: of its past, or, given `length`,
+    of all.
+    """
 
     def __init__(self, *, links, seed=0, length=None):
         self.links, self.seed, self.length, self.causal = links, seed, length, length is None
@@ -108,7 +115,10 @@ class Longformer(Composed, kind="longformer"):
 
 
 class BigBird(Composed, kind="bigbird"):
-    """Window, global tokens and random keys; without causality `length` says how many there are. Zaheer 2020."""
+    """Window, global tokens and random keys; without causality `length` says how many there are.
+
+    Zaheer 2020.
+    """
 
     def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):
         mask = (
@@ -118,7 +128,9 @@ class BigBird(Composed, kind="bigbird"):
 
 
 class ByHead(Mask, kind="by-head"):
-    """Head i has the i-th of `masks` (choices), in turn: with dilations 1, 2, 4, …, several scales at once."""
+    """Head i has the i-th of `masks` (choices), in turn: with dilations 1, 2, 4, …, several scales
+    at once.
+    """
 
     per_head = True
 
@@ -161,7 +173,9 @@ class Marked(Mask):
 
 
 class Linked(Mask):
-    """The key that each query points to, such as the definition of a name: `to` (b, t), -1 for none."""
+    """The key that each query points to, such as the definition of a name: `to` (b, t), -1 for
+    none.
+    """
 
     def __init__(self, to):
         self.to = to
@@ -182,7 +196,9 @@ class Seen(Mask):
 
 
 class Tree(Seen):
-    """The way up to the root of a syntax tree: `parent` (b, t) is the token above each, -1 at a root."""
+    """The way up to the root of a syntax tree: `parent` (b, t) is the token above each, -1 at a
+    root.
+    """
 
     def __init__(self, parent):
         at = torch.arange(parent.shape[1], device=parent.device)
@@ -197,8 +213,10 @@ class Tree(Seen):
 
 
 class Filled(Mask):
-    """Exactly `size` keys a query (all of them while there are fewer): those of `mask`, the nearest first, then the
-    nearest others. Patterns so filled have the same number of pairs in every row, and are causal unless told not."""
+    """Exactly `size` keys a query (all of them while there are fewer): those of `mask`, the nearest
+    first, then the nearest others. Patterns so filled have the same number of pairs in every row,
+    and are causal unless told not.
+    """
 
     def __init__(self, mask, size, *, causal=True):
         self.mask, self.size, self.causal, self.per_head = mask, size, causal, mask.per_head

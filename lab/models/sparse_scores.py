@@ -1,6 +1,8 @@
-"""Scores that look at fewer keys: a window, hashed buckets, fewer keys made of all, the k best, or open offsets.
+"""Scores that look at fewer keys: a window, hashed buckets, fewer keys made of all, the k best, or
+open offsets.
 
-As in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d). Chapter §1.6.1, §1.6.3, §1.6.4.
+As in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d). Chapter §1.6.1, §1.6.3,
+§1.6.4.
 """
 
 import math
@@ -15,7 +17,10 @@ from lab.models.sparse_masks import Band
 
 
 class Local(AttentionFn, kind="local"):
-    """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask. Beltagy 2020."""
+    """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask.
+
+    Beltagy 2020.
+    """
 
     by_distance, by_products = True, True
 
@@ -32,10 +37,11 @@ class Local(AttentionFn, kind="local"):
 
 
 class Lsh(AttentionFn, kind="lsh"):
-    """Softmax over the keys that fall into the query's bucket in any of `rounds` random rotations; 0 where none does.
+    """Softmax over the keys that fall into the query's bucket in any of `rounds` random rotations;
+    0 where none does.
 
-    What Reformer's sorted chunks compute where no bucket is cut; here by a mask, `sorted_lsh` is the cheap way.
-    Queries and keys stay apart. Kitaev 2020.
+    What Reformer's sorted chunks compute where no bucket is cut; here by a mask, `sorted_lsh` is
+    the cheap way. Queries and keys stay apart. Kitaev 2020.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):
@@ -55,9 +61,11 @@ class Lsh(AttentionFn, kind="lsh"):
 
 
 class Linformer(AttentionFn, kind="linformer"):
-    """Softmax over `rank` learned mixtures of the keys of a whole sequence, up to the configured context. Wang 2020.
+    """Softmax over `rank` learned mixtures of the keys of a whole sequence, up to the configured
+    context. Wang 2020.
 
-    A mixture holds keys of all positions, so there is no causal form, no mask and no bias: ValueError for them.
+    A mixture holds keys of all positions, so there is no causal form, no mask and no bias:
+    ValueError for them.
     """
 
     def __init__(self, config, *, rank):
@@ -82,7 +90,9 @@ class Linformer(AttentionFn, kind="linformer"):
 
 
 class TopKeys(AttentionFn, kind="top-k"):
-    """Softmax over the `k` best of the keys that a query sees, and over all where there are no more. Zhao 2019."""
+    """Softmax over the `k` best of the keys that a query sees, and over all where there are no
+    more. Zhao 2019.
+    """
 
     by_products = True
 
@@ -105,11 +115,13 @@ class TopKeys(AttentionFn, kind="top-k"):
 
 
 class OffsetGate(AttentionFn, kind="offset-gate"):
-    """Softmax whose weights are gated by distance, a trained gate for each head and offset up to `reach`; beyond, one.
+    """Softmax whose weights are gated by distance, a trained gate for each head and offset up to
+    `reach`; beyond, one.
 
-    weight ~ gate e^score: where the gate is 0 the pair is not attended. Gates are hard concrete (Louizos 2018): drawn
-    in training from torch's own random numbers, with exact zeros and ones, their expected value afterwards. All start
-    open; `openness_loss` closes those that the task does not hold open.
+    weight ~ gate e^score: where the gate is 0 the pair is not attended. Gates are hard concrete
+    (Louizos 2018): drawn in training from torch's own random numbers, with exact zeros and ones,
+    their expected value afterwards. All start open; `openness_loss` closes those that the task does
+    not hold open.
     """
 
     by_distance, by_products, repeatable = True, True, False
@@ -151,7 +163,8 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
 
 
 def openness_loss(model):
-    """Mean expected share of open gates of all offset gates in a model, to be added to a loss with a weight.
+    """Mean expected share of open gates of all offset gates in a model, to be added to a loss with
+    a weight.
 
     ValueError where the model has none.
     """

@@ -1,4 +1,6 @@
-"""Weights of a finished model: tensors with several names, and weights of few bits (chapter §1.4.5)."""
+"""Weights of a finished model: tensors with several names, and weights of few bits (chapter
+§1.4.5).
+"""
 
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -64,13 +66,16 @@ def tie(model, names):
 
 
 def fake_quantize(x, bits):
-    """x on a grid of 2^bits - 1 values symmetric about 0, one scale for each vector of the last axis."""
+    """x on a grid of 2^bits - 1 values symmetric about 0, one scale for each vector of the last
+    axis.
+    """
     grid = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
     return (x / grid).round() * grid
 
 
 def fake_quantized(model, bits, sites="*.ffn.*"):
-    """A copy whose linear maps under `sites` multiply quantized weights and quantized inputs: at 8 bits, int8 products.
+    """A copy whose linear maps under `sites` multiply quantized weights and quantized inputs: at 8
+    bits, int8 products.
 
     ValueError for fewer than 2 bits; LookupError where no linear map is named so.
     """

@@ -8,11 +8,13 @@ a ValueError that names it. The kinds that do so are listed in REFUSALS, so that
 import copy
 import functools
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 from helpers import close, kinds_of_models, small_config, tokens
 
+import lab.models
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import SEAMS, Block
@@ -472,3 +474,12 @@ def test_reversible_layers_refuse_random_numbers_of_a_kind_they_do_not_know():
     model.blocks[1].ffn.act = torch.nn.RReLU()
     with pytest.raises(ValueError, match="none may draw random numbers"):
         model(tokens())
+
+
+def test_the_readme_of_the_package_names_every_kind():
+    text = Path(lab.models.__file__).with_name("README.md").read_text("utf-8")
+    parts = {part.split("`")[0]: part for part in text.split("\n## `")[1:]}
+    for field, seam in SEAMS.items():
+        if field != "qk_norm":  # its kinds are those of norm
+            for kind in kinds_of_models(seam):
+                assert f"\n| `{kind}` |" in parts[field], (field, kind)
