@@ -121,7 +121,7 @@ def checked(each, module, sample, jobs):
     if min(jobs, len(sample)) < 2:
         return [verify.of_trial(trial, body) for body in sample]
     bodies = {name_of(body): body for body in sample}
-    with workers.local(jobs, each.state.code.modules) as client:
+    with workers.local(jobs) as client:
         outcomes = workers.run(client, verify.run_again, trial, each.state.code, bodies)
         return [verify.result_of(bodies[name], outcome) for name, outcome in outcomes]
 

@@ -200,7 +200,7 @@ def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto
             missing = f"{len(left)} of {len(work)} trials of {known.name} are not in the record{cost.because}"
             raise NotRecorded(f"{missing}, such as {next(iter(left))}")
         if not cluster and min(jobs, len(left)) > 1:
-            client = stack.enter_context(workers.local(jobs, known.code.modules))
+            client = stack.enter_context(workers.local(jobs))
         report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
         call = partial(run_trial, device=where["device"], threads=threads, models_in=models_in)
         if client:
