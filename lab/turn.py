@@ -5,18 +5,14 @@ random numbers of a trial are drawn from the generators of the process. Its rows
 of the same point. They are drawn and forgotten: no table, verdict or record holds them.
 """
 
-import contextlib
 import html
-import random
 import threading
 import time
 from functools import partial
 from inspect import signature
 
 import matplotlib.pyplot as plt
-import numpy
 import pandas as pd
-import torch
 from IPython import get_ipython
 from pydantic import ValidationError
 
@@ -24,6 +20,7 @@ from lab import figures, states, trace
 from lab.language import tr
 from lab.trials import sweep
 from lab.trials.points import points_of
+from lab.trials.rng import preserve_rng
 from lab.trials.rows import LABELS, of_body
 
 OFTEN = 0.1  # seconds between two signs of progress
@@ -77,7 +74,7 @@ def live(
 
 
 def _prerendered(draw, widgets, most):
-    with kept_random():
+    with preserve_rng():
         return states.prerendered(draw, widgets, most)
 
 
@@ -180,7 +177,7 @@ class Turn:
 
         start = time.time()
         try:
-            with kept_random(), trace.watching(self._progress()):
+            with preserve_rng(), trace.watching(self._progress()):
                 rows = sweep.run_once(watched, point, device=self.device)
             if rows is None or self._cancelled.is_set():
                 self.said.value = tr("cancelled")
@@ -228,18 +225,6 @@ def common(points, takes):
     first = points[0] if points else {}
     alike = {name for name in first if all(each.get(name) == first[name] for each in points)}
     return {name: value for name, value in first.items() if name in alike and name in takes}
-
-
-@contextlib.contextmanager
-def kept_random():
-    """Afterwards the random numbers of this process go on as if the block had drawn none."""
-    python, arrays, tensors = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        numpy.random.set_state(arrays)
-        torch.set_rng_state(tensors)
 
 
 def picture(plot, *arguments, **values):
