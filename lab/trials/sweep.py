@@ -249,9 +249,8 @@ def count_known(trial, grid, *, sources, device="auto", threads=1):
 
 
 def run_once(trial, point, *, device="auto", threads=1):
-    """The rows that a sweep of this full point gives, run here and never kept; None where whoever watches ended it."""
-    body = _run_once(trial, point, 1, device=available(device), threads=threads)
-    return None if body is None else table([point], [body])
+    """The rows that a sweep of this full point gives, run here and never kept."""
+    return table([point], [_run_once(trial, point, 1, device=available(device), threads=threads)])
 
 
 def with_labels(body):
@@ -272,8 +271,6 @@ def _run_once(trial, point, total, **options):
     outcome = run_trial(trial, point, timing=True, **options)
     if "failed" in outcome:
         raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total)
-    if "n" not in outcome:
-        return None
     return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
