@@ -62,12 +62,12 @@ class Sources:
 
     @cached_property
     def recorded(self):
-        """The published `File`s, first folder first."""
+        """Each published `File` of the notebook, first folder first."""
         return [File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record]
 
     @cached_property
     def elsewhere(self):
-        """The published `File`s of other notebooks, which may have run the very same trial."""
+        """Each published `File` of another notebook, which may have run the very same trial."""
         paths = [path for folder in self.record for path in sorted(Path(folder).glob("*.jsonl"))]
         return [File(path, strict=True) for path in paths if path.stem != self.notebook]
 
