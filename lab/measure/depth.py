@@ -57,19 +57,6 @@ def rises_without(blocks, loss):
     return rises
 
 
-@torch.no_grad()
-def outputs_of(blocks, run):
-    """What each block hands on while run() runs, stacked: (blocks, ...)."""
-    outputs = []
-    handles = [block.register_forward_hook(lambda _m, _i, out: outputs.append(out)) for block in blocks]
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.stack(outputs)
-
-
 def relu_overlap(r):
     """E[relu(x) relu(y)] · 2 of two standard normals with correlation r: 1 at r = 1. Cho & Saul 2009."""
     return (sqrt(max(0.0, 1 - r * r)) + r * (pi - acos(max(-1.0, min(1.0, r))))) / pi
@@ -86,7 +73,9 @@ def moments(placement, n, layers, *, branch=1.0):
     S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
     for layer in range(1, layers + 1):
         size = 1.0 if placement == "pre" else S  # of the branch's input; normed inputs have 1
-        mean = branch * size * (1 / n + (1 - 1 / n) * c / S)  # attention gives every token the same average
+        mean = (
+            branch * size * (1 / n + (1 - 1 / n) * c / S)
+        )  # attention gives every token the same average
         S, c = S + mean, c + mean
         if placement == "post":
             S, c = 1.0, c / S

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from lab.measure.hooks import edit
+from lab.measure.hooks import capture, edit
 
 
 def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
@@ -12,10 +12,9 @@ def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100,
     Found by Adam from the present mean output, until the class `answer` has probability `sure` in every row; `keep`
     weighs the squared distance from the start, relative to its square. The model's weights stay as they are.
     """
-    seen = []
-    with torch.no_grad(), edit(model, {site: lambda x: seen.append(x) or x}):
+    with torch.no_grad(), capture([model.get_submodule(site)]) as kept:
         model(tokens)
-    start = seen[0][:, -1].mean(0)
+    start = kept[0][:, -1].mean(0)
     value = start.clone().requires_grad_(True)
     optimizer = torch.optim.Adam([value], lr=rate * float(start.square().mean().sqrt()))
     targets = torch.full((len(tokens),), answer, device=tokens.device)
@@ -24,7 +23,10 @@ def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100,
             logits = model(tokens)[:, -1]
             if logits.softmax(-1)[:, answer].min() > sure:
                 break
-            loss = F.cross_entropy(logits, targets) + keep * (value - start).square().sum() / start.square().sum()
+            loss = (
+                F.cross_entropy(logits, targets)
+                + keep * (value - start).square().sum() / start.square().sum()
+            )
             (value.grad,) = torch.autograd.grad(loss, value)
             optimizer.step()
     return value.detach()

@@ -1,8 +1,8 @@
 """What maps of attention show: where heads look against looking anywhere, how alike they are.
 
-Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them. Targets are boolean
-patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too. Queries are booleans
-(b or 1, q). What comes back is a number a head, (h,), unless it says otherwise.
+Maps are weights (b, h, q, k) of causal attention, as `attention_maps` gives them. Targets are boolean
+patterns (b or 1, q, k), True at the keys that count for a query. Queries are booleans (b or 1, q).
+What comes back is a number for each head, (h,), unless it says otherwise.
 """
 
 import base64
@@ -11,6 +11,8 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from lab.measure.attention import distance, entropy, mass_on, query_mean
 
 
 @torch.no_grad()
@@ -67,23 +69,25 @@ def uniform_mass(targets):
 
 def mass(maps, targets):
     """Weight on the targets, mean over batch and queries that have any, NaN where none has: (h,)."""
-    got, counted = (maps * targets[:, None]).sum(-1), targets.any(-1)[:, None]  # (b, h, q), (b or 1, 1, q)
-    return (got * counted).sum((0, 2)) / counted.expand_as(got).sum((0, 2))
+    return query_mean(mass_on(targets)(maps))
 
 
 def relative_distance(maps, queries):
     """Mean |q - k| under the weights at `queries` over that of uniform causal weights there: (h,)."""
-    at, queries = torch.arange(maps.shape[2], device=maps.device), queries.expand(len(maps), -1)
-    got = (maps * (at[:, None] - at).abs()).sum(-1)  # (b, h, q)
-    uniform = (at / 2).expand(queries.shape)[queries].sum()
-    return (got * queries[:, None]).sum((0, 2)) / uniform
+    uniform = torch.arange(maps.shape[2], device=maps.device) / 2  # (q,)
+    return _over_uniform(distance(maps), uniform, queries)
 
 
 def relative_entropy(maps, queries):
     """Entropy of the weights at `queries` over that of uniform causal weights there, 0..1: (h,)."""
-    got, queries = _entropy(maps), queries.expand(len(maps), -1)
-    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log().expand(queries.shape)[queries].sum()
-    return (got * queries[:, None]).sum((0, 2)) / uniform
+    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log()  # (q,)
+    return _over_uniform(entropy(maps), uniform, queries)
+
+
+def _over_uniform(values, uniform, queries):
+    """Sum of values (b, h, q) at `queries` over that of what uniform weights have there (q,): (h,)."""
+    queries = queries.expand(len(values), -1)
+    return (values * queries[:, None]).sum((0, 2)) / uniform.expand(queries.shape)[queries].sum()
 
 
 def offset_profile(maps):
@@ -123,9 +127,8 @@ def frequency_correlation(maps, log_frequency):
     n = maps.shape[-1]
     uniform = 1 / torch.arange(1, n + 1, device=maps.device)
     received = (maps / uniform[:, None]).sum(2) / torch.arange(n, 0, -1, device=maps.device)  # (b, h, k)
-    received = (
-        (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)
-    )  # (h, b k); the last key has one query
+    received = received - received.mean(0)
+    received = received[..., :-1].transpose(0, 1).flatten(1)  # (h, b k); the last key has one query
     frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
     return F.cosine_similarity(received, frequency[None], dim=-1)
 
@@ -137,9 +140,9 @@ def divergence(maps, others=None):
     heads share then is position, not content.
     """
     others = maps if others is None else others
-    own, other, rows = _entropy(maps), _entropy(others), []
+    own, other, rows = entropy(maps), entropy(others), []
     for i in range(maps.shape[1]):
-        mixed = _entropy((maps[:, i : i + 1] + others) / 2)
+        mixed = entropy((maps[:, i : i + 1] + others) / 2)
         rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
     return torch.stack(rows)
 
@@ -149,11 +152,12 @@ def as_sharp(maps, wanted):
 
     softmax(c z) is softmax(z) to the power c, normed: the null for heads that differ because they are sharp.
     """
-    target, low, high = _entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    target, low, high = entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    logs = maps.clamp_min(torch.finfo(maps.dtype).tiny).log()
     for _ in range(30):
         middle = (low + high) / 2
-        sharp = torch.softmax(2**middle * maps.clamp_min(torch.finfo(maps.dtype).tiny).log(), -1) * (maps > 0)
-        low, high = (middle, high) if _entropy(sharp).mean() > target else (low, middle)
+        sharp = torch.softmax(2**middle * logs, -1) * (maps > 0)
+        low, high = (middle, high) if entropy(sharp).mean() > target else (low, middle)
     return sharp
 
 
@@ -166,7 +170,3 @@ def unpacked(word):
     """The square map (q, k) of a packed word."""
     flat = np.frombuffer(base64.b64decode(word), dtype=np.uint8) / 255
     return flat.reshape(math.isqrt(len(flat)), -1)
-
-
-def _entropy(p):
-    return -torch.xlogy(p, p).sum(-1)  # nats

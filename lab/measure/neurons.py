@@ -3,38 +3,20 @@
 Letters: n tokens, u units. Activations are (n, u), or (..., u) where a tap hands them over.
 """
 
-from contextlib import ExitStack
-from functools import partial
-
 import torch
 
-from lab.measure.hooks import edit
+from lab.measure.hooks import capture, edit
 
 
 @torch.no_grad()
-def outputs(model, sites, *inputs):
-    """{site: what the module of that name returned on model(*inputs), one row a token (n, u)}.
-
-    Of a module that runs more than once, what it returned first.
-    """
-    kept = {}
-
-    def keep(site, x):
-        kept.setdefault(site, x)
-        return x
-
-    with ExitStack() as stack:
-        for site in sites:
-            stack.enter_context(edit(model, {site: partial(keep, site)}))
-        model(*inputs)
-    return {site: x.flatten(0, -2) for site, x in kept.items()}
-
-
 def hidden(model, tokens, part="ffn.act"):
-    """What a part of each feed-forward layer returns, on the CPU: (layers, n, u); "ffn_residual.norm" is its input."""
-    sites = [f"blocks.{i}.{part}" for i in range(len(model.blocks))]
-    tokens = tokens.to(next(model.parameters()).device)
-    return torch.stack([x.cpu() for x in outputs(model, sites, tokens).values()])
+    """What a part of every block returns, on the CPU: (layers, n, u).
+
+    "ffn_residual.norm" is the input of the feed-forward layer. Every block runs once.
+    """
+    with capture(block.get_submodule(part) for block in model.blocks) as kept:
+        model(tokens.to(next(model.parameters()).device))
+    return torch.stack([x.flatten(0, -2).cpu() for x in kept])
 
 
 def ablate_units(model, layer, units):

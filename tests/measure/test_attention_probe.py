@@ -193,7 +193,7 @@ def test_nothing_is_recorded_for_autograd_and_errors_are_named():
     assert out.requires_grad and not maps.requires_grad
     with pytest.raises(ValueError, match="share a name"), attention_probe([at.mass_on(maps), at.mass_on(maps)]):
         pass
-    with pytest.raises(ValueError, match=r"mean returned \(\)"), attention_probe({"mean": lambda w, q, k: w.mean()}):
+    with pytest.raises(ValueError, match=r"mean returned \(\)"), attention_probe({"mean": lambda w, at: w.mean()}):
         F.scaled_dot_product_attention(query, key, value)
 
 

@@ -10,10 +10,10 @@ from torch import nn
 from lab.measure.depth import (
     likeness,
     moved,
-    outputs_of,
     perturbation,
     rises_without,
 )
+from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
 
 
@@ -44,7 +44,8 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     rises = rises_without(model.blocks, lambda: loss_of(model).item())
     assert rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
     assert loss_of(model).item() == base
-    streams = outputs_of(model.blocks, lambda: model(tokens()))
+    with torch.no_grad(), capture(model.blocks) as streams:
+        model(tokens())
     close(streams[0], model.blocks[0](model.embedding(tokens()), causal=True))
     close(model.lm_head(model.norm(streams[-1])), model(tokens()))
 

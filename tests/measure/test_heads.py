@@ -7,7 +7,7 @@ from helpers import uniform_maps
 from torch import nn
 
 from lab.measure import heads
-from lab.measure.attention import attention_probe
+from lab.measure.attention import attention_maps
 from lab.models import ModelConfig, Transformer
 
 
@@ -18,13 +18,6 @@ def model_of(**options):
 
 def tokens_of(b=3, t=12):
     return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
-
-
-@torch.no_grad()
-def maps_of(model, tokens):
-    with attention_probe([], keep_maps=True) as probe:
-        model(tokens)
-    return probe.maps
 
 
 def test_uniform_attention_scores_one_or_its_baseline_everywhere():
@@ -67,7 +60,7 @@ def test_a_key_is_hidden_under_a_mask_that_is_no_tensor():
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_key_effects_are_those_of_masking_by_hand(position):
     model, tokens = model_of(position=position), tokens_of(1, 10)[0]
-    table = heads.key_effects(model, tokens[None], maps_of(model, tokens[None]))
+    table = heads.key_effects(model, tokens[None], attention_maps(model, tokens[None]))
     effects = table.pivot(index="layer", columns="key", values="effect").to_numpy()
     assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
     whole = model(tokens[None])[0, -1].log_softmax(-1)
@@ -155,9 +148,9 @@ def test_silencing_a_head_that_is_not_there_is_an_error():
 
 def test_key_effects_pair_weight_and_loss_of_every_key():
     model, tokens = model_of().double(), tokens_of(b=2)
-    table = heads.key_effects(model, tokens, maps_of(model, tokens))
+    table = heads.key_effects(model, tokens, attention_maps(model, tokens))
     assert len(table) == 2 * 2 * 12 and (table.effect >= -1e-12).all()
     sums = table.groupby(["sequence", "layer"]).weight.sum()
     assert sums.tolist() == pytest.approx([1] * 4)
-    alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
+    alone = heads.key_effects(model, tokens[1:], attention_maps(model, tokens[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())

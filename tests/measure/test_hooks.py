@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.hooks import edit, tap
+from lab.measure.hooks import capture, edit, tap
 
 
 def rms(x):
@@ -150,3 +150,28 @@ def test_edit_replaces_the_first_element_of_a_tuple():
     with edit(lstm, {"": torch.zeros_like}):
         out, (edited_state, _) = lstm(x)
     assert not out.any() and torch.equal(state, edited_state)
+
+
+def test_capture_keeps_what_modules_return_or_are_given_in_the_order_of_calls(model, x):
+    expected = model(x)
+    with capture([model[0], model[2]]) as kept, capture(list(model), inputs=True) as given:
+        assert torch.equal(model(x), expected)
+    assert not any(out.requires_grad for out in kept) and hooks(model) == 0
+    first = model[0](x)
+    once = model[2](first.relu())
+    # the ReLU works in place, so what the first module returned is seen after it
+    for found, wanted in zip(kept, (first.relu(), once, model[2](once)), strict=True):
+        assert torch.equal(found, wanted)
+    assert len(given) == 5 and torch.equal(given[0][0], x) and torch.equal(given[4][0], kept[2])
+
+
+def test_capture_takes_the_first_of_a_tuple_and_misses_no_module(model, x):
+    lstm, sequence = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    with capture([lstm]) as kept:
+        out, _ = lstm(sequence)
+    assert torch.equal(kept[0], out)
+    with pytest.raises(RuntimeError, match="never called through: .*Linear"), capture(model):
+        model[:2](x)
+    with pytest.raises(KeyError), capture(model):  # not replaced by ours
+        raise KeyError
+    assert hooks(model) == 0
