@@ -3,9 +3,9 @@
 Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key,
 t query of a block. A map holds the weights (b, h, q, k) of one call.
 
-A measure takes a map and gives a value for each query: measure(map) is (b, h, q). It takes a block of
-queries too: of weights (b, h, t, k) and positions (t,), those of the queries among the keys
-0, 1, ... k - 1, measure(weights, positions) is (b, h, t). NaN says that a query has nothing to
+A measure takes a map and gives a value for each query: measure(map) is (b, h, q). It takes a block
+of queries too: of weights (b, h, t, k) and positions (t,), those of the queries among the keys 0,
+1, ... k - 1, measure(weights, positions) is (b, h, t). NaN says that a query has nothing to
 measure. So the same function serves a map that is kept and one that is too large to be kept.
 """
 
@@ -23,8 +23,8 @@ from lab.measure.hooks import Calls, running_module
 def attention_maps(model, *inputs, **options):
     """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in their order.
 
-    The model is any callable, such as model.generate. Maps are those of `attention_probe`, which also
-    says what cannot be observed. `attention_probe` measures without keeping maps.
+    The model is any callable, such as model.generate. Maps are those of `attention_probe`, which
+    also says what cannot be observed. `attention_probe` measures without keeping maps.
     """
     with attention_probe([], keep_maps=True) as probe:
         model(*inputs, **options)
@@ -42,30 +42,32 @@ def attention_probe(
         probe.table()
 
     measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 or
-    wider, rebuilt for as many queries at a time as fill block_bytes; a measure must not keep them, as
-    the next block overwrites them. keep_maps=True also keeps the maps, in `probe.maps`. What the
+    wider, rebuilt for as many queries at a time as fill block_bytes; a measure must not keep them,
+    as the next block overwrites them. keep_maps=True also keeps the maps, in `probe.maps`. What the
     model computes is unchanged.
 
-    padding_mask: booleans (b, k), True at tokens and False at padding, where a batch holds sequences
-    of several lengths. Each is measured as if it had run alone: padded queries are left out, positions
-    count the real tokens, and the mean is over all real queries. Of a cache that is not full the mask
-    may cover the filled part alone. Targets of `mass_on` remain indices into the padded batch. Without
-    padding_mask, a mask that hides a key from all queries of a sequence is taken for padding, and a
-    UserWarning says so.
+    padding_mask: booleans (b, k), True at tokens and False at padding, where a batch holds
+    sequences of several lengths. Each is measured as if it had run alone: padded queries are left
+    out, positions count the real tokens, and the mean is over all real queries. Of a cache that is
+    not full the mask may cover the filled part alone. Targets of `mass_on` remain indices into the
+    padded batch. Without padding_mask, a mask that hides a key from all queries of a sequence is
+    taken for padding, and a UserWarning says so.
 
-    model: calling modules are named within it; without it, within the outermost module that is called.
+    model: calling modules are named within it; without it, within the outermost module that is
+    called.
 
-    Queries are the last of the positions 0..k-1, as with a cache; they start at 0 where they outnumber
-    the keys. Last keys that the mask hides from all queries are the room of a cache that is not full:
-    measures do not see them, maps have them. Rows that are masked entirely are 0 in the weights and
-    left out of the mean.
+    Queries are the last of the positions 0..k-1, as with a cache; they start at 0 where they
+    outnumber the keys. Last keys that the mask hides from all queries are the room of a cache that
+    is not full: measures do not see them, maps have them. Rows that are masked entirely are 0 in
+    the weights and left out of the mean.
 
     nn.TransformerEncoder has a fast path, in eval mode without gradients, which calls no attention:
-    inside, it takes the slow one. Its outputs are the same at tokens; at padding the fast one has 0.
+    inside, it takes the slow one. Its outputs are the same at tokens; at padding the fast one has
+    0.
 
     Raises ValueError where padding_mask does not fit a call. Raises RuntimeError at the end where
-    attention was not observed: there was no call, or nn.MultiheadAttention was asked for its weights,
-    which it computes in its own way.
+    attention was not observed: there was no call, or nn.MultiheadAttention was asked for its
+    weights, which it computes in its own way.
     """
     probe = _Probe(measures, padding_mask, keep_maps, block_bytes)
     with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
@@ -86,10 +88,12 @@ def attention_probe(
 
 @contextmanager
 def kept_logits(*, products=False):
-    """Within, a list fills with the logits (b, h, q, k) of every attention call, in float64 on the CPU.
+    """Within, a list fills with the logits (b, h, q, k) of every attention call, in float64 on the
+    CPU.
 
-    Their softmax is the map: biases are in them, and -inf where a pair is masked. With `products` they
-    are the scaled products of queries and keys alone, whose rank is at most the width of a head.
+    Their softmax is the map: biases are in them, and -inf where a pair is masked. With `products`
+    they are the scaled products of queries and keys alone, whose rank is at most the width of a
+    head.
     """
     logits = []
 
@@ -193,7 +197,9 @@ class _Probe:
 
 
 def _filled(query, key, mask, is_causal):
-    """How many keys there are but for the last ones that no query sees; at least as many as queries."""
+    """How many keys there are but for the last ones that no query sees; at least as many as
+    queries.
+    """
     q_len, k_len = query.shape[-2], key.shape[-2]
     if q_len >= k_len:
         return k_len
@@ -211,8 +217,9 @@ def _visible(mask):
 
 
 def _shows_padding(mask, query, key):
-    """Whether a mask with a row for each sequence hides a key from all queries of one: in self-attention, or unlike
-    another sequence's (a window or an unfilled cache hides the same keys of all)."""
+    """Whether a mask with a row for each sequence hides a key from all queries of one: in
+    self-attention, or unlike another sequence's (a window or an unfilled cache hides the same keys
+    of all)."""
     if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
     hidden = ~_visible(mask).any(2).any(1)  # (b, k)
@@ -224,8 +231,8 @@ def _shows_padding(mask, query, key):
 def _values(measure, weights, positions, real):
     """The measure of a block, (b, h, t).
 
-    With `real` (b, k), False at padding, it is that of each sequence without its padding, and NaN at
-    padded queries.
+    With `real` (b, k), False at padding, it is that of each sequence without its padding, and NaN
+    at padded queries.
     """
     if real is None:
         return measure(weights, positions)
@@ -243,10 +250,10 @@ def _values(measure, weights, positions, real):
 def _blocks(query, key, mask, is_causal, scale, block_bytes):
     """Yield the weights of a call for some queries at a time.
 
-    Each block is weights (b, h, t, k), the queries' positions (t,), and which rows are masked entirely,
-    (b, h, t). The weights equal those of F.scaled_dot_product_attention: its is_causal aligns query 0
-    with key 0 also where the lengths differ. Keys that no query of a causal block sees are left out,
-    so k grows from block to block.
+    Each block is weights (b, h, t, k), the queries' positions (t,), and which rows are masked
+    entirely, (b, h, t). The weights equal those of F.scaled_dot_product_attention: its is_causal
+    aligns query 0 with key 0 also where the lengths differ. Keys that no query of a causal block
+    sees are left out, so k grows from block to block.
     """
     if query.ndim > 4:
         shape = tuple(query.shape)
@@ -288,7 +295,7 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
 
 def entropy(weights, positions=None):
     """Shannon entropy of each row in nats, 0 log 0 = 0: (b, h, t)."""
-    return -torch.xlogy(weights, weights).sum(-1)
+    return torch.special.entr(weights).sum(-1)
 
 
 def distance(weights, positions=None):
@@ -298,7 +305,7 @@ def distance(weights, positions=None):
 
 
 def offset_mass(offset):
-    """Measure: weight on the key `offset` positions before, NaN where that precedes the first key."""
+    """Measure: weight on the key `offset` positions before, NaN where there is none."""
 
     def measure(weights, positions=None):
         return _on_targets(weights, (_positions(weights, positions) - offset)[None])

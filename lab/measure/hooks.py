@@ -1,7 +1,7 @@
 """Watch any torch model from outside.
 
-`tap` keeps numbers of modules and changes nothing, `capture` keeps their tensors, `edit` changes what
-they return, and `Calls` stands at every call of attention.
+`tap` keeps numbers of modules and changes nothing, `capture` keeps their tensors, `edit` changes
+what they return, and `Calls` stands at every call of attention.
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import FunctionType
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -26,18 +27,19 @@ COLUMNS = ["site", "measure", "call", "index", "value"]
 def tap(model, sites, *, gradients=False):
     """Measure the outputs of modules: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
 
-    sites: {glob over model.named_modules(): measure or list of measures}. A measure maps the detached
-    output of the module (the first element, where it is a tuple) to a number or a vector. With
-    gradients=True it gets the gradient that arrives at that output instead. Only numbers are kept.
+    sites: {glob over model.named_modules(): measure or list of measures}. A measure maps the
+    detached output of the module (the first element, where it is a tuple) to a number or a vector.
+    With gradients=True it gets the gradient that arrives at that output instead. Only numbers are
+    kept.
 
-    Yields a function without arguments that returns what was measured so far: columns site, measure,
-    call (the n-th time that this module ran, from 0), index (entry of a vector, empty for a number)
-    and value. A module that stands in several places of the model has one name, its first, and one
-    row for each of its calls.
+    Yields a function without arguments that returns what was measured so far: columns site,
+    measure, call (the n-th time that this module ran, from 0), index (entry of a vector, empty for
+    a number) and value. A module that stands in several places of the model has one name, its
+    first, and one row for each of its calls.
 
     Raises LookupError where a glob matches no module. Raises RuntimeError at the end where a chosen
-    module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention does
-    with out_proj, or no gradient arrived.
+    module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention
+    does with out_proj, or no gradient arrived.
     """
     rows, calls, chosen = [], {}, _chosen(model, sites)
 
@@ -70,8 +72,8 @@ def tap(model, sites, *, gradients=False):
 def edit(model, sites):
     """Replace the outputs of modules: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
 
-    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element is
-    replaced. Several functions for one module apply in the order given. A `tap` opened inside an
+    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element
+    is replaced. Several functions for one module apply in the order given. A `tap` opened inside an
     `edit` measures what the edit returned. Raises LookupError and RuntimeError as `tap` does, and
     TypeError where a function returns no tensor.
     """
@@ -97,11 +99,11 @@ def edit(model, sites):
 def capture(modules, *, inputs=False):
     """Keep the outputs of modules: `with capture(model.blocks) as kept: model(x)`.
 
-    Yields a list that fills with a tensor for each call of a module, in the order in which the calls
-    end: its output, or the first element where that is a tuple. With inputs=True it fills with the
-    tuple of positional arguments of each call instead. Tensors are detached, not copied: where the
-    model later changes one in place, the list shows the change. Raises RuntimeError at the end where
-    a module never ran.
+    Yields a list that fills with a tensor for each call of a module, in the order in which the
+    calls end: its output, or the first element where that is a tuple. With inputs=True it fills
+    with the tuple of positional arguments of each call instead. Tensors are detached, not copied:
+    where the model later changes one in place, the list shows the change. Raises RuntimeError at
+    the end where a module never ran.
     """
     kept, ran, modules = [], set(), list(dict.fromkeys(modules))
 
@@ -173,7 +175,10 @@ def _rows(site, measure, call, tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call of F.scaled_dot_product_attention, counted from 0; call(scale=1) runs it so changed."""
+    """The arguments of one call of F.scaled_dot_product_attention, and which call it is, from 0.
+
+    call() runs it, call(scale=1) runs it with another scale.
+    """
 
     index: int
     query: Tensor  # (b, h, q, d), (h, q, d) or (q, d)
@@ -186,38 +191,24 @@ class Call:
     enable_gqa: bool = False
 
     def dense_mask(self):
-        """The mask as a tensor of booleans or of what is added, or None; beside it stands `is_causal`."""
-        if hasattr(
-            self.attn_mask, "_materialize"
-        ):  # torch.nn.attention.bias, whose import would take a second
+        """The mask as a tensor of booleans or of what is added, or None; without `is_causal`."""
+        # an object of torch.nn.attention.bias, whose import would take a second
+        if hasattr(self.attn_mask, "_materialize"):
             return self.attn_mask._materialize(self.query.device)
         return self.attn_mask
 
     def __call__(self, **changes):
-        return F.scaled_dot_product_attention(
-            **{k: v for k, v in (vars(self) | changes).items() if k != "index"}
-        )
-
-
-@contextmanager
-def heads_of_transformers_apart():
-    """Within, transformers gives a call all its query heads: with a cache it packs those of a group into one."""
-    name = "TRANSFORMERS_SDPA_FORCE_GQA"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
+        arguments = vars(self) | changes
+        del arguments["index"]
+        return F.scaled_dot_product_attention(**arguments)
 
 
 class Calls(TorchFunctionMode):
-    """Inside, `answer` is shown each Call; what it returns, unless None, stands for the call's own result.
+    """Inside, answer(call) sees each Call; what it returns, unless None, replaces the call's
+    result.
 
-    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's function: those that
-    are asked for their weights. A model that torch.compile has made runs uncompiled inside.
+    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's
+    function: those that are asked for their weights. A compiled model runs uncompiled inside.
     """
 
     def __init__(self, answer):
@@ -226,11 +217,12 @@ class Calls(TorchFunctionMode):
         self.inside = ExitStack()
 
     def __enter__(self):
-        if (
-            "torch._dynamo" in sys.modules
-        ):  # else nothing is compiled, and its import would take seconds
+        # where it is not imported nothing is compiled, and its import would take seconds
+        if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        self.inside.enter_context(heads_of_transformers_apart())
+        # transformers, with a cache, packs the query heads of a group into one unless told not to
+        unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
+        self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -255,7 +247,7 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward, which no mode sees into, with its call of attention led to `attend`."""
+        """F.multi_head_attention_forward with `attend` for its attention: no mode sees into it."""
         closed = F.multi_head_attention_forward
         names = vars(F) | {
             "scaled_dot_product_attention": self.attend,
@@ -266,9 +258,10 @@ class Calls(TorchFunctionMode):
 
 @contextmanager
 def running_module(model=None):
-    """Yields a function: the dotted name of the innermost module of `model` that is running; "" where none is.
+    """Yields a function that returns the dotted name of the innermost module that is running.
 
-    Without a model it is named within the outermost module that is running.
+    It is the name within `model`, without one within the outermost module that is running; "" where
+    no module of it is running.
     """
     stack, named = [], {}
 
@@ -282,16 +275,10 @@ def running_module(model=None):
         root = model if model is not None or not stack else stack[0]
         if root is not None and root not in named:
             named[root] = {module: name for name, module in root.named_modules()}
-        return next(
-            (named[root][module] for module in reversed(stack) if module in named[root]), ""
-        )
+        inside = [module for module in stack if module in named[root]] if stack else []
+        return named[root][inside[-1]] if inside else ""
 
-    handles = [
-        register_module_forward_pre_hook(enter),
-        register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
+    entering = register_module_forward_pre_hook(enter)
+    leaving = register_module_forward_hook(leave, always_call=True)
+    with entering, leaving:
         yield name
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -11,7 +11,7 @@ from lab import trace
 
 
 def within_memory(need, **sizes):
-    """ValueError where need(**sizes), bytes, is over 4/5 of what is free; tells what fits of each size alone.
+    """Raise ValueError where need(**sizes), bytes, is over 4/5 of what is free, and say what fits.
 
     Of a list the largest counts; `need` grows with every size.
     """
@@ -44,9 +44,10 @@ def available_memory():
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     """Most bytes that tensors take during function(*args, **kwargs), for each `args` of `calls`.
 
-    Tensors that were there before do not count. torch's allocators count the bytes, so the same call
-    gives the same number each time. Memory that is taken past them (scratch space of a library, NumPy
-    arrays, Python objects) does not count. Of a call that takes memory of a GPU, that alone counts.
+    Tensors that were there before do not count. torch's allocators count the bytes, so the same
+    call gives the same number each time. Memory that is taken past them (scratch space of a
+    library, NumPy arrays, Python objects) does not count. Of a call that takes memory of a GPU,
+    that alone counts.
 
     `warmup_args`, a tiny size, runs first: what the function makes once and keeps is there before.
     """

@@ -1,4 +1,4 @@
-"""Hidden units of feed-forward layers: what they return, how often they fire, which are idle, a layer without some.
+"""Hidden units of feed-forward layers: what they return, how often they fire, which are idle.
 
 Letters: n tokens, u units. Activations are (n, u), or (..., u) where a tap hands them over.
 """
@@ -20,13 +20,17 @@ def hidden(model, tokens, part="ffn.act"):
 
 
 def ablate_units(model, layer, units):
-    """While this context is open, the `units` (a list or tensor of indices) of a feed-forward layer return 0."""
+    """While this context is open, the `units` (a list or tensor of indices) of a feed-forward layer
+    return 0.
+    """
     units = torch.as_tensor(units, dtype=torch.long, device=next(model.parameters()).device)
     return edit(model, {f"blocks.{layer}.ffn.act": lambda x: x.index_fill(-1, units, 0)})
 
 
 def idle_share(activations, held=0.01):
-    """Share of the smallest activations (..., u) of each token that together hold `held` of its squared length."""
+    """Share of the smallest activations (..., u) of each token that together hold `held` of its
+    squared length.
+    """
     squares = activations.cpu().double().square().sort(-1).values
     return (squares.cumsum(-1) <= held * squares.sum(-1, keepdim=True)).double().mean().item()
 
@@ -37,5 +41,7 @@ def nonzero_share(activations):
 
 
 def firing_rates(activations):
-    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these tokens."""
+    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these
+    tokens.
+    """
     return (activations > 0).cpu().double().flatten(0, -2).mean(0)
