@@ -4,9 +4,9 @@ Letters: b batch, h query head, g key-value head, r query heads per key-value he
 t query of a block. A map holds the weights (b, h, q, k) of one call.
 
 A measure takes a map and gives a value for each query: measure(map) is (b, h, q). It takes a block
-of queries too: of weights (b, h, t, k) and positions (t,), those of the queries among the keys 0,
-1, ... k - 1, measure(weights, positions) is (b, h, t). NaN says that a query has nothing to
-measure. So the same function serves a map that is kept and one that is too large to be kept.
+of queries too: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions
+(t,) are those of the queries among the keys 0, 1, ... k - 1. NaN says that a query has nothing to
+measure. So one function serves maps that are kept and maps that are too large to be kept.
 """
 
 import math
@@ -23,8 +23,8 @@ from lab.measure.hooks import Calls, running_module
 def attention_maps(model, *inputs, **options):
     """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in their order.
 
-    The model is any callable, such as model.generate. Maps are those of `attention_probe`, which
-    also says what cannot be observed. `attention_probe` measures without keeping maps.
+    The model is any callable, such as model.generate. `attention_probe` says what maps hold and
+    what cannot be observed; it also measures without keeping maps.
     """
     with attention_probe([], keep_maps=True) as probe:
         model(*inputs, **options)
@@ -58,12 +58,11 @@ def attention_probe(
 
     Queries are the last of the positions 0..k-1, as with a cache; they start at 0 where they
     outnumber the keys. Last keys that the mask hides from all queries are the room of a cache that
-    is not full: measures do not see them, maps have them. Rows that are masked entirely are 0 in
-    the weights and left out of the mean.
+    is not full: they are left out of k, also in maps. Rows that are masked entirely are 0 in the
+    weights and left out of the mean.
 
     nn.TransformerEncoder has a fast path, in eval mode without gradients, which calls no attention:
-    inside, it takes the slow one. Its outputs are the same at tokens; at padding the fast one has
-    0.
+    inside, it takes the slow one. Outputs are the same at tokens; at padding the fast one has 0.
 
     Raises ValueError where padding_mask does not fit a call. Raises RuntimeError at the end where
     attention was not observed: there was no call, or nn.MultiheadAttention was asked for its
@@ -148,7 +147,7 @@ class _Probe:
         """Measure one call, block by block."""
         self.calls += 1
         query, key, mask = call.query, call.key, call.dense_mask()
-        q_len, k_len = query.shape[-2], key.shape[-2]
+        q_len = query.shape[-2]
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < q_len:
                 raise ValueError(f"{name} has targets for {measure.queries} queries of {q_len}")
@@ -163,7 +162,7 @@ class _Probe:
                 b, h, t, width = weights.shape
                 if self.keep_maps:
                     if start == 0:
-                        self.maps.append(weights.new_zeros(b, h, q_len, k_len))
+                        self.maps.append(weights.new_zeros(b, h, q_len, filled))
                     self.maps[-1][:, :, start : start + t, :width] = weights
                 start += t
                 real = self.mask_of(call, b, filled)
@@ -197,9 +196,7 @@ class _Probe:
 
 
 def _filled(query, key, mask, is_causal):
-    """How many keys there are but for the last ones that no query sees; at least as many as
-    queries.
-    """
+    """How many keys there are up to the last one that a query sees; at least as many as queries."""
     q_len, k_len = query.shape[-2], key.shape[-2]
     if q_len >= k_len:
         return k_len
@@ -217,9 +214,11 @@ def _visible(mask):
 
 
 def _shows_padding(mask, query, key):
-    """Whether a mask with a row for each sequence hides a key from all queries of one: in
-    self-attention, or unlike another sequence's (a window or an unfilled cache hides the same keys
-    of all)."""
+    """Whether a mask with a row for each sequence hides a key from all queries of a sequence.
+
+    Unless it is self-attention, masks of sequences must differ too: a window and a cache that is
+    not full hide the same keys of all.
+    """
     if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
     hidden = ~_visible(mask).any(2).any(1)  # (b, k)

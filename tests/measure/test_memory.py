@@ -1,5 +1,5 @@
-"""Peak memory: of a known call, of attention, and of the probe, which holds a block of weights at a time; and sizes
-that do not fit."""
+"""Peak memory: of a known call, of attention, and of the probe, which holds a block of weights at a
+time; and sizes that do not fit."""
 
 import pytest
 import torch
@@ -25,7 +25,9 @@ def test_entropy_in_blocks_is_that_of_the_whole_map():
     found, query, key = probed_entropy(2048, 8)
     for head, entropy in enumerate(found):
         scores = query[0, head].double() @ key[0, head].double().T / 4
-        weights = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+        weights = scores.masked_fill(
+            torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf
+        ).softmax(-1)
         assert entropy == pytest.approx(torch.special.entr(weights).sum(-1).mean().item(), abs=1e-4)
 
 
@@ -44,7 +46,9 @@ def test_naive_memory_is_the_scores_and_their_softmax_to_the_byte():
 
 
 def test_tiled_memory_does_not_hold_the_scores():
-    naive, tiled = (peak_memory(run_attention, [(kind, 2048, 16, 4)])[0] for kind in ("naive", "tiled"))
+    naive, tiled = (
+        peak_memory(run_attention, [(kind, 2048, 16, 4)])[0] for kind in ("naive", "tiled")
+    )
     assert tiled < naive / 5
 
 
@@ -55,7 +59,9 @@ def hold_mebibytes(count):
 def test_peak_memory_of_known_tensors():
     assert peak_memory(hold_mebibytes, [(7,), (3,), (20,)]) == [7 * 2**20, 3 * 2**20, 20 * 2**20]
     assert peak_memory(hold_mebibytes, [()], count=5) == [5 * 2**20]
-    assert peak_memory(lambda: hold_mebibytes(5) + hold_mebibytes(3).sum(), [()])[0] == 10 * 2**20 + 4
+    assert (
+        peak_memory(lambda: hold_mebibytes(5) + hold_mebibytes(3).sum(), [()])[0] == 10 * 2**20 + 4
+    )
     assert peak_memory(lambda: None, [()]) == [0]
 
 
@@ -76,21 +82,42 @@ def test_measuring_memory_says_nothing(capfd):
 
 # Whether sizes fit
 
-MODERATE = {"d_model": 64, "n_layers": 2, "context": 64, "batch": 8, "lengths": [64], "score_heads": 2, "widths": [64],
-            "longest": 64, "texts": 8, "windows": 8}  # fmt: skip
+MODERATE = {
+    "d_model": 64,
+    "n_layers": 2,
+    "context": 64,
+    "batch": 8,
+    "lengths": [64],
+    "score_heads": 2,
+    "widths": [64],
+    "longest": 64,
+    "texts": 8,
+    "windows": 8,
+}
 
 
-@pytest.mark.parametrize("need", [cost.training_bytes, cost.window_bytes, cost.score_bytes,
-                                  cost.block_bytes, cost.copy_bytes], ids=lambda f: f.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "need",
+    [cost.training_bytes, cost.window_bytes, cost.score_bytes, cost.block_bytes, cost.copy_bytes],
+    ids=lambda f: f.__name__,
+)
 def test_each_size_that_exhausts_memory_is_named(need, eight_gib):
-    sizes = {name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]}
+    sizes = {
+        name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]
+    }
     within_memory(need, **sizes)
     for name, value in sizes.items():
         huge = sizes | {name: [2, 10**9] if isinstance(value, list) else 10**9}
-        with pytest.raises(ValueError, match=rf"{name} = {10**9}\b.* GiB are available; .*\b{name} that fits is \d+"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{name} = {10**9}\b.* GiB are available; .*\b{name} that fits is \d+",
+        ):
             within_memory(need, **huge)
 
 
 def test_where_no_single_size_helps_memory_says_so(eight_gib):
-    with pytest.raises(ValueError, match="a = 9, b = 9 needs about 90.0 GiB, 8.0 GiB .* no single size makes it fit"):
+    with pytest.raises(
+        ValueError,
+        match="a = 9, b = 9 needs about 90.0 GiB, 8.0 GiB .* no single size makes it fit",
+    ):
         within_memory(lambda a, b: (9 + a * b) * 2**30, a=9, b=9)
