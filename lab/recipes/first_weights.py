@@ -7,7 +7,7 @@ import torch
 from lab.engine.device import device
 from lab.measure.depth import perturbation
 from lab.measure.gradients import gradient_norms
-from lab.measure.hooks import tap
+from lab.measure.hooks import capture, tap
 from lab.models import ModelConfig, Transformer
 from lab.models.initialization import scale
 from lab.training import cross_entropy
@@ -22,21 +22,21 @@ def at_start(seed, placement, n, n_layers, d_model):
         vocabulary=512, context=n, d_model=d_model, n_layers=n_layers, n_heads=1, position="none", mask="none",
         ffn={"kind": "relu", "ratio": 1}, initialization="mean-field", residual=placement,
     )  # fmt: skip
-    model, sums, sites = Transformer(config, seed=seed).to(device()), [], [f"blocks.{i}" for i in range(n_layers)]
+    model, sites = Transformer(config, seed=seed).to(device()), [f"blocks.{i}" for i in range(n_layers)]
     order = torch.randperm(512, generator=torch.Generator().manual_seed(seed))[:128]
     tokens, targets = order.view(2, -1, n).to(device())
-    for block in model.blocks:
-        block.ffn_norm.register_forward_pre_hook(lambda _, x: sums.append(x[0].square().mean().item()))
     branches = [f"{site}.{part}" for site in sites for part in ("mixer", "ffn")]
     with (
         tap(model, dict.fromkeys(sites + branches, lambda x: x.square().mean())) as squares,
         tap(model, dict.fromkeys(sites, lambda g: g.norm()), gradients=True) as gradients,
+        capture((block.ffn_norm for block in model.blocks), inputs=True) as streams,
     ):
         cross_entropy(model(tokens), targets).backward()
     weights = gradient_norms(model)
     second = weights[weights.parameter.str.endswith("ffn.down.weight")].norm.to_numpy()
     size = squares().set_index("site").value
     added = size[branches].to_numpy().reshape(n_layers, 2).sum(1)
+    sums = [x.square().mean().item() for (x,) in streams]
     found = {"layer": np.arange(n_layers) + 1, "S": size[sites].to_numpy(), "branch": added, "sum": sums}
     found["w2_gradient"] = second
     return pd.DataFrame(found | {"stream_gradient": gradients().set_index("site").value[sites].to_numpy()})

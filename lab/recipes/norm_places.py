@@ -1,10 +1,12 @@
 """Models of the next byte that differ in where their norms stand and in what these hold (chapter §1.5.3, §1.5.4)."""
 
 import numpy as np
+import torch
 from torch import nn
 
 from lab.engine.device import device
-from lab.measure.depth import likeness, moved, outputs_of, rises_without
+from lab.measure.depth import likeness, moved, rises_without
+from lab.measure.hooks import capture
 from lab.measure.linear_probe import probe_accuracy
 from lab.models import Transformer
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss
@@ -60,7 +62,9 @@ def inside(model, task):
     def loss():
         return validation_loss(model, task, 256)
 
-    streams, noisy, base = outputs_of(model.blocks, lambda: model(tokens)), [], loss()
+    with torch.no_grad(), capture(model.blocks) as kept:
+        model(tokens)
+    streams, noisy, base = torch.stack(kept), [], loss()
     for draw in range(3):
         with moved(model, 0.1, draw):
             noisy.append(loss())
@@ -75,7 +79,13 @@ def inside(model, task):
 def untrained_probe(seed, n_layers, d_model, context, corpus):
     """A trial: how well a probe finds the input byte at the first block's input and behind an untrained stack."""
     config, task, _ = byte_model(1, context=context, corpus=corpus, n_layers=n_layers, d_model=d_model, ffn="relu")
-    model, seen, tokens = model_of("pre", config, seed), [], task.validation(128)[0].to(device())
-    model.blocks[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
-    streams = {"behind": outputs_of(model.blocks, lambda: model(tokens))[-1].detach(), "at_input": seen[0]}
-    return {name: probe_accuracy(x.flatten(0, 1).cpu(), tokens.flatten().cpu()) for name, x in streams.items()}
+    model, tokens = model_of("pre", config, seed), task.validation(128)[0].to(device())
+    with (
+        torch.no_grad(),
+        capture(model.blocks[:1], inputs=True) as given,
+        capture(model.blocks[-1:]) as returned,
+    ):
+        model(tokens)
+    streams = {"behind": returned[0], "at_input": given[0][0]}
+    bytes_read = tokens.flatten().cpu()
+    return {name: probe_accuracy(x.flatten(0, 1).cpu(), bytes_read) for name, x in streams.items()}
