@@ -54,7 +54,7 @@ def test_a_step_moves_a_post_ln_stack_further(lesson):
 
 
 def made(lesson, arm):
-    config, task, _ = byte_model(1, n_layers=3, d_model=16, context=16, ffn="relu", **lesson.placed(arm))
+    config, task, _ = byte_model(1, n_layers=3, d_model=16, context=16, ffn="relu", **lesson.norm_fields(arm))
     return lesson.built(arm, config, seed=0), task
 
 
