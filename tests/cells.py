@@ -16,7 +16,7 @@ from traitlets.config import Config
 
 from lab import figures, language, trace
 from lab.engine import parameters, runs
-from lab.trials import models
+from lab.trials import cells, models
 
 
 @contextlib.contextmanager
@@ -36,10 +36,26 @@ def shell():
         sys.modules.pop(module.__name__, None)
         torch.set_num_threads(threads)
         models.home = home
-        for seam in trace.SEAMS.values():
-            for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == module.__name__]:
-                del seam.kinds[kind]
+        forget_kinds(module)
         vars(module).clear()  # tables and models
+
+
+def forget_kinds(module):
+    """Take the kinds that a module registered out of their seams."""
+    for seam in trace.SEAMS.values():
+        for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == module.__name__]:
+            del seam.kinds[kind]
+
+
+@contextlib.contextmanager
+def definitions(exercise, *names):
+    """The functions of a notebook that `names` call for, as a module; its kinds are there as long as it is."""
+    with cells.as_module(parameters.notebook_of(exercise), names) as module:
+        try:
+            assert not module.failed
+            yield module
+        finally:
+            forget_kinds(module)
 
 
 def run(notebook, values, results, **options):

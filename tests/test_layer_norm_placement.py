@@ -1,0 +1,96 @@
+"""The trials of exercise 1.11 and of its appendix 1.22, from their cells."""
+
+import cells
+import pytest
+import torch
+
+from lab.measure.depth import moments
+from lab.models.gpt import Norm
+from lab.recipes.byte_model import byte_model
+from lab.trials.code import code_of
+
+SIZES = {"n_layers": 3, "d_model": 16, "context": 16, "corpus": ""}
+SHARED = ["at_start", "gradient_profile", "output_change", "text_model"]
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    with cells.definitions("1.11", *SHARED) as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def appendix():
+    with cells.definitions("1.22", *SHARED, "untrained_probe") as module:
+        yield module
+
+
+@pytest.mark.parametrize("trial", SHARED)
+def test_what_the_appendix_shares_with_the_lesson_is_one_trial(lesson, appendix, trial):
+    """So rows of the one count for the other."""
+    assert code_of(getattr(lesson, trial)).digest == code_of(getattr(appendix, trial)).digest
+
+
+# First weights
+
+
+@pytest.mark.parametrize(("placement", "column"), [("pre", "S"), ("post", "sum")])
+def test_the_stream_follows_the_recursion(lesson, placement, column):
+    found, predicted = lesson.at_start(0, placement, 1, 4, 256), moments(placement, 1, 4)
+    assert [row[column] for row in found] == pytest.approx(predicted[column].to_numpy()[1:], rel=0.1)
+
+
+def test_gradients_vanish_without_norm_and_skip(lesson):
+    first = {kind: lesson.gradient_profile(0, kind, "none", 12, 32)[0] for kind in ("plain", "none")}
+    assert first["plain"]["w2_gradient"] > 1000 * first["none"]["w2_gradient"]
+
+
+def test_a_step_moves_a_post_ln_stack_further(lesson):
+    pre, post, deep = (lesson.output_change(0, kind, 1, 16, 64)["change"] for kind in ("pre", "post", "deepnorm"))
+    assert post > 2 * pre > 2 * deep
+
+
+# Models of program text
+
+
+def made(lesson, arm):
+    config, task, _ = byte_model(1, n_layers=3, d_model=16, context=16, ffn="relu", **lesson.norm_fields(arm))
+    return lesson.built(arm, config, seed=0), task
+
+
+@pytest.mark.parametrize(
+    ("arm", "norms"),
+    [("pre", 7), ("post", 6), ("sandwich", 13), ("norm on q and k", 13), ("norm after FFN only", 3), ("rmsnorm", 7)],
+)
+def test_an_arm_has_its_norms(lesson, arm, norms):
+    """Two in each of three layers, and one behind Pre-LN stacks."""
+    model, _ = made(lesson, arm)
+    found = [each for each in model.modules() if isinstance(each, Norm) and type(each) is not Norm]
+    assert len(found) == norms
+
+
+def test_no_gain_means_fewer_parameters_and_nothing_else(lesson):
+    plain, bare = (made(lesson, arm)[0] for arm in ("pre", "no gain"))
+    count = [sum(p.numel() for p in model.parameters()) for model in (plain, bare)]
+    tokens = torch.arange(16)[None]
+    assert count[0] > count[1] and torch.allclose(plain(tokens), bare(tokens))
+
+
+def test_a_trial_writes_its_curve_beside_its_tables_and_looks_inside_at_the_end(lesson):
+    rows = lesson.text_model(0, 0, "post", 0.01, batch=4, steps=8, **SIZES)
+    assert [row["step"] for row in rows] == list(range(9)) and rows[-1]["loss"] < rows[0]["loss"]
+    assert all(row["trigram"] < row["bigram"] < row["unigram"] for row in rows)
+    assert "cosine" in rows[-1] and "cosine" not in rows[0]
+
+
+def test_what_is_measured_inside_leaves_the_model_as_it_was(lesson):
+    model, task = made(lesson, "pre")
+    before = [p.clone() for p in model.parameters()]
+    found = lesson.layer_measures(model, task)
+    assert set(found) == {"cosine", "probe", "removal", "noise"} and 0 <= found["probe"] <= 1
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_an_untrained_stack_still_shows_its_input(appendix):
+    found = appendix.untrained_probe(0, **SIZES)
+    assert found["at_input"] >= found["behind"] > 0.1
