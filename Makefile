@@ -86,12 +86,12 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	@$(BIN)/python benchmarks/summary.py
 
 readme: setup  ## what the READMEs and results/quick/README.md say of the results, from committed tables; nothing runs
-	$(BIN)/python -c "from lab.commands.record import older; from lab.ledger import report; report.publish(older())"
+	$(BIN)/python -c "from lab.tools.record import older; from lab.claims import report; report.publish(older())"
 
 publish: setup  ## a release: results/quick anew; fails where anything is stale, or older code made it, or errata disagree
 	$(BIN)/lab clean --trials --runs && $(BIN)/lab run && $(BIN)/lab publish
 	$(BIN)/lab record --status --strict
-	$(BIN)/python -c "from lab.ledger import errata; raise SystemExit('\n'.join(errata.check()) or None)"
+	$(BIN)/python -c "from lab.claims import errata; raise SystemExit('\n'.join(errata.check()) or None)"
 
 STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import summary
 
-from lab.engine import runs
 from lab.measure import statistics, timing
+from lab.trials import runs
 from lab.trials import sweep as trials
 
 NOTEBOOK = "06_sinusoidal_rotation"
@@ -42,7 +42,7 @@ def command(*words):
 
 def lab_run():
     with tempfile.TemporaryDirectory() as folder:
-        command("lab.cli", "run", NOTEBOOK, "--profile", "smoke", "--jobs", "1", "--device", "cpu", "--results", folder)
+        command("lab.tools.cli", "run", NOTEBOOK, "--profile", "smoke", "--jobs", "1", "--device", "cpu", "--results", folder)
 
 
 def papermill():
@@ -58,7 +58,7 @@ def measure(repeats, runs, count):
     """Long form: name, repeat, seconds."""
     sweep(2, 2)  # starts the workers
     workers = {"one worker": partial(sweep, 1, count), "two workers": partial(sweep, 2, count)}
-    parts = [(workers, repeats), ({"lab --help": partial(command, "lab.cli", "--help")}, repeats)]
+    parts = [(workers, repeats), ({"lab --help": partial(command, "lab.tools.cli", "--help")}, repeats)]
     parts += [({"lab run": lab_run, "papermill": papermill}, runs)] * (runs > 0)
     return pd.concat([timing.interleaved(calls, times, warmup=0) for calls, times in parts])
 

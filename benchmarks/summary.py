@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from lab import figures
-from lab.engine import runs
+from lab.trials import runs
 
 FOLDER = runs.project_root() / "results" / "benchmarks"
 

@@ -18,10 +18,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from lab import charts, figures, study
-from lab.engine import entry_points
+from lab.claims.claims import Verdict
+from lab.claims.stamps import asked_in_words, read_prediction, stamp
 from lab.language import tr
-from lab.ledger.claims import Verdict
-from lab.ledger.stamps import asked_in_words, read_prediction, stamp
 from lab.measure.fairness import UnfairComparison, check_arms
 from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import near
@@ -30,6 +29,7 @@ from lab.recipes.byte_model import table_losses
 from lab.recipes.comparison import SIGNS, problem, schedule_of, switched, trained
 from lab.recipes.standard import STANDARD, standard
 from lab.training import TrainConfig
+from lab.trials import entry_points
 from lab.trials.code import kind_hash
 from lab.trials.sweep import count_known
 

@@ -17,15 +17,14 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from lab import figures, language, states, turn, zoo
-from lab.engine import entry_points, parameters, provenance, runs
+from lab.claims import cards, claims
+from lab.claims.judge import computed, judge
 from lab.guesses import Guesses
 from lab.language import folded, tr
-from lab.ledger import cards, claims
-from lab.ledger.judge import computed, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
-from lab.trials import models, sweep
+from lab.trials import entry_points, models, parameters, provenance, runs, sweep
 from lab.trials.code import kind_hash
 
 DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file

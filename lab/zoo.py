@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from lab import trace
-from lab.engine.device import device
+from lab.device import device
 from lab.models.gpt import ModelConfig, Transformer
 from lab.training import fit
 from lab.trials import models

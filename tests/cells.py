@@ -15,8 +15,7 @@ from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
 from lab import figures, language, trace
-from lab.engine import parameters, runs
-from lab.trials import cells, models
+from lab.trials import cells, models, parameters, runs
 
 
 @contextlib.contextmanager

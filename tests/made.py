@@ -13,9 +13,9 @@ import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from lab.engine import parameters, runs
+from lab.claims.claims import Verdict, ledger
 from lab.language import folded
-from lab.ledger.claims import Verdict, ledger
+from lab.trials import parameters, runs
 
 ABOVE = {"compares": "four over one", "compares_zh": "四比一", "direction": "above", "threshold": 0.1}
 EXACTLY = {"compares": "sum minus one", "direction": "equal", "tolerance": 1e-9}

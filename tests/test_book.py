@@ -14,7 +14,7 @@ import pytest
 
 from lab import book
 from lab.book import conf, glossary, pages, runs
-from lab.engine import parameters
+from lab.trials import parameters
 
 pytest.importorskip("myst_nb")
 

@@ -20,8 +20,8 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
-from lab.engine import parameters
-from lab.engine.runs import Options, project_root
+from lab.trials import parameters
+from lab.trials.runs import Options, project_root
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,6 +1,6 @@
 """The package's catalogue holds every message, in Chinese; texts in two languages turn.
 
-Of `lab.language` and `lab.commands.chinese`.
+Of `lab.language` and `lab.tools.chinese`.
 """
 
 import ast
@@ -16,10 +16,10 @@ from made import DICE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from lab import figures, language
-from lab.commands import chinese
-from lab.engine import batch, parameters, runs
 from lab.language import PACKAGE, tr
 from lab.study import Study
+from lab.tools import batch, chinese
+from lab.trials import parameters, runs
 
 FOREIGN = [name for name in language.languages() if name != "en"]
 NOTEBOOKS = parameters.notebooks()  # the lessons
@@ -173,7 +173,7 @@ def squared(seed):
 
 
 def test_no_trial_is_keyed_by_its_language(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.engine.runs.project_root", lambda: tmp_path)
+    monkeypatch.setattr("lab.trials.runs.project_root", lambda: tmp_path)
     for name in ("en", "zh"):
         monkeypatch.setenv("LAB_LANGUAGE", name)
         mine = Study("mine", {"profile": "smoke"})

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lab.engine.runs import project_root
+from lab.trials.runs import project_root
 
 ROOT = project_root()
 TEXTS = [

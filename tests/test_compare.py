@@ -1,6 +1,6 @@
 """`lab.compare`: what is predicted is written first, arms are proven different and fair, a typo names what was meant.
 
-Of `lab.recipes.comparison`, `lab.recipes.standard`, `lab.recipes.arms`, `lab.ledger.stamps`, `lab.names` and
+Of `lab.recipes.comparison`, `lab.recipes.standard`, `lab.recipes.arms`, `lab.claims.stamps`, `lab.names` and
 `lab.shown`.
 """
 
@@ -17,16 +17,16 @@ import torch
 from torch import nn
 
 import lab
+from lab.claims.claims import Verdict, own_ledger
+from lab.claims.stamps import read_prediction, stamp
 from lab.compare import Comparison, Plan
-from lab.engine.runs import CHECKOUT, read_run
-from lab.ledger.claims import Verdict, own_ledger
-from lab.ledger.stamps import read_prediction, stamp
 from lab.measure.fairness import UnfairComparison
 from lab.models import ModelConfig
 from lab.models.gpt import Mixer, Position
 from lab.recipes import arms, comparison
 from lab.recipes.standard import STANDARD, Problem, standard
 from lab.tasks.task import Task, uniform
+from lab.trials.runs import CHECKOUT, read_run
 from lab.trials.store import File
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -10,7 +10,7 @@ import itertools
 import cells
 import pytest
 
-from lab.engine import parameters, runs
+from lab.trials import parameters, runs
 
 NUMBERS = {int: [*range(65), *(2**i for i in range(7, 14))], float: [10.0**i for i in range(-6, 2)]}
 

@@ -4,8 +4,8 @@ import pytest
 from made import entry
 
 from lab import language
+from lab.claims.claims import JUDGED, VERDICTS, Claim, Verdict
 from lab.guesses import MEANS, Guesses
-from lab.ledger.claims import JUDGED, VERDICTS, Claim, Verdict
 
 CLAIMS = [Claim(**entry(name)) for name in ("it-is-1", "it-is-2", "it-is-3", "it-is-4", "it-is-5")]
 NAMES = [claim.id for claim in CLAIMS]

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from lab.engine import parameters
+from lab.claims import claims
 from lab.language import sides
-from lab.ledger import claims
+from lab.trials import parameters
 
 LEDGER = claims.ledger()
 CELLS = {path: json.loads(path.read_text("utf-8"))["cells"] for path in parameters.notebooks()}
@@ -52,7 +52,7 @@ def test_no_result_is_typed_into_prose(notebook):
 @pytest.mark.slow
 def test_a_lesson_runs_in_chinese(tmp_path):
     notebook = LESSONS[0]
-    command = [sys.executable, "-m", "lab.cli", "run", notebook.stem, "--profile", "smoke", "--language", "zh"]
+    command = [sys.executable, "-m", "lab.tools.cli", "run", notebook.stem, "--profile", "smoke", "--language", "zh"]
     done = subprocess.run([*command, "--results", tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob(f"**/{notebook.stem}*/notebook.ipynb")

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lab.commands.arguments import under_test
-from lab.engine import batch, parameters, runs
-from lab.engine.runs import CHECKOUT, project_root
-from lab.ledger import claims
+from lab.claims import claims
+from lab.tools import batch
+from lab.tools.arguments import under_test
+from lab.trials import parameters, runs
+from lab.trials.runs import CHECKOUT, project_root
 from lab.trials.store import File
 
 NOTEBOOKS = parameters.notebooks()
@@ -187,7 +188,7 @@ def test_no_value_breaks_the_check_of_a_notebook(notebook, data, eight_gib):
 def test_most_notebooks_are_checked_without_torch():
     code = """
         import sys
-        from lab.engine import parameters
+        from lab.trials import parameters
         for notebook in parameters.notebooks():
             seam = any("lab.models" in cell for _, tags, cell in parameters.cells_of(notebook) if "checks" in tags)
             None if seam else parameters.of_profile(notebook, "full")

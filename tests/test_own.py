@@ -1,6 +1,6 @@
 """A notebook, a ledger, a package of one's own, in a folder outside the project; and what the browser shows.
 
-Of `lab.commands.new`, `lab.commands.browse`, `lab.engine.entry_points` and the book's page on one's own idea.
+Of `lab.tools.new`, `lab.tools.browse`, `lab.trials.entry_points` and the book's page on one's own idea.
 """
 
 import os
@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 
 import lab
 from lab.book import pages
-from lab.cli import app
-from lab.engine import entry_points, parameters, runs
-from lab.ledger.claims import own_ledger
+from lab.claims.claims import own_ledger
 from lab.measure.attention import attention_probe, entropy
 from lab.study import found_beside
+from lab.tools.cli import app
+from lab.trials import entry_points, parameters, runs
 from lab.trials.store import File
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.CHECKOUT)}
@@ -72,7 +72,7 @@ def test_a_new_notebook_runs_by_bare_papermill_and_by_lab_run_from_any_folder(tm
     assert runs.read_run(done)["status"] == "done" and (done / "figures" / "lengths.png").exists()
     assert "out of reach" in (done / "verdicts.csv").read_text()
     given = [f"-p{name}={value}" for name, value in TINY.items()]
-    ran = subprocess.run([sys.executable, "-m", "lab.cli", "run", folder / "mine.ipynb", "--results", "here", *given],
+    ran = subprocess.run([sys.executable, "-m", "lab.tools.cli", "run", folder / "mine.ipynb", "--results", "here", *given],
                          cwd=elsewhere, env=ENVIRONMENT, capture_output=True, text=True)  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert list((elsewhere / "here" / "runs").glob("*/mine-*/verdicts.csv"))
@@ -140,7 +140,7 @@ def test_variants_of_an_installed_package_are_found_by_its_entry_point(tmp_path)
     )
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"
-        "from lab.engine import entry_points, parameters\n"
+        "from lab.trials import entry_points, parameters\n"
         "parameters.check('from lab.models.positions import Position\\nPosition.resolve(position)', "
         "{'position': 'fading'}, 'here')\n"
         "warnings.simplefilter('error')\n"

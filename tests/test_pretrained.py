@@ -9,10 +9,10 @@ import torch
 from helpers import row_sum
 
 from lab import charts, figures, zoo
-from lab.engine.parameters import cells_of, notebook_of
 from lab.measure.attention import attention_maps, attention_probe
 from lab.pretrained import load
 from lab.recipes import looks
+from lab.trials.parameters import cells_of, notebook_of
 
 transformers = pytest.importorskip("transformers")
 

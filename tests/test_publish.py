@@ -1,4 +1,4 @@
-"""What git holds of the results changes by `lab publish` and `lab record` alone. Of `lab.commands.record`."""
+"""What git holds of the results changes by `lab publish` and `lab record` alone. Of `lab.tools.record`."""
 
 import json
 import subprocess
@@ -7,9 +7,9 @@ import pytest
 from made import COINS, DICE
 from typer.testing import CliRunner
 
-from lab.cli import app
-from lab.engine import runs
-from lab.engine.runs import CHECKOUT
+from lab.tools.cli import app
+from lab.trials import runs
+from lab.trials.runs import CHECKOUT
 
 
 @pytest.fixture(scope="module")

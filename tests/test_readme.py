@@ -10,10 +10,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lab.cli import app
-from lab.commands import arguments
-from lab.engine import batch, parameters
-from lab.engine.runs import project_root
+from lab.tools import arguments, batch
+from lab.tools.cli import app
+from lab.trials import parameters
+from lab.trials.runs import project_root
 
 README = (project_root() / "README.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

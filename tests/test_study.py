@@ -1,6 +1,6 @@
 """A study keeps what it finds aside until it is complete, and says whose parameters it has.
 
-Of `lab.engine.provenance` and `lab.engine.runs`.
+Of `lab.trials.provenance` and `lab.trials.runs`.
 """
 
 import base64
@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from lab import figures, language
-from lab.engine import parameters, provenance, runs
-from lab.ledger import claims, report
-from lab.ledger.claims import NOT_RUN, Claim
+from lab.claims import claims, report
+from lab.claims.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
+from lab.trials import parameters, provenance, runs
 from lab.trials.store import File
 
 

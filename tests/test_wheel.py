@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.engine.runs import project_root
+from lab.trials.runs import project_root
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
@@ -26,8 +26,8 @@ import lab, lab.models, lab.zoo
 import torch
 
 from lab import book, charts, language, study
-from lab.ledger.claims import Claim
-from lab.ledger.judge import judge
+from lab.claims.claims import Claim
+from lab.claims.judge import judge
 from lab.measure.attention import attention_probe, entropy
 from lab.models.gpt import ModelConfig, Transformer
 from lab.tasks.series import weekly_co2
@@ -114,7 +114,7 @@ def test_a_script_elsewhere_sweeps_its_own_trial(wheel, alone):
 
 
 def test_the_command_says_that_the_lessons_are_elsewhere(alone):
-    assert "checkout" in run("-m", "lab.cli", "list", **alone)
+    assert "checkout" in run("-m", "lab.tools.cli", "list", **alone)
     for command in (["run"], ["run", "1.4"], ["claims"]):
-        done = subprocess.run([sys.executable, "-m", "lab.cli", *command], capture_output=True, text=True, **alone)
+        done = subprocess.run([sys.executable, "-m", "lab.tools.cli", *command], capture_output=True, text=True, **alone)
         assert done.returncode == 2 and "checkout" in done.stderr and "Traceback" not in done.stderr, command

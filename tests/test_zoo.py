@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from lab import trace, training, zoo
-from lab.engine import arithmetic
 from lab.models import ModelConfig
 from lab.recipes import reference
 from lab.recipes.byte_model import byte_model, validation_loss
@@ -22,7 +21,7 @@ from lab.tasks.code import Code
 from lab.tasks.corpus import HASH
 from lab.tasks.recall import MQAR
 from lab.training import TrainConfig
-from lab.trials import models
+from lab.trials import arithmetic, models
 from lab.trials import sweep as trials
 from lab.trials.files import file_hash
 from lab.trials.run import run_trial

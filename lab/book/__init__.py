@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from lab.book import pages, runs
-from lab.engine.runs import project_root
 from lab.language import tr, using
+from lab.trials.runs import project_root
 
 PLACES = {"en": ".", "zh": "zh"}  # language: where its book stands
 UNUSED = (  # parts of _static that no page loads; most of MathJax is for other inputs and outputs

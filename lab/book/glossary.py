@@ -3,8 +3,8 @@
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from lab.engine.runs import project_root
 from lab.language import in_language
+from lab.trials.runs import project_root
 
 
 class Term(BaseModel):

@@ -16,14 +16,14 @@ from pandas import isna
 
 import lab
 from lab.book import glossary
-from lab.engine.runs import homes, write_text
+from lab.claims import cards, claims, errata, report
 from lab.language import in_language, language, tr
-from lab.ledger import cards, claims, errata, report
 from lab.states import TYPE
+from lab.trials.runs import homes, write_text
 
 HERE = Path(__file__).parent
 TEXTS = ("reading", "measured", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
-PRIVATE = ("lab.book", "lab.commands", "lab.cli")  # no functions for readers
+PRIVATE = ("lab.book", "lab.tools", "lab.tools.cli")  # no functions for readers
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 

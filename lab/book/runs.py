@@ -9,8 +9,8 @@ from re import findall
 import nbformat
 
 from lab import figures, language
-from lab.engine import parameters, runs
-from lab.ledger import claims, report
+from lab.claims import claims, report
+from lab.trials import parameters, runs
 
 EXERCISES = 14  # of the chapter; later notebooks are appendices
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lab.engine.device import device
+from lab.device import device
 from lab.measure.lengths import accuracy_by_length
 from lab.models import ModelConfig, Transformer
 from lab.models.registry import Seam

@@ -2,7 +2,7 @@
 
 import torch
 
-from lab.engine.device import device
+from lab.device import device
 from lab.models import ModelConfig, Transformer
 from lab.tasks.languages import Markov
 from lab.training import TrainConfig, cross_entropy, fit

@@ -7,7 +7,7 @@ bytes are scored, so that all of them have nearly the whole window before them.
 
 import torch
 
-from lab.engine.device import device
+from lab.device import device
 from lab.measure.lengths import by_bucket, window_losses
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import byte_model, table_losses, validation_loss

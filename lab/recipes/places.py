@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lab.engine.device import device
+from lab.device import device
 from lab.measure.linear_probe import held_out_r2
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss

@@ -22,7 +22,7 @@ def make(path=PATH, seed=0, sizes=SIZES):
     """
     from safetensors.torch import save_file
 
-    from lab.engine import arithmetic, provenance
+    from lab.trials import arithmetic, provenance
 
     torch.set_num_threads(1)
     commit = provenance.commit()

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from types import ModuleType
 
-from lab.engine.parameters import cells_of, parsed
+from lab.trials.parameters import cells_of, parsed
 from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
 
 

@@ -30,13 +30,12 @@ RUN = "lab.trials.run"  # part of every trial
 OUTSIDE = (  # how trials are found, kept, judged and drawn: no number depends on it
     "lab.book",
     "lab.charts",
-    "lab.cli",
-    "lab.commands",
-    "lab.engine",
+    "lab.tools",
+    "lab.device",
     "lab.figures",
     "lab.guesses",
     "lab.language",
-    "lab.ledger",
+    "lab.claims",
     "lab.names",
     "lab.shown",
     "lab.states",
@@ -205,7 +204,7 @@ def refuse_computed(part, user):
 
 def code_of_cells(tree):
     """The `Code` of all cells of a notebook as one syntax tree, with all of `lab` that they import, drawing too."""
-    found = Code(outside=("lab.engine", "lab.trace", "lab.trials"))
+    found = Code(outside=("lab.device", "lab.trace", "lab.trials"))
     part = Part([tree])
     found.parts["cells"] = part.hash
     for home, name in part.imports:

@@ -86,7 +86,7 @@ def _scratch():
 
 def _work():
     """Folders in which data may lie even where they are temporary: the project and the working folder."""
-    from lab.engine.runs import project_root
+    from lab.trials.runs import project_root
 
     return f"{project_root()}{os.sep}", f"{os.getcwd()}{os.sep}"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from lab import trace
-from lab.engine.device import device
-from lab.engine.runs import Options, replacing
+from lab.device import device
 from lab.trials import code, place, workers
 from lab.trials.rng import preserve_rng
 from lab.trials.rows import key
+from lab.trials.runs import Options, replacing
 
 FOLDER = "models"  # in the store
 OUTSIDE = object()
@@ -58,7 +58,7 @@ def as_in_a_trial():
     """One thread and the products of trials, so that cells and trials share their models."""
     import torch
 
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     threads = torch.get_num_threads()
     token = kept_in.set(Path(home or Options().store) / FOLDER)
@@ -75,7 +75,7 @@ def _name(seed, parameters):
     """A hash of parameters with their data, of all code of lab, kinds from elsewhere, arithmetic."""
     import torch
 
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     given = {}
     for name, value in parameters.items():

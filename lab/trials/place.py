@@ -7,8 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from lab import trace
-from lab.engine import provenance
-from lab.engine.device import available
+from lab.device import available
+from lab.trials import provenance
 from lab.trials.files import file_hash
 from lab.trials.syntax import digest
 
@@ -17,7 +17,7 @@ def here(device, threads):
     """What must be the same wherever the trials of one sweep run."""
     import torch
 
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     device = available(device)
     return {

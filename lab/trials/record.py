@@ -3,8 +3,7 @@
 import os
 from datetime import UTC, datetime
 
-from lab.engine import provenance, runs
-from lab.trials import status, verify, workers
+from lab.trials import provenance, runs, status, verify, workers
 from lab.trials.rows import canonical, key
 from lab.trials.store import File, digits, name_of
 
@@ -126,7 +125,7 @@ def checked(each, module, sample, jobs):
 
 def who(bodies):
     """Labels of a check that runs now: where, on which commit, and whether the code differs from it."""
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     here, threads = provenance.machine(), bodies[0]["labels"]["threads"]
     about = {"machine": here["machine"], "arithmetic": arithmetic.digest("cpu", threads), "device": "cpu"}

@@ -9,7 +9,7 @@ import time
 import traceback
 
 from lab import trace
-from lab.engine.device import current
+from lab.device import current
 from lab.trials import files, models, rows
 
 
@@ -22,7 +22,7 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
     """
     import torch
 
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     files.watch()
     threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lab.engine.runs import replacing
 from lab.trials.rows import canonical, encoded, key
+from lab.trials.runs import replacing
 
 LINES = ("run", "code", "accepted", "trial")  # by the first word of a line
 DIGITS = ("n", "columns", "curve", "batch")  # what two runs of one trial must agree on

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
-from lab.engine.device import available
+from lab.device import available
 from lab.trials import code, files, models, place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import LABELS, canonical, encoded, table

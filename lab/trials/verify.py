@@ -13,8 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.engine import runs
-from lab.trials import status
+from lab.trials import runs, status
 from lab.trials.points import points_of
 from lab.trials.rows import canonical, encoded, of_body
 from lab.trials.run import run_trial
@@ -120,7 +119,7 @@ def run_again(trial, body, limit=math.inf):
 
 def is_exact(body):
     """Whether this machine computes as the one that recorded `body`: then every digit must be equal."""
-    from lab.engine import arithmetic
+    from lab.trials import arithmetic
 
     return body["labels"]["arithmetic"] == arithmetic.digest("cpu", body["labels"]["threads"])
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from lab.engine import parameters
 from lab.measure.lengths import (
     accuracy_by_length,
     by_bucket,
@@ -14,6 +13,7 @@ from lab.measure.lengths import (
 )
 from lab.models.positions import exact_sinusoids
 from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Needle, Order, add
+from lab.trials import parameters
 
 
 def generator(seed=0):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.engine.parameters import parsed
 from lab.trials.code import OUTSIDE, RUN, ImpureTrial, code_of, code_of_cells
+from lab.trials.parameters import parsed
 
 PROJECT = Path(__file__).parents[2]
 
@@ -193,7 +193,7 @@ def test_how_a_trial_runs_counts_and_how_it_is_judged_or_drawn_does_not(typed_in
     source = """
         def trial(seed):
             from lab import charts, study
-            from lab.ledger import judge
+            from lab.claims import judge
             from lab.measure import statistics
 
             return {"x": (charts, study, judge, statistics)}

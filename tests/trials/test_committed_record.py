@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from lab.engine import parameters
-from lab.engine.runs import project_root
+from lab.trials import parameters
 from lab.trials.rows import canonical, of_body
+from lab.trials.runs import project_root
 from lab.trials.store import LABELS, File
 
 FILES = sorted((project_root() / "results" / "record").glob("*.jsonl"))

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lab import trace
-from lab.engine import runs
-from lab.trials import files
+from lab.trials import files, runs
 from lab.trials import sweep as trials
 
 

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from lab.commands.record import words_of
-from lab.engine import provenance, runs
 from lab.models.masks import Mask
-from lab.trials import cells, code, status, verify
+from lab.tools.record import words_of
+from lab.trials import cells, code, provenance, runs, status, verify
 from lab.trials import sweep as trials
 from lab.trials.record import CannotRecord, accept, record_run, sample_of
 from lab.trials.rows import key

@@ -1,4 +1,4 @@
-"""How the record stands: `lab.commands.record` tells and accepts edits, `lab.commands.verify` runs rows again."""
+"""How the record stands: `lab.tools.record` tells and accepts edits, `lab.tools.verify` runs rows again."""
 
 import shutil
 
@@ -8,8 +8,8 @@ from helpers import recorded
 from made import DICE
 from typer.testing import CliRunner
 
-from lab.cli import app
-from lab.engine import runs
+from lab.tools.cli import app
+from lab.trials import runs
 from lab.trials.store import File
 
 

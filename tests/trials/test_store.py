@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from helpers import noisy
 
-from lab.engine import arithmetic
+from lab.trials import arithmetic
 from lab.trials import sweep as trials
 from lab.trials.code import RUN
 from lab.trials.rows import LABELS, of_body

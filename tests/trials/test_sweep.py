@@ -1,6 +1,6 @@
 """A sweep keeps what is finished, whatever happens to it, and gives the same table whoever runs the trials.
 
-Of `lab.engine.device`, `lab.trials.points`, `lab.trials.rows`, `lab.trials.run` and `lab.trials.place`: a sweep is
+Of `lab.device`, `lab.trials.points`, `lab.trials.rows`, `lab.trials.run` and `lab.trials.place`: a sweep is
 how they are used.
 """
 
@@ -17,10 +17,9 @@ import pandas as pd
 import pytest
 from helpers import without_times
 
-from lab.engine import arithmetic
-from lab.engine.device import device
+from lab.device import device
+from lab.trials import arithmetic, workers
 from lab.trials import sweep as trials
-from lab.trials import workers
 from lab.trials.rows import LABELS
 from lab.trials.store import File
 

@@ -6,8 +6,7 @@ import pytest
 from helpers import noisy
 
 from lab import trace
-from lab.engine import arithmetic
-from lab.trials import verify
+from lab.trials import arithmetic, verify
 
 
 def body_of(here, **fields):

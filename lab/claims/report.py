@@ -1,0 +1,293 @@
+"""What READMEs, pages of results and the book say of the results, in the reader's language.
+
+All of it comes from committed verdicts and rows. `older` are always the stems of the runs that
+older code made, or that read another text: what is told of them says so.
+"""
+
+import re
+
+import pandas as pd
+
+from lab.claims import cards, claims, errata
+from lab.language import in_language, sides, tr, using
+from lab.trials import parameters, runs
+from lab.trials.store import File
+
+READMES = {"README.md": "en", "README.zh.md": "zh"}
+POINT = re.compile(r"(\S+) \[\1, \1\]")  # an interval without width: the number alone
+
+
+def link(words, place):
+    return f"[{words}]({place})"
+
+
+def finished(folder):
+    """[(notebook, run.json)] of the finished runs in a folder, in the order of the lessons."""
+    read = [(path, runs.read_run(folder / path.stem)) for path in parameters.notebooks()]
+    return [(notebook, run) for notebook, run in read if run]
+
+
+def collect(*folders):
+    """A table of all claims with the verdicts of a profile's finished runs; the others are pending.
+
+    Of a notebook that has run in several of the folders, the last of these counts. A verdict on
+    another comparison than today's is none; early runs do not say what they compared.
+    """
+    ledger = claims.ledger()
+    rows = {name: claim.unjudged.model_dump() for name, claim in ledger.items()}
+    same = {name: ["", claim.compared] for name, claim in ledger.items()}
+    with using("en"):
+        for name, claim in ledger.items():
+            same[name].append(claim.compared)
+    for folder in folders:
+        for notebook, _ in finished(folder):
+            for row in claims.read_verdicts(folder / notebook.stem).to_dict("records"):
+                if row["threshold"] in same.get(row["id"], ()):
+                    rows[row["id"]] = row
+    table = pd.DataFrame(rows.values(), columns=list(claims.Verdict.model_fields))
+    return table.astype({"n": "Int64"})
+
+
+def verdict_counts(table):
+    """How many claims came to each verdict, and how many of these are not gated yet, in words."""
+    words = cards.words()
+    told = ", ".join(f"{n} {words[name]}" for name, n in table.verdict.value_counts().items())
+    bare = (table.gates == claims.UNGATED).sum()
+    return f"{told}; {bare} " + tr("not yet gated") if bare else told
+
+
+def opening(notebook):
+    """(title, question) of a notebook: its first heading and the paragraph below."""
+    texts = [source for kind, _, source in parameters.cells_of(notebook) if kind == "markdown"]
+    head = next((text for text in texts if text.startswith("#")), f"# {notebook.stem}")
+    heading, _, below = in_language(*sides(head)).partition("\n\n")
+    question = " ".join(below.split("\n\n")[0].split())
+    return heading.splitlines()[0].lstrip("# "), question.strip("*")
+
+
+def hero(notebook, folder, named):
+    """The figure that stands for the run in `folder`, its stem: the one most often among `named`.
+
+    Those are the figures that its verdicts name. Of several, the notebook draws it first.
+    """
+    code = notebook.read_text("utf-8")
+    stems = [path.stem for path in (folder / "figures").glob("*.png")]
+    drawn = sorted(stems, key=lambda stem: (code.find(f'\\"{stem}\\"'), stem))
+    return max(drawn, key=list(named).count, default="")
+
+
+def caption(path):
+    """What a figure shows, on one line in English; "" where it does not say so."""
+    from lab.figures import captions_in  # matplotlib takes long to import
+
+    return " ".join(captions_in(path)[0].split())
+
+
+# Findings
+
+
+def findings(table):
+    """{exercise: the row of `table` that is told of it}, of lessons.
+
+    It is the first claim that has a sentence for its verdict; where a lesson has no such claim,
+    the first that came to a verdict and a figure.
+    """
+    ledger = claims.ledger()
+    judged, worded = {}, {}
+    for row in table.itertuples():
+        claim = ledger[row.id]
+        if claim.place == "lesson" and row.verdict in claims.JUDGED and row.figure:
+            judged.setdefault(row.exercise, row)
+            if row.verdict in claim.finding:
+                worded.setdefault(row.exercise, row)
+    return judged | worded
+
+
+def sentence(row):
+    """What is said of a claim's verdict, a row of a table of verdicts."""
+    claim = claims.ledger()[row.id]
+    template = in_language(claim.finding, claim.finding_zh).get(row.verdict)
+    if not template:
+        return f"{claim.sentence} {cards.measured(row)}".strip()
+    return POINT.sub(r"\1", template.format(**numbers(row)))
+
+
+def numbers(row):
+    """What a sentence can be filled with."""
+    less = {"less": -row.effect, "less_low": -row.high, "less_high": -row.low}
+    times = {"times": 1 + row.effect, "times_low": 1 + row.low, "times_high": 1 + row.high}
+    return {"effect": row.effect, "low": row.low, "high": row.high, **less, **times}
+
+
+def findings_list(table):
+    """A line for each finding of `table`, the verdicts at quick."""
+    told = findings(table)
+    lines = []
+    for notebook in parameters.notebooks():
+        if row := told.get(parameters.exercise_of(notebook)):
+            place = f"results/quick/{notebook.stem}"
+            line = tr(
+                "{sentence} ({verdict}, {lesson}, {figure})",
+                sentence=sentence(row),
+                verdict=cards.words()[row.verdict],
+                lesson=link(row.exercise, f"{place}/notebook.ipynb"),
+                figure=link(tr("figure"), f"{place}/figures/{row.figure}.png"),
+            )
+            lines.append(f"* {line}")
+    return "\n".join(lines)
+
+
+# Pages
+
+
+def about(table, results):
+    """Two paragraphs: claims, lessons and errata; the record and what each way to run takes."""
+    lessons = {claim.exercise for claim in claims.ledger().values() if claim.place == "lesson"}
+    wrong = tr("{n} errata", n=sum(entry.struck is None for entry in errata.errata().values()))
+    ledger, record = tr("ledger"), tr("record")
+    files = [File(path) for path in sorted((results / "record").glob("*.jsonl"))]
+    machines = {labels["machine"] for file in files for labels in file.runs.values()}
+    seconds = [body["seconds"] for file in files for body in file.trials]
+    quick = sum(run["seconds"] for _, run in finished(results / "quick"))
+    return tr(
+        "{claims} claims of the chapter and its notes stand in one {ledger}, each with its "
+        "prediction. {lessons} of {notebooks} notebooks are finished lessons, their comparisons "
+        "gated; the others follow. Measuring them found {errata} in the sources, each with the "
+        "computation that shows it.\n\n"
+        "The {record} holds {trials} trials, mostly trainings, which took {recorded:.0f} minutes "
+        "of one core ({machines}). A run takes its numbers from there and says so; `lab verify` "
+        "runs recorded trials here again. `quick`, the default, computes here what is not "
+        "recorded: the published runs took {quick:.0f} minutes. `--fresh` computes everything "
+        "here: some {fresh:.0f} minutes without the record. `full` has the sizes of the chapter, "
+        "hours a notebook; {full} of {notebooks} have been run so.",
+        claims=len(table),
+        ledger=link(ledger, "experiments/claims"),
+        lessons=len(lessons),
+        notebooks=len(parameters.notebooks()),
+        errata=link(wrong, in_language("results/errata.md", "results/errata.zh.md")),
+        record=link(record, "results/record"),
+        trials=len(seconds),
+        recorded=sum(seconds) / 60,
+        machines="; ".join(sorted(machines)),
+        quick=quick / 60,
+        fresh=(quick + sum(seconds)) / 60,
+        full=len(finished(results / "full")),
+    )
+
+
+def overview_table(folder, older=()):
+    """A row for each finished exercise of a profile, as a README shows it."""
+    table = collect(folder)
+    heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("minutes without the record")]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- |"]
+    for notebook, run in finished(folder):
+        place = f"results/{folder.name}/{notebook.stem}"
+        title, _ = opening(notebook)
+        drawn = list((folder / notebook.stem / "figures").glob("*.png"))
+        counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
+        if notebook.stem in older:
+            counts += "; *" + tr("by older code") + "*"
+        lesson = link(title, f"{place}/notebook.ipynb")
+        figures = link(len(drawn), f"{place}/figures")
+        lines.append(f"| {lesson} | {figures} | {counts} | {run['core_seconds'] / 60:.1f} |")
+    return "\n".join(lines)
+
+
+def gallery(folder, older=()):
+    """Of each finished exercise its question, finding, figure, verdicts and minutes."""
+    table = collect(folder)
+    told = findings(table)
+    parts = []
+    for notebook, run in finished(folder):
+        place = notebook.stem
+        page = f"{place}/notebook.ipynb"
+        exercise = parameters.exercise_of(notebook)
+        title, question = opening(notebook)
+        parts += [f"### {link(title, page)}", question]
+        if exercise in told:
+            parts.append(f"**{sentence(told[exercise])}**")
+        mine = table[table.exercise == exercise]
+        if stem := hero(notebook, folder / place, mine.figure):
+            picture = f"{place}/figures/{stem}.png"
+            shown = caption(folder / picture).translate(str.maketrans("[]", "()"))
+            parts.append(link("!" + link(shown or stem.replace("_", " "), picture), page))
+        below = [verdict_counts(mine)]
+        below.append(tr("{n:.1f} minutes without the record", n=run["core_seconds"] / 60))
+        if place in older:
+            below.append("*" + tr("by older code") + "*")
+        below.append(link(tr("figures"), f"{place}/figures"))
+        below.append(link(tr("tables"), f"{place}/tables"))
+        parts.append(" · ".join(below))
+    return "\n\n".join(parts)
+
+
+def captions_list(folder):
+    """A line for each figure of the finished runs that says what it shows."""
+    lines = []
+    for path in sorted(folder.glob("*/figures/*.png")):
+        run = path.parents[1]
+        if runs.read_run(run) and (said := caption(path)):
+            lines.append(f"* [{run.name}/{path.stem}]({run.name}/figures/{path.name}): {said}")
+    return "\n".join(lines)
+
+
+def page(folder, older=()):
+    """The page of a profile: a card for each exercise, and what every figure shows."""
+    machines = set()
+    for _, run in finished(folder):
+        machines.add(f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}")
+    place = link("claims.csv", "claims.csv")
+    lead = tr("Written by `lab run`. Every verdict with its interval is in {table}.", table=place)
+    parts = [
+        "# " + tr("Results of the {profile} profile", profile=folder.name),
+        lead + in_language(" · [中文](README.zh.md)", " · [English](README.md)"),
+        tr("Measured on {machines}.", machines="; ".join(sorted(machines)) or tr("no machine yet")),
+        gallery(folder, older),
+    ]
+    if said := captions_list(folder):
+        parts += ["## " + tr("What the figures show"), said]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def summarise(folder, older=()):
+    """Write claims.csv of a profile, and its page as README.md and README.zh.md.
+
+    The exercises of claims.csv are stems of notebooks: pandas would read 1.10 as 1.1.
+    """
+    stems = {parameters.exercise_of(path): path.stem for path in parameters.notebooks()}
+    table = collect(folder)
+    runs.write_table(folder / "claims.csv", table.assign(exercise=table.exercise.replace(stems)))
+    for name, speak in READMES.items():
+        with using(speak):
+            runs.write_text(folder / name, page(folder, older))
+
+
+def outdated(folder):
+    """Whether a run or the ledger is newer than what `summarise` wrote."""
+    written = folder / "claims.csv"
+    read = [*claims.claims_folder().glob("*.yaml"), *folder.glob("*/run.json")]
+    newest = max((path.stat().st_mtime for path in read), default=0)
+    return not written.exists() or written.stat().st_mtime <= newest
+
+
+def publish(older=()):
+    """Write the pages of quick and of the errata, and what READMEs hold between markers."""
+    root = runs.project_root()
+    quick = root / "results" / "quick"
+    for name, speak in READMES.items():
+        text = (root / name).read_text("utf-8")
+        with using(speak):
+            table = collect(quick)
+            text = between(text, "findings", findings_list(table))
+            text = between(text, "about", about(table, quick.parent))
+            text = between(text, "overview", overview_table(quick, older))
+            runs.write_text(quick.parent / name.replace("README", "errata"), errata.page())
+        runs.write_text(root / name, text)
+    summarise(quick, older)
+
+
+def between(text, mark, told):
+    """The text with `told` between a marker and the next <!-- end -->."""
+    before, _, rest = text.partition(f"<!-- {mark} -->")
+    _, _, after = rest.partition("<!-- end -->")
+    return f"{before}<!-- {mark} -->\n\n{told}\n\n<!-- end -->{after}"

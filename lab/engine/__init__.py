@@ -1,1 +1,0 @@
-"""How notebooks run: parameters, the runner, kernels, where results stand."""

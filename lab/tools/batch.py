@@ -1,0 +1,272 @@
+"""The runner: notebooks one after another, so that timings are undisturbed; the trials inside them in parallel."""
+
+import ast
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+import yaml
+from filelock import FileLock, Timeout
+
+from lab import language
+from lab.tools import kernel
+from lab.trials import cells, parameters, provenance, runs
+from lab.trials.code import code_of_cells, kind_hash
+from lab.trials.store import BODY, File
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook with its checked parameters, to be run into a folder of results."""
+
+    notebook: Path
+    profile: str
+    parameters: dict
+    results: Path
+    name: str | None = None  # after that of the notebook; None: the run of the profile
+    own: dict = field(default_factory=dict)  # the parameters that are not the profile's
+    under_test: str = ""  # the claims, in words that change when they do
+    language: str = "en"
+
+    @property
+    def folder(self):
+        return runs.place_of_run(self.profile, "-".join(filter(None, (self.notebook.stem, self.name))), self.results)
+
+    @property
+    def foreign(self):
+        """Whether it is no notebook of the project."""
+        return self.notebook.parent != runs.project_root() / "notebooks"
+
+    @property
+    def code(self):
+        cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
+        return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+
+    @property
+    def fingerprint(self):
+        """Of the code cells, all that they import from lab, the claims under test, the parameters, the translations."""
+        values = {name: value for name, value in self.parameters.items() if name != "results"}
+        told = [values, self.under_test]
+        return runs.text_hash(
+            code_of_cells(parameters.parsed(self.code)).digest
+            + json.dumps(told, sort_keys=True)
+            + json.dumps(language.messages(language.catalogue(self.language)))
+        )
+
+    def to_do(self):
+        """Why the notebook has to run, or None where this very code ran with these parameters.
+
+        A published run does not count. A notebook from elsewhere always runs, since it may read anything.
+        """
+        if self.foreign:
+            return "a notebook of your own"
+        run = runs.read_run(self.folder)
+        if run is None:
+            return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
+        if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
+            return "code, claims or parameters have changed"
+        return None
+
+    def _other_kinds(self, run):
+        """Whether a kind that the run's trials looked up is another one now; of kinds of its own its cells tell."""
+        if run.get("kinds"):
+            for node in ast.walk(parameters.parsed(self.code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab."):
+                    importlib.import_module(node.module)  # which registers its kinds
+        return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
+
+    def conflict(self):
+        """What stands where this run would go and must stay, in words; None where nothing does."""
+        there = runs.read_run(self.folder) if self.name is not None else None
+        if there is None:
+            return None
+        if there.get("notebook", "") != (str(self.notebook) if self.foreign else ""):
+            return f"{runs.shown(self.folder)} holds the run of another notebook, {there.get('notebook')}"
+        spoken = there.get("language", "en")
+        mine = (self.profile, json.loads(json.dumps(self.own)), self.language)
+        if (there["profile"], there["own_parameters"], spoken) != mine:
+            words = runs.own_words(there["own_parameters"]) or "those of the profile"
+            return (
+                f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}, language {spoken}"
+            )
+        return None
+
+    def run(self, options, watch=lambda **state: None):
+        """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in its place.
+
+        Raises what papermill raises, and RuntimeError where a notebook of the project does not finish its study.
+        """
+        aside = self.results / ".running" / self.folder.parent.name
+        done = aside / self.notebook.stem
+        shutil.rmtree(done, ignore_errors=True)
+        done.mkdir(parents=True)
+        where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
+        where |= {"language": self.language}
+        store = FreshRun(self.results).store if options.fresh else self.results / ".trials"
+        options.model_copy(update=where | {"store": store}).write(aside)
+        values = self.own if self.foreign else self.parameters
+        if not self.foreign or "study" in self.code:  # others have no use for it
+            values = values | {"results": str(aside)}
+        book = language.translated(nbformat.read(self.notebook, 4), self.language)
+        began = time.time()
+        with ThreadPoolExecutor(1) as beside:
+            # takes as long as the kernel takes to start
+            made_of = beside.submit(self._made_of)
+            executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch)
+        run = runs.read_run(done)
+        if run is None:
+            if not self.foreign:
+                raise RuntimeError(f"{self.notebook.name} did not call study.finish()")
+            run = self._told(began)
+        text = kernel.tidy(executed, {str(aside): runs.shown(self.folder.parent)})
+        runs.write_text(done / "notebook.ipynb", text)
+        runs.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
+        run |= {"seconds": round(time.time() - began, 1), "language": self.language} | made_of.result()
+        runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
+        runs.put(done, self.folder)
+        shutil.rmtree(aside)
+
+    def check_publishable(self):
+        """Refused where the run is not finished, not of today's code and claims, or was made beside a commit."""
+        if reason := self.to_do():
+            raise parameters.Refused(f"{self.notebook.stem}: {reason}; `lab run` comes first")
+        if runs.read_run(self.folder)["changes"] is not False:
+            raise parameters.Refused(f"{runs.shown(self.folder)} was not made by a commit alone: commit, then run")
+
+    def publish(self):
+        """Put the finished run in the place of the published one; returns where that is."""
+        final = runs.published(self.profile, self.notebook.stem)
+        aside = runs.new_folder(self.results / ".running", self.notebook.stem)
+        shutil.copytree(self.folder, aside, dirs_exist_ok=True)
+        text = (aside / "notebook.ipynb").read_text("utf-8")
+        moved = text.replace(runs.shown(self.folder.parent), runs.shown(final.parent))
+        runs.write_text(aside / "notebook.ipynb", moved)
+        runs.put(aside, final)
+        return final
+
+    def _made_of(self):
+        """What tells later whether the run is of the notebook as it then is; nothing of one from elsewhere."""
+        return {} if self.foreign else {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
+
+    def _told(self, began):
+        """What is told of the run of a notebook that keeps no study."""
+        return {
+            "status": "done",
+            "exercise": self.notebook.stem,
+            "profile": self.profile,
+            "parameters": self.parameters,
+            "own_parameters": self.own,
+            "started": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+            "core_seconds": round(time.time() - began, 1),
+            **provenance.commit(),
+            **provenance.machine(),
+        }
+
+
+class FreshRun:
+    """A run of everything here, past record and store: its trials are kept apart until all notebooks are done.
+
+    So an interrupted one resumes, and the next one begins again.
+    """
+
+    def __init__(self, results):
+        self.home, self.store = results / ".trials", results / ".trials" / "fresh"
+
+    def done(self, job):
+        """Whether the notebook was finished in this run."""
+        return self._mark(job).exists()
+
+    def finish(self, job):
+        runs.write_text(self._mark(job), "")
+
+    def _mark(self, job):
+        return self.store / ".done" / job.folder.relative_to(job.results)
+
+    def close(self):
+        """Put the trials among the others of this machine."""
+        for path in self.store.glob("*.jsonl"):
+            kept = File(self.home / path.name)
+            for body in File(path).trials:
+                kept.append({name: body[name] for name in BODY}, body["labels"], body["parts"])
+        shutil.rmtree(self.store)
+
+
+def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak="en", under_test=lambda exercise: ""):
+    """The jobs of the named notebooks (all of the project's when none is named), checked before anything starts.
+
+    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not all the profile's,
+    or where it does not speak English, the run has a name, `name` or one made of them, and so has every run of a
+    notebook from elsewhere. Refused where a value is not allowed, or where a run of that name has other parameters.
+    `under_test(exercise)` tells the claims.
+    """
+    chosen = list(dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks()))
+    if not chosen:
+        raise parameters.Refused(parameters.ALONE)
+    given = (parameters.read_file(file) if file else {}) | (overrides or {})
+    if "results" in given:
+        raise parameters.Refused("results: choose the folder with --results")
+    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
+        raise parameters.Refused(f"--name {name!r}: letters, digits, and . _ - after the first are allowed")
+    if speak not in language.languages():
+        raise parameters.Refused(f"--language {speak!r}: one of {', '.join(language.languages())}")
+    given = {key: from_anywhere(value) for key, value in given.items()}
+    jobs = []
+    for notebook in chosen:
+        values = usual = parameters.of_profile(notebook, profile)
+        if given:
+            values = parameters.validate(notebook, values | given, source=str(file or "command line"))
+            usual = parameters.of_profile(notebook, values.get("profile", profile))
+        own = {key: value for key, value in values.items() if value != usual[key]}
+        job = Job(notebook, values.get("profile", ""), values, folder, own=own,
+                  under_test=under_test(parameters.exercise_of(notebook)), language=speak)  # fmt: skip
+        if own or name is not None or job.foreign or speak != "en":
+            job = replace(job, name=name or name_of(own, speak))
+        if earlier := job.conflict():
+            raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
+        if any(job.folder == other.folder for other in jobs):
+            raise parameters.Refused(f"two notebooks are called {notebook.stem}: run one after the other, with --name")
+        jobs.append(job)
+    return jobs
+
+
+def name_of(own, speak="en"):
+    """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart that say not all."""
+    words = [] if speak == "en" else [speak]
+    for key, value in own.items():
+        words += [key, *map(str, value if isinstance(value, list) else [value])]
+    said = "-".join(words)
+    name = re.sub(r"[^\w.-]+", "-", said)
+    if name == said and len(name) <= 40:
+        return name
+    return f"{name[:32].rstrip('-')}-{runs.text_hash(json.dumps(own, sort_keys=True))[:6]}"
+
+
+def from_anywhere(value):
+    """A path below the folder in which it was given, made whole, since notebooks run in theirs; else the value."""
+    if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
+        return str(Path(value).resolve())
+    return value
+
+
+@contextlib.contextmanager
+def only_one(folder):
+    """Holds the results folder; Refused where another run holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise parameters.Refused(f"another `lab run` works on {folder}; wait for it, or choose --results") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,56 @@
+"""The command `lab zh`: the notebooks with Chinese and English in each other's place, to be opened in JupyterLab."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.language import sides, translated
+from lab.tools.arguments import refuse
+
+MADE = "lab_made"  # metadata: the hash of what was written
+
+
+def zh(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")] = None,
+    to: Annotated[Path | None, typer.Option(help="The folder for them; else notebooks/zh.")] = None,
+):
+    """Write the notebooks in Chinese, English unfolds; what was edited there stays as it is."""
+    from lab.trials import parameters, runs
+
+    folder = to or runs.project_root() / "notebooks" / "zh"
+    try:
+        chosen = [parameters.notebook_of(name) for name in notebooks or []] or parameters.notebooks()
+    except ValueError as error:
+        refuse(error)
+    for edited in write(chosen, folder):
+        typer.echo(f"{runs.shown(edited)} was edited here and stays as it is")
+    typer.echo(runs.shown(folder))
+
+
+def write(notebooks, folder):
+    """Write those of the notebooks that hold both languages; returns the paths of those left since they were edited."""
+    import nbformat
+
+    from lab.trials import runs
+
+    edited = []
+    for notebook in notebooks:
+        book, path = nbformat.read(notebook, 4), folder / notebook.name
+        if not any(sides(cell.source)[1] for cell in book.cells if cell.cell_type == "markdown"):
+            continue
+        book = translated(book, "zh")
+        book.metadata[MADE] = hash_of(book)
+        there = nbformat.read(path, 4) if path.exists() else None
+        if there and there.metadata.get(MADE) != hash_of(there):
+            edited.append(path)
+        elif not there or hash_of(there) != hash_of(book):  # else its outputs stay
+            runs.write_text(path, nbformat.writes(book))
+    return edited
+
+
+def hash_of(book):
+    """Of the sources of all cells."""
+    from lab.trials import runs
+
+    return runs.text_hash("\0".join(cell.source for cell in book.cells))

@@ -1,0 +1,188 @@
+"""The command `lab`: everything that can be done from a terminal."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import typer.core
+
+from lab.language import using
+from lab.tools import (
+    arguments,
+    browse,
+    chinese,
+    new,
+    record,
+    upkeep,
+    verify,
+    worker,
+)
+from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds, under_test
+from lab.tools.execution import execute, mended
+
+
+class Commands(typer.core.TyperGroup):
+    """Answers in a sentence where the project's folder cannot be written."""
+
+    def invoke(self, context):
+        try:
+            return super().invoke(context)
+        except OSError as error:
+            if not (way_out := mended(error, runs=False)):
+                raise
+            typer.echo(f"lab: {error.filename}: {error.strerror}{way_out}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
+app.command("list")(browse.lessons)
+
+
+@app.callback()
+def front(context: typer.Context):
+    """Run the notebooks of Transformer Lab and browse what they measured."""
+    if context.invoked_subcommand is None:
+        typer.echo(browse.front())
+
+
+@app.command()
+def run(
+    notebooks: arguments.Notebooks = None,
+    profile: arguments.Profile = "quick",
+    jobs: arguments.Jobs = 0,
+    device: arguments.Device = "auto",
+    cluster: arguments.Cluster = "",
+    parameter: arguments.Parameters = None,
+    file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")] = None,
+    results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
+    record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
+    budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
+    recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
+    language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")] = "en",
+):
+    """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
+    from lab.tools import batch
+    from lab.trials import runs
+
+    options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh}
+    options |= {"recorded_only": recorded_only}
+    options |= {"deadline": time.time() + seconds(budget)} if budget else {}
+    options |= {"record": [path.resolve() for path in record]} if record else {}
+    try:
+        folder = place_of(results) if results is not None else runs.project_root() / "results"
+        overrides = assignments(parameter or [])
+        if not cluster:  # there, each worker is asked
+            check_device(device)
+    except ValueError as error:
+        refuse(error)
+
+    def plan():
+        told = {"file": file, "name": name, "speak": language, "under_test": under_test}
+        return batch.plan(notebooks or [], profile, folder, overrides, **told)
+
+    with using(language):
+        _, failed = execute(plan, folder, runs.Options(**options), again)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def claims(
+    ids: Annotated[list[str] | None, typer.Argument(help="Exercises, or ids of claims; none: all.")] = None,
+    exercise: Annotated[str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")] = "",
+    verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
+    profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
+):
+    """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where one is pending."""
+    from lab.claims import cards, report
+    from lab.claims import claims as ledger
+    from lab.trials import parameters
+    from lab.trials.runs import homes
+
+    try:
+        if verdict and verdict not in ledger.VERDICTS:
+            raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
+        if profile not in parameters.PROFILES:
+            raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
+        by_id, notebooks = ledger.ledger(), parameters.notebooks()
+        named = [(name, path) for name in ids or [] for path in notebooks if parameters.is_called(path, name)]
+        asked = {parameters.exercise_of(path) for _, path in named}
+        ids = [name for name in ids or [] if name not in dict(named)]
+        chosen = {ledger.find(name).id for name in ids}
+        chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
+        if exercise not in ("", ledger.BEYOND):
+            exercise = parameters.exercise_of(parameters.notebook_of(exercise))
+    except ValueError as error:
+        refuse(error)
+    except FileNotFoundError:
+        refuse(parameters.ALONE)
+    table = report.collect(*homes(profile))
+    table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
+    table = table[(table.verdict == verdict) | (not verdict)]
+    for row in table.itertuples():
+        bare = row.gates if row.gates == ledger.UNGATED else ""
+        note = row.note if row.verdict == "open" and not ids else ""
+        told = [" · ".join(filter(None, [cards.line(row), row.id, bare, note]))]
+        if ids:
+            told += filter(None, (cards.predicted(row), *cards.gates(row), row.note))
+        typer.echo(f"{row.exercise:7}{by_id[row.id].sentence}")
+        typer.echo("\n".join(f"{'':7}{line}" for line in told))
+    typer.echo(f"{len(table)} claims: {report.verdict_counts(table) or 'none'}")
+    raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
+
+
+@app.command()
+def diff(
+    run_a: Annotated[str, typer.Argument(help="A folder, or its name under results, such as quick/04_head_count.")],
+    run_b: Annotated[str, typer.Argument(help="Another.")],
+):
+    """Parameters, verdicts and effects of two runs side by side; what differs first."""
+    from lab.claims import difference
+
+    try:
+        typer.echo(difference.text(difference.find(run_a), difference.find(run_b)))
+    except ValueError as error:
+        refuse(error)
+
+
+@app.command()
+def book(
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+):
+    """Build the book of all finished runs, results/book: static pages that need no network."""
+    from lab import book as pages
+
+    try:
+        index = pages.build(older=record.older())
+    except ImportError as error:
+        refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
+    except (FileNotFoundError, ValueError) as error:
+        refuse(error)
+    typer.echo(index)
+    if open_it:
+        typer.launch(index.as_uri())
+
+
+COMMANDS = (
+    record.record,
+    record.publish,
+    verify.verify,
+    new.new,
+    chinese.zh,
+    browse.show,
+    worker.worker,
+    upkeep.doctor,
+    upkeep.clean,
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,242 @@
+"""What a run shows: how far it is, a line for each notebook, and why one failed."""
+
+import json
+import re
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from papermill.exceptions import PapermillExecutionError
+from rich.console import Console
+from rich.text import Text
+
+from lab.claims import cards, claims, report
+from lab.language import tr
+from lab.tools import batch
+from lab.tools.browse import question
+from lab.trials import runs
+from lab.trials.parameters import exercise_of
+
+MOST = 12  # claims that are told at the end of a run; a command tells the others
+OFTEN = 30  # seconds between two lines of a log
+NO_TRACEBACK = ("TrialsFailed", "NotRecorded", "ConnectionError", "OSError", "PermissionError")  # said in words
+
+
+def run_all(todo, options, again=False):
+    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
+
+    With options.fresh all trials run here, and what an interrupted run of that kind finished is skipped. At the
+    deadline it ends, though the first notebook begins in any case; `again` executes notebooks that are done from the
+    trials that are there.
+    """
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    finished, failed, left, began = [], [], [], time.time()
+    anew = batch.FreshRun(todo[0].results) if options.fresh and todo else None
+    if anew:
+        console.print("all trials run here; `lab list` has the minutes that each lesson takes without the record")
+    for place, job in enumerate(todo, 1):
+        name = f"[{place}/{len(todo)}] {job.notebook.stem}"
+        reason = why(job, anew, again)
+        if reason is None:
+            console.print(f"{name}: " + tr("done already"))
+            continue
+        if options.deadline and time.time() > options.deadline and (finished or failed or left):
+            left.append(job)
+            continue
+        console.print(f"{name}: {reason}")
+        start = time.time()
+        error = run_one(job, options, console)
+        took = time.time() - start
+        if getattr(error, "ename", "") == "OutOfTime":
+            left.append(job)
+            console.print(f"{name}: " + tr("out of time") + f": {error.evalue}")
+        elif error:
+            failed.append((job, error))
+            console.print(f"{name}: " + tr("FAILED after {took:.0f} s", took=took))
+            console.print(explain(job, error))
+        else:
+            finished.append(job)
+            said = tr("done in {took:.0f} s", took=took)
+            console.print(f"{name}: {said}, {runs.shown(job.folder)}")
+            if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
+                console.print(f"  {told}")
+            if anew:
+                anew.finish(job)
+    for line in at_the_end(finished, console):
+        console.print(line)
+    if left:
+        console.print(f"{len(left)} notebooks are left; the same command goes on from here")
+    elif anew and not failed:
+        anew.close()
+    if failed:
+        names = ", ".join(job.notebook.stem for job, _ in failed)
+        console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
+    return failed
+
+
+def run_one(job, options, console):
+    """Run one notebook, showing how far it is; returns the error that it failed with, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.json"
+        now = Running(job.notebook.stem, file)
+        with shown(console, now):
+            try:
+                job.run(options.model_copy(update={"progress": file}), now.hear)
+            except Exception as error:  # a failed notebook does not stop the others
+                return error
+    return None
+
+
+def why(job, anew, again):
+    """Why a notebook runs, in words, or None where it is done."""
+    if anew:
+        return None if anew.done(job) else "anew"
+    return "again, as asked" if again else job.to_do()
+
+
+def explain(job, error):
+    """What went wrong in which cell; a dead kernel is named as such."""
+    if isinstance(error, PapermillExecutionError):
+        if error.ename in NO_TRACEBACK:
+            full = "No space left" in error.evalue  # the number of the error stayed in the kernel
+            room = tr("; make room: lab clean --keep 500MB") if full else ""
+            return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
+        if not error.traceback:  # a magic failed
+            first = error.source.strip().partition("\n")[0]
+            return f"cell {error.cell_index + 1}: {first}: {error.evalue or 'failed'}"
+        said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
+        return f"cell {error.cell_index + 1}: {error.ename}: {said}"
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):  # while it ran, or before it answered
+        said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
+    else:
+        said = f"{type(error).__name__}: {error}"
+    return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
+
+
+def at_the_end(finished, console):
+    """What finished jobs found, a claim in two or three lines; where their notebooks are, and what to open next.
+
+    Of many claims only those are told whose verdict is another than in the published run, and the first few.
+    """
+    hidden = {}
+    for job in finished:
+        table, before = claims.read_verdicts(job.folder), published(job)
+        rows = list(table.itertuples())
+        turned = [row for row in rows if before.get(row.id, row.verdict) != row.verdict]
+        others = [row for row in rows if row not in turned][: max(0, MOST // len(finished) - len(turned))]
+        yield " · ".join(filter(None, [title(job), report.verdict_counts(table)]))
+        for row in (*turned, *others):
+            yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
+            yield f"      {cards.line(row, before[row.id] if row in turned else '')}"
+        if left := len(rows) - len(turned) - len(others):
+            hidden[all_claims(job)] = left
+    if hidden:
+        command = ", ".join(hidden) if len(hidden) < 4 else "lab claims"
+        yield tr("{n} more claims: {command}", n=sum(hidden.values()), command=command)
+    if finished:
+        places = dict.fromkeys(runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished)
+        yield tr("Executed notebook, tables and figures: {places}", places=", ".join(places))
+        yield tr("To look at it: {command}", command=f"lab show {address(finished[-1])}")
+
+
+def title(job):
+    """A notebook by number and question; by its name where it is none of the project's."""
+    return job.notebook.stem if job.foreign else f"{exercise_of(job.notebook)} {question(job.notebook)}"
+
+
+def sentence(job, name):
+    """What a claim says, also one of a ledger that stands beside its notebook and is named alike; else its id."""
+    by_id, beside = claims.known(), job.notebook.with_suffix(".yaml")
+    if job.foreign and beside.exists():
+        with suppress(ValueError):  # another kind of file
+            by_id = by_id | claims.own_ledger(beside)
+    return by_id[name].sentence if name in by_id else name
+
+
+def in_two_lines(text, console):
+    """The text in at most two lines of the console, cut where it is longer."""
+    lines = Text(text).wrap(console, console.width - 2)
+    if len(lines) > 2:
+        lines[1].truncate(console.width - 3)
+        lines[1].append("…")
+    return [line.plain.rstrip() for line in lines[:2]]
+
+
+def all_claims(job):
+    """The command or file that has all claims of a run."""
+    if job.name is not None or job.foreign:
+        return runs.shown(job.folder / "verdicts.csv")
+    return " ".join(["lab claims --exercise", exercise_of(job.notebook), *of_profile(job)])
+
+
+def address(job):
+    """What `lab show` knows a run by."""
+    if job.name is not None or job.results != runs.project_root() / "results":
+        here = Path.cwd()
+        return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
+    return " ".join([exercise_of(job.notebook), *of_profile(job)])
+
+
+def of_profile(job):
+    return [] if job.profile == "quick" else ["--profile", job.profile]
+
+
+def published(job):
+    """{claim: verdict} of the published run in the place of this one, questions aside; none where there is none."""
+    folder = runs.published(job.profile, job.notebook.stem)
+    if job.name is not None or not (folder / "verdicts.csv").exists():
+        return {}
+    table, by_id = claims.read_verdicts(folder), claims.known()
+    asked = {name for name, claim in by_id.items() if claim.kind == "question"}
+    return {name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked}
+
+
+@contextmanager
+def shown(console, now, often=OFTEN):
+    """While the block runs, tells of a `Running`: in place on a terminal, elsewhere by a line every `often` seconds."""
+    if console.is_terminal:
+        with console.status(now, refresh_per_second=2):
+            yield
+        return
+    over = threading.Event()
+
+    def tell():
+        while not over.wait(often):
+            console.print(f"  {now}", markup=False)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+class Running:
+    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and remaining time."""
+
+    def __init__(self, name, file):
+        self.name, self.file, self.began = name, file, time.time()
+        self.cell, self.cells = 0, 0
+
+    def hear(self, cell, cells):
+        self.cell, self.cells = cell, cells
+
+    def __rich__(self):
+        return Text(str(self))
+
+    def __str__(self):
+        cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
+        line = f"{self.name}: " + tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
+        try:
+            sweep = json.loads(self.file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return line
+        if sweep["done"] == sweep["total"]:
+            return line
+        line += ", " + tr("{done}/{total} trials", done=sweep["done"], total=sweep["total"])
+        left = sweep["left"]
+        return line if left is None else f"{line}, " + tr("about {left:.0f} s left", left=left)

@@ -1,0 +1,173 @@
+"""The commands doctor and clean."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.language import tr
+from lab.tools.arguments import refuse
+
+
+def doctor():
+    """Check that the notebooks will find what they need; exit 1 and the remedy where not."""
+    import platform
+    from importlib import metadata
+
+    import psutil
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    from lab.trials import parameters
+    from lab.trials.runs import project_root
+
+    problems = []
+    typer.echo(f"python     {platform.python_version()}  {sys.executable}")
+    for name in ("torch", "jupyterlab", "papermill", "pandas", "matplotlib", "dask"):
+        typer.echo(f"{name:10} {metadata.version(name)}")
+    try:
+        kernel = KernelSpecManager().get_kernel_spec("python3").argv[0]
+        kernel = sys.executable if kernel in ("python", "python3") else kernel
+        typer.echo(f"kernel     {kernel}")
+        if Path(kernel).parent.resolve() != Path(sys.executable).parent.resolve():
+            problems.append(f"the python3 kernel runs {kernel}, not {sys.executable}: use .venv/bin/jupyter lab")
+    except NoSuchKernel:
+        problems.append("there is no python3 kernel: pip install ipykernel")
+    typer.echo(f"cores      {os.cpu_count()}")
+    typer.echo(f"memory     {psutil.virtual_memory().available / 2**30:.1f} GiB available")
+    root = project_root()
+    typer.echo(f"project    {root}, {len(parameters.notebooks())} notebooks")
+    if not os.access(root / "results", os.W_OK):
+        problems.append(f"{root / 'results'} cannot be written to")
+    problems += broken()
+    for line in unlike():
+        typer.echo(f"note       {line}")
+    for problem in problems:
+        typer.echo(f"problem    {problem}", err=True)
+    raise typer.Exit(1 if problems else 0)
+
+
+def broken():
+    """What would stop a run, each with what mends it."""
+    import shutil
+    import subprocess
+
+    from lab.trials.runs import project_root
+
+    loads = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True)
+    if loads.returncode < 0:
+        yield tr("torch cannot run on this processor (signal {n}; without AVX?): pip install another build of it",
+                 n=-loads.returncode)  # fmt: skip
+    elif loads.returncode:
+        said = loads.stderr.strip().rpartition("\n")[2]
+        yield tr("torch cannot be imported ({said}): pip install --force-reinstall -c constraints.txt torch", said=said)
+    place = project_root() if project_root().exists() else Path.cwd()
+    if (free := shutil.disk_usage(place).free) < 2**30:
+        yield tr("{free:.0f} MB are free in {place}: lab clean --keep 500MB", free=free / 1e6, place=place)
+
+
+def unlike():
+    """What does not stop a run: extras that are not here, versions that are not those that were tested."""
+    from importlib import metadata
+    from importlib.util import find_spec
+
+    from lab import figures
+    from lab.trials.runs import CHECKOUT
+
+    if figures.chinese_font() is None:
+        yield tr("no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk")
+    extras = {"transformers": "pretrained", "tokenizers": "pieces", "sphinx": "book"}
+    for module, extra in extras.items():
+        if find_spec(module) is None:
+            yield tr(
+                "{module} is not here; where it is wanted: pip install -e '.[{extra}]'", module=module, extra=extra
+            )
+    pins = CHECKOUT / "constraints.txt"
+    lines = pins.read_text("utf-8").splitlines() if pins.exists() else []
+    for name, wanted in (line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line)):
+        if name in ("torch", "numpy", "networkx", "sympy"):
+            here = metadata.version(name).partition("+")[0]
+            if here != wanted:
+                yield tr("{name} {here} is not the tested {wanted}: recorded digits may differ; "
+                         "pip install -c constraints.txt -e .", name=name, here=here, wanted=wanted)  # fmt: skip
+
+
+LEFT = {  # folders of results: what they hold; the option that removes them, "" for always
+    ".running": ("what unfinished runs left", ""),
+    ".shown": ("pages of `lab show`", ""),
+    "runs": ("finished runs", "runs"),
+    ".trials": ("finished trials: the next run starts anew", "trials"),
+    "interactive": ("runs made by hand", "interactive"),
+}
+
+
+def clean(
+    runs: Annotated[bool, typer.Option("--runs", help="Remove finished runs too; published ones stay.")] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Forget finished trials: the next run starts anew.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Remove what was run by hand.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    keep: Annotated[
+        str, typer.Option(help="Only shrink the trial store to this size, such as 2GB: what is oldest goes.")
+    ] = "",
+    place: Annotated[
+        Path | None, typer.Option("--results", help="Folder of results; the project's own by default.")
+    ] = None,
+):
+    """Remove what unfinished runs left; the rest is listed, and goes only where an option says so."""
+    import shutil
+
+    from lab.tools.batch import only_one
+    from lab.trials.runs import project_root, shown
+
+    results = place.expanduser() if place else project_root() / "results"
+    asked = {"": True, "runs": runs, "trials": trials, "interactive": interactive}
+    if keep and (runs or trials or interactive):
+        refuse("--keep shrinks the store and removes nothing else: leave the other options out")
+    try:
+        with only_one(results):
+            if keep:
+                gone, left = shrink(results / ".trials", size_of(keep))
+                typer.echo(f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}")
+                return
+            for name, (what, option) in LEFT.items():
+                if not (folder := results / name).exists():
+                    continue
+                goes = asked[option]
+                word = ("would go" if dry_run else "removed") if goes else "stays"
+                said = "" if goes else f"; --{option} removes it"
+                typer.echo(f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}")
+                if goes and not dry_run:
+                    shutil.rmtree(folder)
+    except ValueError as error:
+        refuse(error)
+
+
+def size_on_disk(folder):
+    """Bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def size_of(text):
+    """The bytes that 500MB, 2GB or 2 GB mean. BadParameter for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise typer.BadParameter(f"{text!r} is no size: 500MB or 2GB are")
+    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+
+
+def shrink(store, most):
+    """Remove the oldest files of a store until it has `most` bytes: (how many files, bytes left).
+
+    A file holds the finished trials of a notebook, or a model. What is gone runs again where it is wanted.
+    """
+    files = sorted([*store.glob("*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime)
+    sizes = {path: path.stat().st_size for path in files}
+    left, gone = sum(sizes.values()), 0
+    for path in files:
+        if left <= most:
+            break
+        path.unlink(missing_ok=True)
+        left, gone = left - sizes[path], gone + 1
+    return gone, left

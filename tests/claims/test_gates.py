@@ -1,0 +1,175 @@
+"""Each gate lets through and stops; one that has no numbers is an error."""
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from lab.claims.arms import Absent
+from lab.claims.claims import Claim
+from lab.claims.gates import Needs, NoNumbers
+
+SAME = {"steps": 600, "data": "a", "seen": 0.0, "told": 0, "rate": 0.01, "width": 64}
+
+
+def claim(needs, direction="above", threshold=0.1, **fields):
+    compared = {"measure": "accuracy", "compare": {"n_heads": [4, 1]}} | fields.pop("arms", {})
+    about = {"id": "x", "exercise": "1.4", "kind": "comparison", "priority": "A", "sources": ["s"], "claim": "a"}
+    about |= {"claim_zh": "甲", "metric": "m", "arms": compared, "reference": {"n_heads": 4}, "needs": needs}
+    return Claim(**about | fields, prediction={"compares": "c", "direction": direction, "threshold": threshold})
+
+
+def table(few=0.55, many=1.0, **columns):
+    """Two seeds of one and of four heads; a column is a value, or one for each arm."""
+    rows = []
+    for i, (h, accuracy) in enumerate(((1, few), (4, many))):
+        extra = {name: v[i] if isinstance(v, tuple) else v for name, v in (SAME | columns).items()}
+        rows += [{"seed": seed, "n_heads": h, "accuracy": accuracy} | extra for seed in (0, 1)]
+    return pd.DataFrame(rows)
+
+
+def gate(needs, frame, rates=None, **fields):
+    about = claim(needs, **fields)
+    (found,) = about.needs.check(about, about.arms.cases(frame), rates)
+    return found
+
+
+LEARNED = {"learned": {"measure": "accuracy", "above": 0.95}}
+BELOW = {"learned": {"measure": "loss", "below": "mark"}}
+
+
+def test_the_reference_has_to_reach_its_mark_in_every_run():
+    assert gate(LEARNED, table(few=0.96, many=0.97)).passed
+    assert not gate(LEARNED, table(few=0.99, many=0.94)).passed
+    one = table(few=0.99)
+    one.loc[3, "accuracy"] = 0.9
+    stopped = gate(LEARNED, one)
+    assert not stopped.passed and "0.9 against the mark 0.95 in the worst of 2 runs" in stopped.told
+
+
+def test_an_arm_behind_is_a_result_where_it_had_three_times_the_steps():
+    assert gate(LEARNED, table(steps_to_mark=(None, 200))).passed
+    assert not gate(LEARNED, table(steps_to_mark=(None, 210))).passed
+    untold = gate(LEARNED, table())
+    assert not untold.passed and untold.told.endswith("2 runs of other arms do not get there"), "nor who cannot tell"
+
+
+def test_a_mark_may_be_a_column_and_lower_may_be_better():
+    losses = {"loss": (1.8, 1.7), "mark": (1.9, 1.75)}
+    assert gate(BELOW, table(**losses)).passed
+    assert not gate(BELOW, table(**losses | {"mark": (1.9, 1.7)})).passed, "at the mark is not below it"
+
+
+HEADROOM = {"headroom": {"measure": "accuracy", "ceiling": 1.0, "floor": 0.1}}
+
+
+@pytest.mark.parametrize("few, many, passed", [(0.55, 1.0, True), (1.0, 1.0, False), (0.985, 0.995, False),
+                                               (0.1, 0.11, False), (0.1, 0.5, True), (0.97, 1.0, True)])  # fmt: skip
+def test_arms_may_not_sit_together_at_an_end(few, many, passed):
+    assert gate(HEADROOM, table(few, many)).passed == passed
+
+
+def test_no_cap_may_cut_more_than_a_tenth_of_the_runs():
+    assert gate({"headroom": {"capped": "cut"}}, table(cut=(0, 0))).passed
+    stopped = gate({"headroom": {"capped": "cut"}}, table(cut=(1, 0)))
+    assert not stopped.passed and "50% of the runs" in stopped.told
+
+
+def test_a_control_must_not_show_what_is_predicted():
+    null = {"null": {"rows": {"stage": "start"}}}
+    both = lambda start: pd.concat([table(stage="end"), table(*start, stage="start")], ignore_index=True)  # noqa: E731
+    about = {"arms": {"rows": {"stage": "end"}}}
+    assert gate(null, both((0.5, 0.52)), **about).passed
+    assert not gate(null, both((0.5, 0.7)), **about).passed
+    taken_off = gate({"null": {"rows": {"n_heads": 1}}}, table())
+    assert taken_off.passed and "0.55, taken off" in taken_off.told
+
+
+def test_sizes_are_those_that_the_sentence_speaks_of():
+    regime = {"regime": {"d_head": [8, None], "n_heads": [None, 4]}}
+    assert gate(regime, table(d_head=(64, 16))).passed
+    stopped = gate(regime, table(d_head=(64, 4)))
+    assert not stopped.passed and "d_head 4 … 64, wanted ≥ 8" in stopped.told
+    assert not gate({"regime": {"n_heads": [None, 3]}}, table()).passed
+
+
+BUDGET = {"equal budget": {"same": ["data", "steps"], "rate": "rate", "best": "highest"}}
+RATES = pd.DataFrame({"n_heads": h, "rate": rate, "seed": 1000, "accuracy": 1 - abs(rate - 0.01)}
+                     for h in (1, 4) for rate in (0.005, 0.01, 0.02))  # fmt: skip
+
+
+def test_budgets_are_equal_and_rates_inside_their_grid():
+    assert gate(BUDGET, table(), rates=RATES).passed
+    assert not gate(BUDGET, table(steps=(600, 900)), rates=RATES).passed
+    assert not gate(BUDGET, table(data=("a", "b")), rates=RATES).passed
+    other = gate(BUDGET, table(rate=0.02), rates=RATES)
+    assert not other.passed and "not at its best rate: n_heads 4; not at its best rate: n_heads 1" in other.told
+    edge = gate(BUDGET, table(rate=(0.01, 0.02)), rates=RATES[(RATES.n_heads == 1) | (RATES.rate != 0.01)].assign(
+        accuracy=lambda t: t.accuracy.where((t.n_heads == 1) | (t.rate != 0.02), 2)))  # fmt: skip
+    assert not edge.passed and "at the edge of its rates: n_heads 4" in edge.told
+    alike = RATES.assign(accuracy=1.0)
+    assert gate(BUDGET, table(rate=0.005), rates=alike).passed, "all do equally well"
+    near = {"equal budget": BUDGET["equal budget"] | {"within": 0.006}}
+    assert gate(near, table(rate=0.005), rates=RATES).passed
+    nowhere = RATES.assign(accuracy=RATES.accuracy.where(RATES.n_heads == 4, 0))
+    found = gate(BUDGET, table(rate=0.01), rates=nowhere)
+    assert found.passed and "n_heads 1 learns at none of the 3 rates tried" in found.told
+    with pytest.raises(NoNumbers, match="rates are wanted"):
+        gate(BUDGET, table())
+
+
+def test_test_items_are_held_out_by_rule_or_count():
+    assert gate({"held out": {"rule": "sums divisible by 7"}}, table()).told == "sums divisible by 7"
+    assert gate({"held out": {"seen": "seen"}}, table(seen=0.009)).passed
+    assert not gate({"held out": {"seen": "seen"}}, table(seen=(0.0, 0.01))).passed
+
+
+def test_no_arm_is_told_the_answer_and_all_numbers_are_of_one_model():
+    assert gate({"no answer": {"told": "told"}}, table()).passed
+    assert not gate({"no answer": {"told": "told"}}, table(told=(0, 1))).passed
+    assert gate({"one model": {"same": ["width"]}}, table()).told == "width 64"
+    assert not gate({"one model": {"same": ["width"]}}, table(width=(64, 128))).passed
+
+
+@pytest.mark.parametrize("needs", [LEARNED | {"learned": {"measure": "score", "above": 1}}, BELOW,
+                                   {"headroom": {"capped": "cut"}}, {"regime": {"d_head": [8, None]}},
+                                   {"equal budget": {"same": ["flops"]}}, {"held out": {"seen": "share"}},
+                                   {"no answer": {"told": "given"}}, {"one model": {"same": ["depth"]}}],
+                         ids=lambda n: next(iter(n)))  # fmt: skip
+def test_a_gate_without_numbers_is_an_error(needs):
+    with pytest.raises((NoNumbers, KeyError), match="score|mark|cut|d_head|flops|share|given|depth"):
+        gate(needs, table())
+
+
+def test_a_control_without_a_row_is_absent_as_an_arm_is():
+    with pytest.raises(Absent, match="stage start"):
+        gate({"null": {"rows": {"stage": "start"}}}, table(stage="end"))
+
+
+def test_a_hole_is_no_number():
+    with pytest.raises(NoNumbers, match="x, gate learned: column accuracy has holes"):
+        gate(LEARNED, table(few=None))
+    with pytest.raises(NoNumbers, match="gate learned: n_heads 16"):
+        gate(LEARNED, table(), reference={"n_heads": 16})
+
+
+@pytest.mark.parametrize("needs", [{"learned": {"measure": "a"}}, {"learned": {"measure": "a", "above": 1, "below": 2}},
+                                   {"headroom": {}}, {"headroom": {"measure": "a"}}, {"held out": {}},
+                                   {"null": {"rows": {}}}, {"lerned": {}}], ids=str)  # fmt: skip
+def test_gates_that_say_nothing_are_refused(needs):
+    with pytest.raises(ValidationError):
+        Needs(**needs)
+
+
+def test_an_option_left_empty_is_not_given():
+    assert Needs(**{"held out": {"rule": "sums divisible by 7", "rule_zh": "", "seen": ""}}).gates
+    assert gate({"learned": {"measure": "accuracy", "above": 0.5, "below": None}}, table()).passed
+    with pytest.raises(ValidationError, match="rule or seen"):
+        Needs(**{"held out": {"rule": "", "share": 0.1}})
+
+
+def test_rows_of_one_run_count_once():
+    rows = [table(length=length, few=0.9, many=0.97) for length in (8, 16, 32)]
+    by_length = {"arms": {"measure": "accuracy", "compare": {"n_heads": [4, 1]}, "each": {"length": [8, 16, 32]}}}
+    assert "in the worst of 2 runs" in gate(LEARNED, pd.concat(rows, ignore_index=True), **by_length).told
+    rows = [table(length=length, few=0.9, many=0.96 + length / 1000) for length in (8, 16, 32)]
+    assert "in the worst of 6 runs" in gate(LEARNED, pd.concat(rows, ignore_index=True), **by_length).told

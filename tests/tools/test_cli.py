@@ -1,0 +1,495 @@
+"""The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace.
+
+Of `lab.tools.terminal`, `lab.tools.arguments`, `lab.tools.execution`, `lab.tools.upkeep` and
+`lab.tools.worker`.
+"""
+
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import made
+import pandas as pd
+import pytest
+import yaml
+from filelock import FileLock
+from gate import wait_for
+from made import ABOVE, DICE
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from lab.claims.claims import VERDICTS, Verdict, ledger
+from lab.tools import batch, cli, terminal, upkeep
+from lab.tools.cli import app
+from lab.tools.execution import mended
+from lab.trials import parameters, runs
+from lab.trials import sweep as trials
+from lab.trials.runs import Progress, project_root
+
+pytestmark = pytest.mark.usefixtures("project")
+NAMES = [DICE, "02_coins"]
+
+
+def lab(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder for results that is not there yet."""
+    return tmp_path / "new"
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Runs of three notebooks that do not exist, the second of which fails; the list of those that were started."""
+    started = []
+
+    class Invented(batch.Job):
+        fingerprint = "invented"
+
+        def run(self, options, watch):
+            started.append(self.notebook.stem)
+            watch(cell=1, cells=1)
+            if self.notebook.stem == "02_fails":
+                raise RuntimeError("something broke")
+            self.folder.mkdir(parents=True)
+
+    def plan(names, profile, folder, overrides=None, **options):
+        return [Invented(Path(f"{stem}.ipynb"), profile, {}, folder) for stem in ("01_works", "02_fails", "03_works")]
+
+    monkeypatch.setattr(batch, "plan", plan)
+    return started
+
+
+def tree(folder):
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+REFUSED = {  # arguments; what the answer names
+    "unknown exercise": (["1.99"], ["1.99", *NAMES]),
+    "unknown exercise after a known one": ([DICE, "nonsuch"], ["nonsuch", *NAMES]),
+    "unknown profile": ([DICE, "--profile", "huge"], ["huge", "smoke, quick, full"]),
+    "unknown parameter": ([DICE, "-p", "nonsuch=1"], ["command line", "nonsuch", "profile"]),
+    "misspelt parameter": ([DICE, "-p", "profil=smoke"], ["did you mean 'profile'?"]),
+    "wrong value": ([DICE, "-p", "profile=7"], ["command line", "profile", "7"]),
+    "no equals sign": ([DICE, "-p", "profile"], ["profile", "NAME=VALUE"]),
+    "results as a parameter": ([DICE, "-p", "results=results/x"], ["--results"]),
+    "no folder for results": ([DICE, "--results", ""], ["--results", "a folder is wanted"]),
+    "missing file": ([DICE, "-f", "no/such.yaml"], ["no/such.yaml"]),
+    "folder for a file": ([DICE, "-f", "tests"], ["tests"]),
+    "negative jobs": ([DICE, "--jobs", "-1"], ["--jobs"]),
+    "unknown device": ([DICE, "--device", "tpu"], ["tpu", "cpu"]),
+    "unknown option": ([DICE, "--nonsuch"], ["--nonsuch"]),
+}
+
+
+@pytest.mark.parametrize("arguments, named", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_run_is_refused_and_nothing_is_written(arguments, named, place):
+    before = tree(project_root() / "experiments"), tree(place.parent)
+    result = lab("run", "--results", place, *arguments)
+    assert result.exit_code == 2, result.output
+    for word in named:
+        assert word in result.output
+    assert "Traceback" not in result.output
+    assert (tree(project_root() / "experiments"), tree(place.parent)) == before
+
+
+def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, place in {"new/here": tmp_path / "new" / "here", tmp_path / "whole": tmp_path / "whole"}.items():
+        assert lab("run", "--results", given).exit_code == 1, "of the notebook that fails"
+        assert sorted(p.name for p in (place / "runs" / "quick").iterdir()) == [
+            "01_works",
+            "03_works",
+            "README.md",
+            "README.zh.md",
+            "claims.csv",
+        ]
+
+
+def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
+    for text, named in {"- a\n": "mapping", "nonsuch: 1\n": "nonsuch", "profile: [": "cannot be read"}.items():
+        (tmp_path / "mine.yaml").write_text(text)
+        result = lab("run", DICE, "--results", place, "-f", tmp_path / "mine.yaml")
+        assert result.exit_code == 2 and named in result.output and "mine.yaml" in result.output.replace("\n", "")
+    assert not place.exists()
+
+
+HOLD = """
+import sys, filelock
+
+with filelock.FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_run_on_the_same_results_is_refused(place, jobs):
+    place.mkdir()
+    command = [sys.executable, "-c", HOLD, str(place / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        before = tree(place)
+        result = lab("run", "--results", place)
+        assert result.exit_code == 2 and "another `lab run`" in result.output
+        assert str(place) in result.output.replace("\n", "") and tree(place) == before and not jobs
+    assert lab("run", "--results", place).exit_code == 1 and jobs, "once the other has ended, it runs"
+    with FileLock(place / ".lock", timeout=0):  # given back
+        pass
+
+
+def test_a_failed_notebook_makes_the_exit_code_1_and_stops_no_other(place, jobs):
+    result = lab("run", "--results", place)
+    assert result.exit_code == 1
+    assert jobs == ["01_works", "02_fails", "03_works"]
+    assert "02_fails: FAILED" in result.output and "something broke" in result.output
+    assert "1 of 3 failed (02_fails)" in result.output
+    assert (place / "runs" / "quick" / "claims.csv").exists()
+
+
+def test_runs_that_end_well_have_the_exit_code_0(place, jobs, monkeypatch):
+    plan = batch.plan
+    monkeypatch.setattr(batch, "plan", lambda *a, **k: [j for j in plan(*a, **k) if j.notebook.stem != "02_fails"])
+    result = lab("run", "--results", place)
+    assert result.exit_code == 0, result.output
+    assert jobs == ["01_works", "03_works"] and "FAILED" not in result.output
+
+
+def test_a_folder_that_cannot_be_written_is_named(place, jobs):
+    place.write_text("a file stands here")
+    result = lab("run", "--results", f"{place}/below")
+    assert result.exit_code == 1 and str(place) in result.output and "Traceback" not in result.output
+    assert not jobs and place.read_text() == "a file stands here"
+
+
+def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lab.tools.terminal.run_all", interrupted)
+    result = lab("run", "--results", place)
+    assert result.exit_code == 130 and "the same command goes on" in result.output
+    with FileLock(place / ".lock", timeout=0):
+        pass
+
+
+# The other commands
+
+
+@pytest.mark.parametrize("text, value", [("0", 0), ("90s", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200)])
+def test_times_are_read_with_their_unit(text, value):
+    assert cli.seconds(text) == value
+
+
+def test_what_is_no_time_is_refused(place, jobs):
+    result = lab("run", "--results", place, "--budget", "soon")
+    assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
+    result = lab("run", "--results", place, "--budget", "1")
+    assert result.exit_code == 2 and "say the unit: 30s, 10m, 2h" in result.output and not jobs
+
+
+@pytest.fixture(scope="module")
+def dice_ran(project):
+    return made.ran(project, place="runs/quick")
+
+
+def test_claims_are_listed_and_chosen(dice_ran):
+    everything, by_id = lab("claims"), ledger()
+    assert everything.exit_code == 1 and f"{len(by_id)} claims" in everything.output, "of coins nothing is judged yet"
+    assert all(name in everything.output for name in by_id)
+    some = lab("claims", "--exercise", "1.1")
+    mine = [name for name, c in by_id.items() if c.exercise == "1.1"]
+    assert some.exit_code == 0, "all of this exercise is judged"
+    assert f"{len(mine)} claims" in some.output
+    shown = {word for line in some.output.splitlines() for word in line.split()}
+    assert shown & set(by_id) == set(mine)
+    assert "  It is so that dice-count.\n       proved: 1 throws; predicted = 1 · dice-count\n" in some.output
+    for name in ("1", "01", DICE, DICE[3:]):
+        assert lab("claims", "--exercise", name).output == lab("claims", name).output == some.output
+    both = lab("claims", "1.1", "coins-two").output
+    assert f"{len(mine) + 1} claims" in both and "coins-two" in both
+    pending = lab("claims", "--exercise", "1.1", "--verdict", "pending")
+    assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
+
+
+def test_a_claim_is_listed_by_its_id(dice_ran):
+    shown = lab("claims", "dice-more-sides")
+    assert shown.exit_code == 0 and "dice-more-sides" in shown.output
+    assert "8 sides minus 4 > 0\n" in shown.output and "\n       ✓ one model" in shown.output, "all of it"
+    assert re.search(r"\n1 claims: 1 \w+\n$", shown.output)
+    unknown = lab("claims", "dice-more-side")
+    assert unknown.exit_code == 2 and "dice-more-sides" in unknown.output
+
+
+@pytest.mark.parametrize("arguments, named", [
+    (["--verdict", "maybe"], VERDICTS),
+    (["--profile", "huge"], parameters.PROFILES),
+    (["--exercise", "1.99"], ["1.1", "1.2"]),
+], ids=str)  # fmt: skip
+def test_a_wrong_choice_of_claims_lists_the_right_ones(arguments, named):
+    result = lab("claims", *arguments)
+    assert result.exit_code == 2 and arguments[1] in result.output
+    assert all(name in result.output for name in named)
+
+
+def test_doctor_finds_this_environment_in_order():
+    result = lab("doctor")
+    assert sys.executable in result.output and str(project_root()) in result.output
+    assert result.exit_code == (1 if "problem" in result.output else 0)
+
+
+def test_clean_removes_what_unfinished_runs_left_and_more_only_where_an_option_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
+    for name in (".running", "interactive", ".trials", "runs", "quick", "record"):
+        (tmp_path / "results" / name / "deep").mkdir(parents=True)
+        (tmp_path / "results" / name / "deep" / "file").write_bytes(bytes(2_000_000))
+
+    def there():
+        return {path.name for path in (tmp_path / "results").iterdir()} - {".lock"}
+
+    everything = there()
+    said = lab("clean", "--dry-run", "--trials").output.splitlines()
+    assert [line.split()[:2] for line in said if line.startswith("would")] == [["would", "go"]] * 2
+    assert all("2.0 MB" in line for line in said) and there() == everything
+    said = lab("clean").output
+    assert "stays     results/interactive  2.0 MB  runs made by hand; --interactive removes it" in said
+    assert there() == everything - {".running"}
+    for option, goes in (("interactive", "interactive"), ("trials", ".trials"), ("runs", "runs")):
+        assert lab("clean", f"--{option}").exit_code == 0
+        everything -= {goes, ".running"}
+        assert there() == everything
+    assert everything == {"quick", "record"}
+
+
+def test_clean_keeps_the_newest_trials_of_a_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.trials.runs.project_root", lambda: tmp_path)
+    store = tmp_path / "results" / ".trials"
+    for age, name in enumerate(("new.jsonl", "models/middle.safetensors", "old.jsonl")):
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_bytes(b"x" * 1000)
+        os.utime(store / name, (1000 - age, 1000 - age))
+    assert "removed 1 files" in lab("clean", "--keep", "2kB").output
+    kept = ["middle.safetensors", "new.jsonl"]
+    assert sorted(path.name for path in store.rglob("*.*")) == kept
+    assert "removed 0 files" in lab("clean", "--keep", "2 GB").output
+    for wrong in (["--keep", "much"], ["--keep", "2GB", "--trials"]):
+        assert lab("clean", *wrong).exit_code == 2 and sorted(path.name for path in store.rglob("*.*")) == kept
+
+
+def test_help_is_quick_and_loads_no_torch():
+    code = "import json, sys\nfrom lab.tools.cli import app\ntry: app()\nfinally: json.dump(list(sys.modules), sys.stderr)"
+    for arguments, word in (["--help"], "run"), (["run", "--help"], "--profile"):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0 and word in done.stdout
+        assert not {"torch", "pandas", "matplotlib", "numpy"} & set(json.loads(done.stderr))
+
+
+def test_no_command_at_all_says_the_five_things_that_one_can_do():
+    result = lab()
+    shown = re.findall(r"^  lab (\w+)", result.output, re.MULTILINE)
+    assert result.exit_code == 0 and len(shown) == 5
+    assert set(shown) <= set(get_command(app).commands) and "lab list" in result.output
+
+
+def test_a_worker_has_the_settings_of_workers_here():
+    """In a process with them Dask's own configuration says what lab.trials.workers says."""
+    from lab.tools import worker
+    from lab.trials import workers
+
+    asked = f"[os.environ['MALLOC_TRIM_THRESHOLD_'], *[config.get(name) for name in {list(workers.QUIET)}]]"
+    script = f"import os, json, distributed; from dask import config; print(json.dumps({asked}))"
+    environment = os.environ | worker.settings("1")
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == [str(2**30), *workers.QUIET.values()]
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (
+        worker.command("tcp://a:1", 3)[1:]
+        == "-m dask worker tcp://a:1 --nthreads 1 --memory-limit 0 --nworkers 3".split()
+    )
+    assert worker.command("tcp://a:1", gpu="1")[-4:] == ["--nworkers", "1", "--resources", "GPU=1"]
+
+
+# What is shown while one waits, and at the end
+
+
+def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
+    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    now.hear(cell=7, cells=58)
+    progress = Progress("language_model", now.file)
+    progress(0, 480, 2)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 0/480 trials", str(now)), "nothing tells yet"
+    progress.began -= 120
+    progress(12, 480, 2)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 4680 s left", str(now))
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with terminal.shown(console, now):
+        wait_for(lambda: "cell 7/58" in console.file.getvalue())
+
+
+def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
+    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.json")
+    before = threading.active_count()
+    with terminal.shown(Console(file=log), now, often=0.01):
+        now.hear(cell=3, cells=9)
+        Progress("trial", now.file)(12, 480, 2)
+        wait_for(lambda: " trials\n" in log.getvalue())
+    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials$", log.getvalue(), re.MULTILINE)
+    assert threading.active_count() <= before, "it ends with the notebook"
+
+
+def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
+    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    Progress("trial", now.file)(480, 480, 2)
+    assert "trial" not in str(now)
+
+
+def told(*jobs, width=80):
+    return list(terminal.at_the_end(jobs, Console(width=width, file=io.StringIO())))
+
+
+def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project):
+    job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
+    head, *lines = told(job)
+    assert re.fullmatch(r"1\.1 What do dice show\? · 1 \w+, 1 \w+", head)
+    more, number, count, exact, where, look = lines
+    assert (more, count) == ("  It is so that dice-more-sides.", "  It is so that dice-count.")
+    assert re.fullmatch(r"      \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0", number)
+    assert exact == "      proved: 1 throws; predicted = 1"
+    assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
+    assert look == "To look at it: lab show 1.1" and told() == []
+
+
+def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_the_rest(
+    dice_ran, project, tmp_path, monkeypatch
+):
+    job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
+    monkeypatch.setattr(terminal, "MOST", 0)
+    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved", "dice-more-sides": "refuted"})
+    changed = [line for line in told(job) if " (was " in line]
+    assert changed[-1] == "      proved (was disproved): 1 throws; predicted = 1"
+    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved"})
+    _, _, changed, rest, *_ = told(job)
+    assert "(was disproved)" in changed and rest == "1 more claims: lab claims --exercise 1.1"
+    other = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path, name="mine")
+    shutil.copytree(dice_ran, other.folder)
+    assert f"2 more claims: lab claims --exercise 1.1, {other.folder}/verdicts.csv" in told(job, other)
+
+
+def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path, monkeypatch):
+    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
+    rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
+    runs.write_table(job.folder / "verdicts.csv", rows)
+    assert "  own" in told(job)
+    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", "prediction": ABOVE}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump([said]))
+    lines = told(job, width=40)
+    first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
+    assert first.startswith("  Mine is much") and second.endswith("…") and max(len(first), len(second)) <= 40
+    assert lines[-1] == f"To look at it: lab show {job.folder}"
+    monkeypatch.chdir(tmp_path)
+    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-mine", "from where one stands"
+
+
+def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
+    job = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path / "elsewhere")
+    assert terminal.published(job) == {}
+    folder = runs.published("quick", "01_x")
+    said = {"a": "supported", "b": "proved"}
+    rows = [dict.fromkeys(Verdict.model_fields, "") | {"id": name, "verdict": word} for name, word in said.items()]
+    runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
+    assert terminal.published(job) == said
+    assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}
+
+
+def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
+    from IPython import display
+
+    drawn = []
+    handle = SimpleNamespace(update=lambda shown: drawn.append(shown.data))
+    monkeypatch.setattr(display, "display", lambda shown, display_id: drawn.append(shown.data) or handle)
+    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
+    progress = Progress("trial")
+    progress.began -= 7
+    for done in (3, 4, 5):
+        progress(done, 5, 1)
+    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. ' in drawn[0]
+    assert "3 known, 1 run here. about 7 s left" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
+    progress.stopped()
+    assert "Stopped: what is finished is kept" in drawn[-1]
+    whole = Progress("trial")
+    whole(5, 5, 1)
+    whole.stopped()
+    assert len(drawn) == 4, "where all is known, nothing is shown"
+
+
+def squared(seed):
+    return {"value": seed**2}
+
+
+def test_a_bar_is_there_before_the_first_trial_has_ended(monkeypatch, tmp_path):
+    from IPython import display
+
+    drawn, handle = [], SimpleNamespace(update=lambda shown: None)
+
+    def draw(shown, display_id):
+        drawn.append((shown.data, list(tmp_path.rglob("*.jsonl"))))
+        return handle
+
+    monkeypatch.setattr(display, "display", draw)
+    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
+    grid = {"seed": [1, 2]}
+    trials.sweep(squared, grid, sources=trials.Sources("n", store=tmp_path), progress=Progress("squared"))
+    trials.sweep(
+        squared, grid, sources=trials.Sources("n", store=tmp_path / "other"), timing=True, progress=Progress("timed")
+    )
+    bar = '<progress value="0" max="2"></progress> {}: 2 trials: 0 known, 0 run here. '
+    assert drawn[0] == (bar.format("squared"), []) and drawn[1][0] == bar.format("timed")
+
+
+# After a mistake
+
+
+def test_doctor_names_what_would_stop_a_run_with_what_mends_it(monkeypatch):
+    for code, said in ((-4, "cannot run on this processor (signal 4"), (1, "torch cannot be imported (OSError: x)")):
+        done = SimpleNamespace(returncode=code, stderr="Traceback\nOSError: x\n")
+        monkeypatch.setattr("subprocess.run", lambda *_, done=done, **__: done)
+        assert said in next(upkeep.broken())
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stderr=""))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3e6))
+    assert [line.endswith("lab clean --keep 500MB") for line in upkeep.broken()] == [True]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1")
+    told = "\n".join(upkeep.unlike())
+    assert "pip install -e '.[pretrained]'" in told and "networkx 0.1 is not the tested 3.6.1" in told
+
+
+def test_a_full_disk_and_a_folder_to_be_read_only_say_what_to_do():
+    assert "lab clean" in mended(OSError(errno.ENOSPC, "No space left on device"))
+    assert "--results" in mended(OSError(errno.EROFS, "Read-only file system")) and mended(OSError(2, "gone")) == ""
+
+
+def test_a_project_that_is_read_only_is_answered_in_a_sentence(monkeypatch):
+    def kept():
+        raise OSError(errno.EROFS, "Read-only file system", "results/book")
+
+    monkeypatch.setattr(cli.browse, "front", kept)
+    result = lab()
+    assert result.exit_code == 1 and "lab: results/book: Read-only file system; where the project" in result.output
+
+
+def test_the_store_of_any_folder_of_results_can_be_capped(tmp_path):
+    (tmp_path / ".trials").mkdir()
+    (tmp_path / ".trials" / "x.jsonl").write_bytes(b"x" * 1000)
+    assert "removed 1 files" in lab("clean", "--keep", "1B", "--results", tmp_path).output
