@@ -1,7 +1,7 @@
 """The entropy of every head of a long GPT-2: the probe beside `output_attentions=True`; written to results/benchmarks.
 
 Both run transformers' model (4 layers of 8 heads, random weights) on the same tokens and measure with the same
-function. Memory is the largest above that of the loaded model, each time in a fresh process.
+function. Memory is the most that tensors take above those of the loaded model.
 """
 
 from functools import cache
@@ -39,7 +39,7 @@ def from_maps(length, n, d_model):
     """The same from the maps that the model returns."""
     with torch.no_grad():
         maps = model(n, d_model, "eager")(tokens(length), output_attentions=True).attentions
-        return [x for each in maps for x in attention.entropy(each, None, None).mean((0, 2)).tolist()]
+        return [x for each in maps for x in attention.entropy(each).mean((0, 2)).tolist()]
 
 
 ARMS = {"lab's probe": probed, "output_attentions": from_maps}
@@ -85,6 +85,4 @@ def main(given=None):
 
 
 if __name__ == "__main__":
-    from attention_probe import main  # under its own name, where fresh processes find its functions
-
     main()

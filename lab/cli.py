@@ -132,8 +132,7 @@ def claims(
             told += filter(None, (cards.predicted(row), *cards.gates(row), row.note))
         typer.echo(f"{row.exercise:7}{by_id[row.id].sentence}")
         typer.echo("\n".join(f"{'':7}{line}" for line in told))
-    counts = ", ".join(f"{n} {name}" for name, n in table.verdict.value_counts().items())
-    typer.echo(f"{len(table)} claims: {counts or 'none'}")
+    typer.echo(f"{len(table)} claims: {report.verdict_counts(table) or 'none'}")
     raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
 
 

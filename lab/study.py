@@ -190,7 +190,7 @@ class Study:
         figures.show(first, live=live)
 
     def live(self, trial, draw, *, point=None, button="", **controls):
-        """A panel whose button runs the trial at once, without blocking the page, and draws draw(rows).
+        """A panel whose button runs the trial at once and draws draw(rows); an interrupt of the kernel cancels the run.
 
         `button` is what it says, or "Train now". `rows` are those of all runs of this panel, newest last; at first
         none, with their columns. The point is the controls' values, or point(**controls) where it is a function, or

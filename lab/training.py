@@ -200,3 +200,34 @@ def digest(*tensors):
     for x in itertools.chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in tensors):
         sha.update(x.detach().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()[:12]
+
+
+def tune(run, rates, score, most=7):
+    """Rows of run([rate, ...]) for these learning rates, and further out while the best is an end.
+
+    run gives a table with columns learning_rate and `score`, of which less is better. Where the best
+    rate is the least, half of it is tried next, where it is the largest, twice; `most` in all.
+    """
+    found, asked = pd.DataFrame(), list(rates)
+    while asked:
+        found = pd.concat([found, run(asked).drop_duplicates("learning_rate")])
+        tried = found.learning_rate
+        best = float(found.set_index("learning_rate")[score].idxmin())
+        asked = []
+        if len(tried) < most and best == tried.min():
+            asked.append(best / 2)
+        if len(tried) < most and best == tried.max():
+            asked.append(best * 2)
+    return found
+
+
+def best_rates(tried, by, score, within=0.0):
+    """The learning rate of each arm: of the rates as good as its best, the middle one.
+
+    tried: a table with learning_rate, the columns `by` that name an arm, and `score`, of which less
+    is better. As good is what lies no more than `within` above the best. Of two middle ones the
+    lower is taken. Returns a Series with the index `by`.
+    """
+    behind = tried[score] - tried.groupby(by)[score].transform("min")
+    rates = tried[behind <= within].groupby(by).learning_rate
+    return rates.quantile(0.5, interpolation="lower")

@@ -1,33 +1,25 @@
 """A lesson's "Your turn": sliders that redraw a figure, and a trial that a reader runs at once.
 
-A run takes a thread, so the page stays alive. Cells that are started meanwhile wait for its end: the
-random numbers of a trial are drawn from the generators of the process. Its rows are those of a sweep
-of the same point. They are drawn and forgotten: no table, verdict or record holds them.
+The rows of such a run are those of a sweep of the same point. They are drawn and forgotten: no table,
+verdict or record holds them.
 """
 
-import contextlib
-import html
-import random
-import threading
+import base64
 import time
 from functools import partial
 from inspect import signature
 
 import matplotlib.pyplot as plt
-import numpy
 import pandas as pd
-import torch
-from IPython import get_ipython
+from IPython.display import clear_output, display
 from pydantic import ValidationError
 
 from lab import figures, states, trace
 from lab.language import tr
 from lab.trials import sweep
 from lab.trials.points import points_of
+from lab.trials.rng import preserve_rng
 from lab.trials.rows import LABELS, of_body
-
-OFTEN = 0.1  # seconds between two signs of progress
-_drawing = threading.RLock()  # pyplot serves one thread at a time
 
 
 def play(plot, controls, *, headless=False, most=states.MOST):
@@ -77,12 +69,12 @@ def live(
 
 
 def _prerendered(draw, widgets, most):
-    with kept_random():
+    with preserve_rng():
         return states.prerendered(draw, widgets, most)
 
 
 class Turn:
-    """The trial at points that a reader chooses, run on a thread, one at a time.
+    """The trial at points that a reader chooses.
 
     `draw(rows)` draws the rows of all its runs. `used` are the sweeps' finished trials
     (trials.sweep.Used): their values are the usual ones, where they agree, and no seed of theirs,
@@ -102,21 +94,18 @@ class Turn:
         for body in self.bodies:
             columns += body["columns"]
         self.rows = pd.DataFrame(columns=list(dict.fromkeys([*columns, *LABELS])))
-        self.first = picture(draw, self.rows)
-        self.thread, self._cancelled = None, threading.Event()
+        self.first = self.shown = picture(draw, self.rows)
 
     def panel(self, button=""):
-        """The controls, the buttons with the progress beside them, and the figure."""
-        from ipywidgets import HTML, Button, FloatProgress, HBox, Image, VBox
+        """The controls, a button that runs the trial, and the figure with what was run."""
+        from ipywidgets import interactive
 
-        self.train = Button(description=button or tr("Train now"), button_style="primary")
-        self.stop = Button(description=tr("Cancel"), disabled=True)
-        self.bar, self.said = FloatProgress(min=0.0, max=1.0), HTML()
-        self.image = Image(value=self.first, format="png")
-        self.train.on_click(lambda _: self.start())
-        self.stop.on_click(lambda _: self._cancelled.set())
-        buttons = HBox([self.train, self.stop, self.bar, self.said])
-        return VBox([*self.widgets.values(), buttons, self.image], _dom_classes=["lab-turn"])
+        options = {"manual": True, "manual_name": button or tr("Train now")}
+        panel = interactive(self.run, options, **self.widgets)
+        panel.add_class("lab-turn")
+        first = {"image/png": base64.b64encode(self.first).decode()}
+        panel.out.outputs = [{"output_type": "display_data", "data": first, "metadata": {}}]
+        return panel
 
     def stored(self, **values):
         """PNG of the rows of the first stored trial of the values, whatever its seed, or None."""
@@ -130,46 +119,36 @@ class Turn:
                 return picture(self.draw, pd.DataFrame(rows).reindex(columns=self.rows.columns))
         return None
 
-    def chosen(self, values=None):
-        """The full point that values, or the controls, ask for, with the next seed.
+    def chosen(self, values):
+        """The full point that the values of the controls ask for, with the next seed.
 
         TypeError where a parameter is missing.
         """
-        values = values or values_of(self.widgets)
         given = self.point(**values) if callable(self.point) else (self.point or {}) | values
         seed = {} if self.seed is None else {"seed": self.seed}
         (point,) = points_of(self.trial, [self.usual | seed | given])
         return point
 
-    def start(self):
-        """Begin a run of the chosen point, unless one is under way."""
-        if self.train.disabled:
-            return
+    def run(self, **values):
+        """Run the chosen point and draw the rows of all runs, with a line on what was run.
+
+        An error is told in one line. An interrupt of the kernel cancels the run.
+        """
+        figures.show(self.shown)  # it stays while the trial runs
         try:
-            point = self.chosen()
+            said = self._run(values)
+        except KeyboardInterrupt:
+            said = tr("cancelled")
         except Exception as error:
-            self.said.value = html.escape(one_line(error))
-            return
+            said = one_line(error)
+        clear_output(wait=True)
+        figures.show(self.shown)
+        print(said)
+
+    def _run(self, values):
+        point, errors, start = self.chosen(values), [], time.time()
         if self.seed is not None:
             self.seed += 1
-        self._cancelled.clear()
-        self.train.disabled, self.stop.disabled = True, False
-        self.bar.value, self.said.value = 0.0, tr("starting")
-        self.thread = threading.Thread(target=self._run, args=(point,), daemon=True)
-        if shell := get_ipython():
-            shell.events.register("pre_run_cell", self._wait)
-        self.thread.start()
-
-    def _wait(self, *_):
-        """Until the run has ended; an interrupt of the kernel cancels it."""
-        try:
-            self.thread.join()
-        except KeyboardInterrupt:
-            self._cancelled.set()
-            self.thread.join()
-
-    def _run(self, point):
-        errors = []
 
         def watched(**parameters):
             try:
@@ -178,49 +157,30 @@ class Turn:
                 errors.append(error)
                 raise
 
-        start = time.time()
         try:
-            with kept_random(), trace.watching(self._progress()):
+            with preserve_rng(), trace.watching(progress_bar()):
                 rows = sweep.run_once(watched, point, device=self.device)
-            if rows is None or self._cancelled.is_set():
-                self.said.value = tr("cancelled")
-                return
-            self.rows = pd.concat([self.rows, rows], ignore_index=True) if len(self.rows) else rows
-            self.image.value, self.bar.value = picture(self.draw, self.rows), 1.0
-            names = [name for name in dict.fromkeys([*self.widgets, "seed"]) if name in point]
-            told = ", ".join(f"{name} {point[name]}" for name in names)
-            seconds = f"{time.time() - start:.1f}"
-            self.said.value = html.escape(tr("{point}: {seconds} s", point=told, seconds=seconds))
-        except Exception as error:
-            self.said.value = html.escape(one_line(errors[-1] if errors else error))
-        finally:
-            self.train.disabled, self.stop.disabled = False, True
-            if shell := get_ipython():
-                shell.events.unregister("pre_run_cell", self._wait)
+        except sweep.TrialsFailed as failed:
+            raise (errors or [failed])[-1] from None
+        self.rows = pd.concat([self.rows, rows], ignore_index=True) if len(self.rows) else rows
+        self.shown = picture(self.draw, self.rows)
+        names = [name for name in dict.fromkeys([*self.widgets, "seed"]) if name in point]
+        told = ", ".join(f"{name} {point[name]}" for name in names)
+        return tr("{point}: {seconds} s", point=told, seconds=f"{time.time() - start:.1f}")
 
-    def _progress(self):
-        """What the training loop calls at every step: the bar moves, and a cancelled run ends."""
-        began, told = time.time(), 0.0
 
-        def step(number, steps):
-            nonlocal began, told
-            if self._cancelled.is_set():
-                raise trace.Enough
-            now = time.time()
-            if number == 0:
-                began = now
-            elif steps and now - told > OFTEN:
-                told = now
-                left = f"{(now - began) * (steps - number) / number:.1f}"
-                self.bar.value = number / steps
-                self.said.value = tr(
-                    "step {step} of {steps}, {left} s left",
-                    step=number,
-                    steps=steps,
-                    left=left,
-                )
+def progress_bar():
+    """Display a bar; the function that moves it is called by a training at every step."""
+    from ipywidgets import IntProgress
 
-        return step
+    bar = IntProgress()
+    display(bar)
+
+    def step(number, steps):
+        if steps:
+            bar.value = 100 * number // steps  # a message to the page at every whole per cent
+
+    return step
 
 
 def common(points, takes):
@@ -230,27 +190,14 @@ def common(points, takes):
     return {name: value for name, value in first.items() if name in alike and name in takes}
 
 
-@contextlib.contextmanager
-def kept_random():
-    """Afterwards the random numbers of this process go on as if the block had drawn none."""
-    python, arrays, tensors = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        numpy.random.set_state(arrays)
-        torch.set_rng_state(tensors)
-
-
 def picture(plot, *arguments, **values):
     """The bytes of a PNG of the figure that plot(...) makes; the figure is closed."""
-    with _drawing:
-        before = set(plt.get_fignums())
-        try:
-            return figures.png(figures.draw(lambda _: plot(*arguments, **values), None))
-        finally:
-            for number in set(plt.get_fignums()) - before:
-                plt.close(number)
+    before = set(plt.get_fignums())
+    try:
+        return figures.png(figures.draw(lambda _: plot(*arguments, **values), None))
+    finally:
+        for number in set(plt.get_fignums()) - before:
+            plt.close(number)
 
 
 def widgets_of(controls):

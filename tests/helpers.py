@@ -138,17 +138,17 @@ def without_times(table):
     return table.drop(columns="seconds")
 
 
-def sink_mass(weights, q_positions, k_positions):
+def sink_mass(weights, positions=None):
     """Weight on key 0: (b, h, t)."""
     return weights[..., 0]
 
 
-def max_weight(weights, q_positions, k_positions):
+def max_weight(weights, positions=None):
     """Largest weight of each row: (b, h, t)."""
     return weights.amax(-1)
 
 
-def row_sum(weights, q_positions, k_positions):
+def row_sum(weights, positions=None):
     """Sum of each row, 1 unless something is broken: (b, h, t)."""
     return weights.sum(-1)
 
@@ -156,8 +156,9 @@ def row_sum(weights, q_positions, k_positions):
 def local_mass(radius):
     """Measure: weight on the keys at most `radius` positions away."""
 
-    def measure(weights, q_positions, k_positions):
-        return torch.linalg.vecdot(weights, ((q_positions[:, None] - k_positions).abs() <= radius).to(weights.dtype))
+    def measure(weights, positions):
+        near = (positions[:, None] - torch.arange(weights.shape[-1])).abs() <= radius  # (t, k)
+        return torch.linalg.vecdot(weights, near.to(weights.dtype))
 
     measure.__name__ = f"local_mass_{radius}"
     return measure

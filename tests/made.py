@@ -286,6 +286,6 @@ def book(folder, patch):
     notebook.cells[-1] = new_code_cell("study.figure(...)", outputs=outputs)
     nbformat.write(notebook, run / "notebook.ipynb")
     runs.write_run(run, runs.read_run(run))
-    documented = ["lab.charts", "lab.models.config", "lab.study"]
+    documented = ["lab.charts", "lab.models.gpt", "lab.study"]
     patch.setattr(pages, "modules", lambda: documented)  # all of lab takes longer than the rest of the book
     return book.build(root / "html").parent

@@ -141,7 +141,7 @@ def test_what_a_term_names_is_measured():
 
 def test_the_api_page_says_what_docstrings_say_as_they_stand(built, read):
     page = read[built / "api.html"]
-    assert {"lab.charts.forest", "lab.models.config.ModelConfig", "lab.study.Study.judge"} <= page.ids
+    assert {"lab.charts.forest", "lab.models.gpt.ModelConfig", "lab.study.Study.judge"} <= page.ids
     assert "problematic" not in page.text
     lines = ["The `x_y` of *args, |a| and a_", "    further in"]
     conf.as_written(None, "", "", None, None, lines)

@@ -327,8 +327,12 @@ def test_a_worker_has_the_settings_of_workers_here():
 def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
     now = terminal.Running("01_x", tmp_path / "sweep.json")
     now.hear(cell=7, cells=58)
-    Progress("language_model", now.file)(12, 480, 2, 3600.0)
-    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 3600 s left", str(now))
+    progress = Progress("language_model", now.file)
+    progress(0, 480, 2)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 0/480 trials", str(now)), "nothing tells yet"
+    progress.began -= 120
+    progress(12, 480, 2)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 4680 s left", str(now))
     console = Console(file=io.StringIO(), force_terminal=True)
     with terminal.shown(console, now):
         wait_for(lambda: "cell 7/58" in console.file.getvalue())
@@ -339,15 +343,15 @@ def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
     before = threading.active_count()
     with terminal.shown(Console(file=log), now, often=0.01):
         now.hear(cell=3, cells=9)
-        Progress("trial", now.file)(12, 480, 2, 90.0)
-        wait_for(lambda: " left\n" in log.getvalue())
-    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials, about 90 s left$", log.getvalue(), re.MULTILINE)
+        Progress("trial", now.file)(12, 480, 2)
+        wait_for(lambda: " trials\n" in log.getvalue())
+    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials$", log.getvalue(), re.MULTILINE)
     assert threading.active_count() <= before, "it ends with the notebook"
 
 
 def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
     now = terminal.Running("01_x", tmp_path / "sweep.json")
-    Progress("trial", now.file)(480, 480, 2, 0.0)
+    Progress("trial", now.file)(480, 480, 2)
     assert "trial" not in str(now)
 
 
@@ -418,14 +422,15 @@ def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
     monkeypatch.setattr(display, "display", lambda shown, display_id: drawn.append(shown.data) or handle)
     monkeypatch.setattr("lab.engine.runs.in_notebook", lambda: True)
     progress = Progress("trial")
+    progress.began -= 7
     for done in (3, 4, 5):
-        progress(done, 5, 1, 7.0)
-    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. about 7 s left' in drawn[0]
-    assert "3 known, 1 run here" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
+        progress(done, 5, 1)
+    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. ' in drawn[0]
+    assert "3 known, 1 run here. about 7 s left" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
     progress.stopped()
     assert "Stopped: what is finished is kept" in drawn[-1]
     whole = Progress("trial")
-    whole(5, 5, 1, 0.0)
+    whole(5, 5, 1)
     whole.stopped()
     assert len(drawn) == 4, "where all is known, nothing is shown"
 

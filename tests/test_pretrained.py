@@ -10,7 +10,7 @@ from helpers import row_sum
 
 from lab import charts, figures, zoo
 from lab.engine.parameters import cells_of, notebook_of
-from lab.measure.attention import attention_probe
+from lab.measure.attention import attention_maps, attention_probe
 from lab.pretrained import load
 from lab.recipes import looks
 
@@ -141,7 +141,7 @@ def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
         say=lambda english, chinese, **values: said.append(values["score"]),
     )
     names = {"pretrained": str(tmp_path), "text": "ab \u4e2d", "study": study, "torch": torch, "looks": looks,
-             "zoo": zoo, "plot_heads": charts.plot_heads}  # fmt: skip
+             "zoo": zoo, "plot_heads": charts.plot_heads, "attention_maps": attention_maps}  # fmt: skip
     exec(shows, names)
     exec(scores, names)
     (figure,) = drawn

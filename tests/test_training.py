@@ -5,6 +5,7 @@ import inspect
 import math
 import re
 
+import pandas as pd
 import pytest
 import torch
 from pydantic import ValidationError
@@ -17,12 +18,14 @@ from lab.tasks.sequences import Lookup
 from lab.tasks.task import accuracy
 from lab.training import (
     TrainConfig,
+    best_rates,
     cross_entropy,
     data_fingerprint,
     fit,
     output_fingerprint,
     steps_to_mark,
     train,
+    tune,
     undecayed,
 )
 
@@ -420,3 +423,25 @@ def test_a_last_step_that_destroys_the_weights_is_a_divergence(learning_rate):
             assert run["diverged_at"] == 1 and math.isnan(run["training_loss"]) and not history.diverged.iloc[0]
     fine, history = fit(build(), TASK, short(), seed=0, evaluate=evaluate)
     assert not fine["diverged"], "what was never a number says nothing"
+
+
+# Learning rates
+
+
+def lowest_at(best):
+    """run(rates) of a loss that is least at a rate."""
+    return lambda rates: pd.DataFrame({"learning_rate": r, "loss": abs(r / best - 1)} for r in [*rates, *rates])
+
+
+def test_rates_go_on_until_the_best_lies_between_two_others_or_enough_were_tried():
+    assert sorted(tune(lowest_at(2.0), [1, 2, 4], "loss").learning_rate) == [1, 2, 4]
+    assert sorted(tune(lowest_at(0.5), [1, 2], "loss").learning_rate) == [0.25, 0.5, 1, 2]
+    assert sorted(tune(lowest_at(8.0), [1, 2], "loss").learning_rate) == [1, 2, 4, 8, 16]
+    assert len(tune(lowest_at(1e9), [1, 2], "loss", most=4)) == 4
+
+
+def test_of_rates_as_good_as_the_best_the_lower_middle_one_is_used():
+    found = pd.DataFrame({"arm": list("aaaabb"), "learning_rate": [1, 2, 4, 8, 1, 2],
+                          "loss": [0.04, 0.0, 0.04, 0.2, 0.3, 0.2]})  # fmt: skip
+    assert best_rates(found, ["arm"], "loss", within=0.05).to_dict() == {"a": 2, "b": 2}
+    assert best_rates(found, ["arm"], "loss", within=0.3).to_dict() == {"a": 2, "b": 1}

@@ -1,11 +1,11 @@
-"""A reader's turn: runs on a thread that give a sweep's very rows, can be cancelled and refuse in one line; redraws.
+"""A reader's turn: runs that give a sweep's very rows, can be cancelled and refuse in one line; redraws.
 
 Of `lab.language` too.
 """
 
+import base64
 import random
 import sys
-import time
 from functools import partial
 
 import cells
@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import without_times
 from ipywidgets import IntText
+from jupyter_client.manager import start_new_kernel
 
 from lab import figures, states, turn
 from lab.models import ModelConfig, Transformer
@@ -46,133 +47,157 @@ def used(tmp_path):
     return found
 
 
-def panel_of(draw=draw, controls=None, **options):
-    mine = turn.Turn(lookups, draw, controls or {"n_heads": [1, 2, 4]}, **options)
-    mine.panel()
-    return mine
+@pytest.fixture
+def clicked(capsys):
+    """clicked(turn, n_heads=2): run the trial as the button does; the line that is shown."""
+
+    def click(mine, **values):
+        capsys.readouterr()
+        mine.run(**(turn.values_of(mine.widgets) | values))
+        return capsys.readouterr().out.splitlines()[-1]
+
+    return click
 
 
-def clicked(mine):
-    mine.train.click()
-    mine.thread.join(60)
-    return mine.said.value
+def turn_of(draw=draw, controls=None, **options):
+    return turn.Turn(lookups, draw, controls or {"n_heads": [1, 2, 4]}, **options)
 
 
-def test_a_run_gives_the_very_rows_of_a_sweep_and_goes_on_with_new_seeds(used, tmp_path):
+def test_a_run_gives_the_very_rows_of_a_sweep_and_goes_on_with_new_seeds(used, tmp_path, clicked):
     drawn = []
-    mine = panel_of(lambda rows: (drawn.append(rows), draw(rows)), used=used)
-    first = mine.image.value
-    mine.widgets["n_heads"].value = 2
-    words = [clicked(mine), clicked(mine)]
+    mine = turn_of(lambda rows: (drawn.append(rows), draw(rows)), used=used)
+    first = mine.shown
+    words = [clicked(mine, n_heads=2), clicked(mine, n_heads=2)]
     assert "n_heads 2, seed 2: " in words[0] and "n_heads 2, seed 3: " in words[1]
     sources = trials.Sources("n", store=tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, sources=sources)
     assert without_times(drawn[-1]).equals(without_times(swept)[[*without_times(drawn[-1])]])
     assert [len(rows) for rows in drawn] == [0, 1, 2] and set(drawn[0]) == set(swept)
-    assert mine.image.value != first and mine.bar.value == 1 and not mine.train.disabled and mine.stop.disabled
+    assert mine.shown != first == mine.first
 
 
-def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(used):
+def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(used, clicked):
     def state():
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
-    def sown():
-        random.seed(1), numpy.random.seed(1), torch.manual_seed(1)
+    def sow():
+        random.seed(1)
+        numpy.random.seed(1)
+        torch.manual_seed(1)
 
-    sown()
+    sow()
     expected = state()
-    sown()
-    clicked(panel_of(used=used))
+    sow()
+    clicked(turn_of(used=used))
     assert state() == expected
 
 
 def test_a_seed_of_the_record_is_not_used_again(used):
-    assert panel_of(used=used).chosen() == {"n_heads": 1, "steps": 4, "seed": 2}
+    assert turn_of(used=used).chosen({"n_heads": 1}) == {"n_heads": 1, "steps": 4, "seed": 2}
     known = [{"parameters": {"seed": 7, "n_heads": 1}}]
-    assert panel_of(used=used, known=known).chosen()["seed"] == 8
+    assert turn_of(used=used, known=known).chosen({"n_heads": 1})["seed"] == 8
 
 
 def test_the_point_is_a_function_of_the_controls_or_over_defaults(used):
-    double = panel_of(controls={"width": (1, 9)}, used=used, point=lambda width: {"n_heads": 2 * width})
-    assert double.chosen() == {"n_heads": 2 * 5, "steps": 4, "seed": 2}
-    assert panel_of(point={"steps": 9, "n_heads": 3}, used=used).chosen() == {"n_heads": 1, "steps": 9, "seed": 2}
+    double = turn_of(used=used, point=lambda width: {"n_heads": 2 * width})
+    assert double.chosen({"width": 5}) == {"n_heads": 10, "steps": 4, "seed": 2}
+    mine = turn_of(point={"steps": 9, "n_heads": 3}, used=used)
+    assert mine.chosen({"n_heads": 1}) == {"n_heads": 1, "steps": 9, "seed": 2}
 
 
 # Progress and cancelling
 
 
-def test_a_run_shows_how_far_it_is_and_ends_within_a_step(used, monkeypatch):
-    monkeypatch.setattr(turn, "OFTEN", 0)
-    seen, mine = [], panel_of(point={"steps": 10**6}, used=used)
-    mine.said.observe(lambda change: seen.append((mine.bar.value, change.new)), "value")
-    before = mine.image.value
-    mine.train.click()
-    assert mine.train.disabled and not mine.stop.disabled
-    thread = mine.thread
-    mine.start()
-    assert mine.thread is thread, "one at a time"
-    while len(seen) < 20 and thread.is_alive():
-        time.sleep(0.01)
-    mine.stop.click()
-    thread.join(10)
-    assert (
-        not thread.is_alive() and mine.said.value == "cancelled" and mine.image.value == before and len(mine.rows) == 0
-    )
-    assert any("of 1000000, " in words and words.endswith("s left") for _, words in seen)
-    assert [value for value, _ in seen] == sorted(value for value, _ in seen)
-    assert not mine.train.disabled and mine.stop.disabled
+def test_a_bar_moves_with_the_steps(monkeypatch):
+    shown = []
+    monkeypatch.setattr(turn, "display", shown.append)
+    step = turn.progress_bar()
+    values = []
+    for number in (0, 30, 199):
+        step(number, 200)
+        values.append(shown[0].value)
+    step(1, 0)  # a training that does not say how long it is
+    assert values == [0, 15, 99] and len(shown) == 1
 
 
-def test_a_cell_waits_for_the_run_and_an_interrupt_cancels_it(used, monkeypatch):
-    class Events:
-        waiting = []
+def test_an_interrupt_cancels_the_run(used, monkeypatch, clicked):
+    def interrupt(number, steps):
+        if number == 2:
+            raise KeyboardInterrupt
 
-        def register(self, event, function):
-            self.waiting.append((event, function))
+    monkeypatch.setattr(turn, "progress_bar", lambda: interrupt)
+    mine = turn_of(used=used)
+    assert clicked(mine) == "cancelled" and mine.rows.empty and mine.shown == mine.first
 
-        def unregister(self, event, function):
-            self.waiting.remove((event, function))
 
-    monkeypatch.setattr(turn, "get_ipython", lambda: type("Shell", (), {"events": Events()}))
-    mine = panel_of(point={"steps": 10}, used=used)
-    mine.train.click()
-    ((event, wait),) = Events.waiting
-    wait(None)
-    assert event == "pre_run_cell" and not mine.thread.is_alive() and Events.waiting == [] and len(mine.rows) == 1
-    endless = panel_of(point={"steps": 10**6}, used=used)
-    endless.train.click()
-    thread, interrupts = endless.thread, [KeyboardInterrupt]
+KERNEL = """
+import os, signal
+import matplotlib.pyplot as plt
+from lab import trace, turn
 
-    class Interrupted:
-        def join(self):
-            if interrupts:
-                raise interrupts.pop()
-            thread.join(10)
+def trial(n, seed):
+    for step in range(100):
+        trace.step(step, 1.0, steps=100)
+        if n == 2 and step == 50:
+            os.kill(os.getpid(), signal.SIGINT)  # as the button of JupyterLab does
+    return {"value": n}
 
-    endless.thread = Interrupted()
-    endless._wait()
-    assert not thread.is_alive() and endless.said.value == "cancelled"
+def draw(rows):
+    plt.subplots()[1].plot(rows.n)
+
+mine = turn.Turn(trial, draw, {"n": [1, 2]})
+print(mine.panel().children[1].model_id)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_kernel_the_button_runs_the_trial_and_an_interrupt_ends_it():
+    manager, client = start_new_kernel(kernel_name="python3")
+
+    def printed(sent):
+        """What the kernel prints until it is idle again."""
+        texts = []
+        while True:
+            message = client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            if message["msg_type"] == "stream":
+                texts.append(message["content"]["text"])
+            if message["content"].get("execution_state") == "idle":
+                return "".join(texts).strip()
+
+    def click():
+        event = {"method": "custom", "content": {"event": "click"}}
+        message = client.session.msg("comm_msg", {"comm_id": button, "data": event})
+        client.shell_channel.send(message)
+        return printed(message["header"]["msg_id"])
+
+    try:
+        button = printed(client.execute(KERNEL))
+        assert click().startswith("n 1, seed 0: ")
+        assert printed(client.execute("mine.widgets['n'].value = 2")) == ""
+        assert click() == "cancelled"
+        assert printed(client.execute("print(mine.rows.value.tolist())")) == "[1]"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 # What is refused
 
 
-def test_a_refused_value_is_told_in_one_line_with_what_is_allowed(used):
-    mine = panel_of(controls={"n_heads": IntText(3)}, used=used)
+def test_a_refused_value_is_told_in_one_line_with_what_is_allowed(used, clicked):
+    mine = turn_of(controls={"n_heads": IntText(3)}, used=used)
     said = clicked(mine)
-    assert "n_heads" in said and "divide" in said and "\n" not in said and "Traceback" not in said, said
-    assert len(mine.rows) == 0 and not mine.train.disabled
-    mine.widgets["n_heads"].value = 4
-    assert "seed 3" in clicked(mine)
+    assert "n_heads" in said and "divide" in said and "Traceback" not in said, said
+    assert len(mine.rows) == 0 and "seed 3" in clicked(mine, n_heads=4)
 
 
-def test_a_parameter_that_nobody_gives_is_named():
-    mine = panel_of(lambda rows: plt.subplots())
-    mine.train.click()
-    assert mine.thread is None and "&#x27;steps&#x27; is missing" in mine.said.value
+def test_a_parameter_that_nobody_gives_is_named(clicked):
+    assert "'steps' is missing" in clicked(turn_of(lambda rows: plt.subplots()))
 
 
-def test_an_error_of_the_figure_is_told(used):
+def test_an_error_of_the_figure_is_told(used, clicked):
     plt.close("all")  # what tests before this one left open is not meant
 
     def fails(rows):
@@ -180,7 +205,7 @@ def test_an_error_of_the_figure_is_told(used):
             raise KeyError("nothing")
         draw(rows)
 
-    assert clicked(panel_of(fails, used=used)) == "KeyError: &#x27;nothing&#x27;"
+    assert clicked(turn_of(fails, used=used)) == "KeyError: 'nothing'"
     assert plt.get_fignums() == []
 
 
@@ -228,8 +253,9 @@ def test_where_no_widgets_run_the_first_state_stands_with_what_is_stored(used):
     assert "application/vnd.jupyter.widget-view+json" in turn.live(lookups, draw, {"n_heads": [1, 2]}, used=used)[1]
 
 
-def test_the_button_says_what_the_lesson_does(used):
+@pytest.mark.parametrize("words, said", [("", "Train now"), ("Measure now", "Measure now")])
+def test_the_button_says_what_the_lesson_does_and_the_figure_is_there(used, words, said):
     mine = turn.Turn(lookups, draw, {"n_heads": [1, 2]}, used=used)
-    for words in ("Train now", "Measure now"):
-        mine.panel(words.replace("Train now", ""))
-        assert mine.train.description == words
+    choice, button, out = mine.panel(words).children
+    assert button.description == said and choice.value == 1
+    assert base64.b64decode(out.outputs[0]["data"]["image/png"]) == mine.first

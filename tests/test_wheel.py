@@ -115,6 +115,6 @@ def test_a_script_elsewhere_sweeps_its_own_trial(wheel, alone):
 
 def test_the_command_says_that_the_lessons_are_elsewhere(alone):
     assert "checkout" in run("-m", "lab.cli", "list", **alone)
-    for command in (["run"], ["run", "1.4"], ["claims"], ["machines", "add"]):
+    for command in (["run"], ["run", "1.4"], ["claims"]):
         done = subprocess.run([sys.executable, "-m", "lab.cli", *command], capture_output=True, text=True, **alone)
         assert done.returncode == 2 and "checkout" in done.stderr and "Traceback" not in done.stderr, command

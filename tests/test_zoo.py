@@ -1,6 +1,6 @@
 """A model is trained once for all who ask, again when what made it changed, and is the same to the last bit.
 
-Of `lab.trials.models`: the zoo is how it is used.
+Of `lab.trials.models` and `lab.trials.rng`: the zoo is how they are used.
 """
 
 import json

@@ -39,7 +39,7 @@ def write(source, runs, older=()):
         shutil.copy(HERE / "texts" / language() / f"{name}.md", source / f"{name}.md")
     table = report.collect(*homes("full"), *homes("quick"))
     values = {
-        "index": {"totals": table.verdict.value_counts().to_dict()},
+        "index": {"totals": report.verdict_counts(table)},
         "claims": {"table": claims_table(table, runs)},
         "glossary": {"terms": glossary.terms(runs)},
         "api": {"modules": modules()},
@@ -65,6 +65,7 @@ def environment(autoescape=False, **told):
         "t": in_language,
         "words": cards.words(),
         "measured": cards.measured,
+        "counts": report.verdict_counts,
         "escape": plain,
     }
     made.globals |= told
@@ -173,8 +174,7 @@ def tags(cell):
 
 def head(run):
     """Paragraphs under the title of a lesson: what came out, where it ran, how to play with it."""
-    words = cards.words()
-    counts = ", ".join(f"{n} {words[verdict]}" for verdict, n in run.counts.items())
+    counts = report.verdict_counts(run.verdicts)
     play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
     yield f"{counts} · {run.profile}, {plain(run.about['machine'])} · {play}"
     if language() != "en" and run.spoken == run.folder:

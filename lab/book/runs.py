@@ -64,11 +64,6 @@ class Run:
     def verdicts(self):
         return claims.read_verdicts(self.folder)
 
-    @property
-    def counts(self):
-        """{verdict: how many}."""
-        return self.verdicts.verdict.value_counts().to_dict()
-
     @cached_property
     def hero(self):
         """The figure that stands for the run; "" where it has none."""

@@ -56,8 +56,8 @@ def publish(
         ]
         if not chosen:
             raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
-        planned = batch.plan([path.stem for path in chosen], profile, runs.project_root() / "results",
-                             under_test=under_test)  # fmt: skip
+        stems, results = [path.stem for path in chosen], runs.project_root() / "results"
+        planned = batch.plan(stems, profile, results, under_test=under_test)
         for job in planned:
             job.check_publishable()
         for job in planned:
@@ -111,7 +111,8 @@ def status_of(notebook, data):
     run = runs.read_run(runs.project_root() / "results" / "quick" / notebook.stem)
     trials = (run or {}).get("record", {}).get("trials", {})
     now = {"ledger": claims.ledger_hash(notebook), "cells": cells.hash_of(notebook)}
-    with status.of_record(notebook, File(record_of(notebook)), data, trials) as (_, found):
+    file = File(record_of(notebook))
+    with status.of_record(notebook, file.trials, file.accepted, data, trials) as (_, found):
         return found, run and status.of_run(run, found, data, **now)
 
 

@@ -1,7 +1,6 @@
 """What a run shows: how far it is, a line for each notebook, and why one failed."""
 
 import json
-import os
 import re
 import tempfile
 import threading
@@ -18,10 +17,10 @@ from lab.engine import batch, runs
 from lab.engine.parameters import exercise_of
 from lab.language import tr
 from lab.ledger import cards, claims, report
-from lab.trials.store import File
 
 MOST = 12  # claims that are told at the end of a run; a command tells the others
 OFTEN = 30  # seconds between two lines of a log
+NO_TRACEBACK = ("TrialsFailed", "NotRecorded", "ConnectionError", "OSError", "PermissionError")  # said in words
 
 
 def run_all(todo, options, again=False):
@@ -31,41 +30,41 @@ def run_all(todo, options, again=False):
     deadline it ends, though the first notebook begins in any case; `again` executes notebooks that are done from the
     trials that are there.
     """
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
     anew = batch.FreshRun(todo[0].results) if options.fresh and todo else None
     if anew:
-        console.print(f"all trials run here: {estimate(todo, options)}")
+        console.print("all trials run here; `lab list` has the minutes that each lesson takes without the record")
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
         reason = why(job, anew, again)
         if reason is None:
-            console.print(f"{name}: " + tr("done already"), markup=False)
+            console.print(f"{name}: " + tr("done already"))
             continue
         if options.deadline and time.time() > options.deadline and (finished or failed or left):
             left.append(job)
             continue
-        console.print(f"{name}: {reason}", markup=False)
+        console.print(f"{name}: {reason}")
         start = time.time()
         error = run_one(job, options, console)
         took = time.time() - start
         if getattr(error, "ename", "") == "OutOfTime":
             left.append(job)
-            console.print(f"{name}: " + tr("out of time") + f": {error.evalue}", markup=False)
+            console.print(f"{name}: " + tr("out of time") + f": {error.evalue}")
         elif error:
             failed.append((job, error))
-            console.print(f"{name}: " + tr("FAILED after {took:.0f} s", took=took), markup=False)
-            console.print(explain(job, error), markup=False)
+            console.print(f"{name}: " + tr("FAILED after {took:.0f} s", took=took))
+            console.print(explain(job, error))
         else:
             finished.append(job)
             said = tr("done in {took:.0f} s", took=took)
-            console.print(f"{name}: {said}, {runs.shown(job.folder)}", markup=False)
+            console.print(f"{name}: {said}, {runs.shown(job.folder)}")
             if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
-                console.print(f"  {told}", markup=False)
+                console.print(f"  {told}")
             if anew:
                 anew.finish(job)
     for line in at_the_end(finished, console):
-        console.print(line, markup=False)
+        console.print(line)
     if left:
         console.print(f"{len(left)} notebooks are left; the same command goes on from here")
     elif anew and not failed:
@@ -96,29 +95,10 @@ def why(job, anew, again):
     return "again, as asked" if again else job.to_do()
 
 
-def estimate(todo, options):
-    """How long the recorded trials of these notebooks took, in words."""
-    files = [File(folder / f"{job.notebook.stem}.jsonl") for job in todo for folder in options.record]
-    seconds = sum(body["seconds"] for file in files for body in file.trials)
-    cores = options.jobs or os.cpu_count() or 1
-    lacking = sum(not file.trials for file in files)
-    said = f"about {seconds / cores / 60:.0f} minutes on {cores} cores by the record"
-    return said + (f", and {lacking} notebooks of which it tells nothing" if lacking else "")
-
-
-SAID_IN_WORDS = (
-    "TrialsFailed",
-    "NotRecorded",
-    "ConnectionError",
-    "OSError",
-    "PermissionError",
-)  # a traceback would add nothing
-
-
 def explain(job, error):
     """What went wrong in which cell; a dead kernel is named as such."""
     if isinstance(error, PapermillExecutionError):
-        if error.ename in SAID_IN_WORDS:
+        if error.ename in NO_TRACEBACK:
             full = "No space left" in error.evalue  # the number of the error stayed in the kernel
             room = tr("; make room: lab clean --keep 500MB") if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"

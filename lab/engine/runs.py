@@ -112,9 +112,10 @@ class Progress:
         self.name, self.file, self.began, self.told, self.first = name, file, time.time(), 0.0, None
         self.said, self.bar = "", None
 
-    def __call__(self, done, total, workers, left):
+    def __call__(self, done, total, workers):
         self.first = done if self.first is None else self.first
-        if left is None and done > self.first:  # no earlier run tells: as long as those that ended here
+        left = None  # seconds, if the others take as long as those that ended here
+        if done > self.first:
             left = (time.time() - self.began) / (done - self.first) * (total - done)
         if self.file:
             write_text(self.file, json.dumps(self._state(done, total, workers, left)))

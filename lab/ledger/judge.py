@@ -1,5 +1,7 @@
 """The rule that turns what was measured into a verdict."""
 
+from dataclasses import replace
+from functools import partial
 from math import inf, isfinite, nan
 
 import pandas as pd
@@ -79,6 +81,19 @@ def computed(measured):
         return NOTHING
 
 
+def _interval(claim, case):
+    """The effect of one comparison. The t interval of a mean share ends where shares do, at 0 and 1.
+
+    Differences of shares bear the unit too. A value below 0 or above 1 in any row of the table
+    tells them, and their interval stays as it is.
+    """
+    found = case.interval
+    shares = claim.unit.startswith("share") and claim.arms.how == "mean" and found.n > 1
+    if shares and case.whole[claim.arms.measure].dropna().between(0, 1).all():
+        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+    return found
+
+
 def _of_rows(claim, table, rates, row):
     try:
         cases = claim.arms.cases(table)
@@ -86,7 +101,7 @@ def _of_rows(claim, table, rates, row):
     except Absent as gone:  # an arm, or the control of a gate
         note = tr("without {arm}", arm=gone)
         return Verdict(**row | {"verdict": NOT_RUN, "note": note, "figure": "", "table": ""})
-    found = [(case, computed(lambda case=case: case.interval)) for case in cases]
+    found = [(case, computed(partial(_interval, claim, case))) for case in cases]
     said = [decided(claim, interval) for _, interval in found]
     verdict = next((word for word in ("refuted", "inconclusive") if word in said), said[0])
     at = [each for each, word in zip(found, said, strict=True) if word == verdict]
@@ -99,11 +114,16 @@ def _of_rows(claim, table, rates, row):
         verdict, told = OUT_OF_REACH, [_attempt(failed, together(cases)), *told]
     elif verdict == "inconclusive" and (why := unknown(shown)):
         told.append(why)
-    elif verdict == "inconclusive" and (n := statistics.enough(shown, _bar(claim.prediction, shown.effect))):
+    elif verdict == "inconclusive" and (n := _seeds(claim, case)):
         told.append(tr("{n} seeds would decide, if mean and spread stay", n=n))
     row |= {"effect": shown.effect, "low": shown.low, "high": shown.high, "n": shown.n}
     row |= {"gates": "; ".join(map(str, passed)), "sizes": _sizes(together(cases), claim.arms.sizes)}
     return Verdict(**row | {"verdict": verdict, "note": "; ".join(told)})
+
+
+def _seeds(claim, case):
+    """How many seeds would decide; the spread is that of the interval before it is cut. None where no number would."""
+    return statistics.enough(case.interval, _bar(claim.prediction, case.interval.effect))
 
 
 def _sizes(rows, columns):

@@ -1,4 +1,4 @@
-"""Depth: what streams and blocks do from layer to layer, and what theory expects of them at the start."""
+"""Depth: what streams and blocks do from layer to layer, and what theory expects at the start."""
 
 from contextlib import contextmanager
 from math import acos, pi, sqrt
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 @contextmanager
 def moved(model, size, seed=0):
-    """Inside, every weight w is moved by size · rms(w) · N(0, 1); afterwards all are as they were."""
+    """Inside, every weight w is moved by size · rms(w) · N(0, 1); afterwards it is as it was."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         kept = [p.clone() for p in model.parameters()]
@@ -27,7 +27,7 @@ def moved(model, size, seed=0):
 
 @torch.no_grad()
 def perturbation(model, output, *, size=1e-4, seed=0):
-    """Mean square change of output(model) over size², when every weight w moves by size · rms(w) · N(0, 1). Liu 2020.
+    """Mean square change of output(model), over size², when the weights are `moved`. Liu 2020.
 
     Weights are put back. Use float64 for small sizes. RuntimeError where the output is not finite.
     """
@@ -40,7 +40,7 @@ def perturbation(model, output, *, size=1e-4, seed=0):
 
 
 def likeness(streams):
-    """Mean cosine of the same token in neighbouring streams (layers, ..., m): a tensor of layers - 1 numbers."""
+    """Mean cosine of a token in neighbouring streams (layers, ..., m): (layers - 1,)."""
     return F.cosine_similarity(streams[1:], streams[:-1], dim=-1).flatten(1).mean(1)
 
 
@@ -57,36 +57,26 @@ def rises_without(blocks, loss):
     return rises
 
 
-@torch.no_grad()
-def outputs_of(blocks, run):
-    """What each block hands on while run() runs, stacked: (blocks, ...)."""
-    outputs = []
-    handles = [block.register_forward_hook(lambda _m, _i, out: outputs.append(out)) for block in blocks]
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.stack(outputs)
-
-
 def relu_overlap(r):
-    """E[relu(x) relu(y)] · 2 of two standard normals with correlation r: 1 at r = 1. Cho & Saul 2009."""
+    """2 E[relu(x) relu(y)] of two standard normals with correlation r. Cho & Saul 2009."""
     return (sqrt(max(0.0, 1 - r * r)) + r * (pi - acos(max(-1.0, min(1.0, r))))) / pi
 
 
 def moments(placement, n, layers, *, branch=1.0):
-    """One row per layer 0..layers: layer, S, c of the stream behind it, and sum, the mean square before a post-norm.
+    """One row per layer 0..layers: layer, S and c of the stream behind it, and sum.
 
-    `placement` is pre, post or none; `branch` multiplies the variance of every branch (1/N where N branches are scaled
-    by 1/√N). Pre with n = 1: S = 1 + 3/2 layer; post: sum = 3/2; none: S grows by (1 + m/S) · 3/2 in ratio.
+    sum is the mean square before a post-norm. `placement` is pre, post or none; `branch` multiplies
+    the variance of every branch (1/N where N branches are scaled by 1/√N). Pre with n = 1: S = 1 +
+    3/2 layer; post: sum = 3/2; none: S grows by (1 + m/S) · 3/2 in ratio.
     """
     if placement not in ("pre", "post", "none"):
         raise ValueError(f"placement is pre, post or none, got {placement!r}")
     S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
     for layer in range(1, layers + 1):
         size = 1.0 if placement == "pre" else S  # of the branch's input; normed inputs have 1
-        mean = branch * size * (1 / n + (1 - 1 / n) * c / S)  # attention gives every token the same average
+        mean = (
+            branch * size * (1 / n + (1 - 1 / n) * c / S)
+        )  # attention gives every token the same average
         S, c = S + mean, c + mean
         if placement == "post":
             S, c = 1.0, c / S

@@ -1,10 +1,12 @@
 """What single heads do: scored by their maps, ablated, blind to a key.
 
-Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. A head is named by its
-layer, which is the call of attention within one forward, and its number among the query heads. Chapter §1.1.4, §1.2.
+Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. A head
+is named by its layer, which is the call of attention within one forward, and its number among the
+query heads. Chapter §1.1.4, §1.2.
 """
 
 from contextlib import contextmanager
+from functools import partial
 
 import pandas as pd
 import torch
@@ -14,9 +16,9 @@ from lab.measure.maps import content_share, mass, relative_distance, relative_en
 
 
 def head_table(maps, measures):
-    """One row per layer and head: layer, head, and a column for each of `measures`, {name: function from maps to (h,)}.
+    """One row per layer and head, in this order: layer, head, and a column for each measure.
 
-    Rows are in order of layer, then head.
+    measures: {name: function from maps (b, h, q, k) to (h,)}.
     """
     tables = []
     for layer, weights in enumerate(maps):
@@ -26,10 +28,11 @@ def head_table(maps, measures):
 
 
 def head_scores(maps, queries, targets):
-    """Where heads look, in long form: layer, head, measure, value, and what uniform causal weights score, `uniform`.
+    """Where heads look, in long form: layer, head, measure, value, uniform.
 
-    queries (b, q): where distance and entropy are taken, over uniform ones; targets: {measure: pattern (b or 1, q, k)},
-    the mass on it. Previous token and content use all queries.
+    `uniform` is what uniform causal weights score.
+    queries (b, q): where distance and entropy are taken, over uniform ones; targets: {measure:
+    pattern (b or 1, q, k)}, the mass on it. Previous token and content use all queries.
     """
     at = torch.arange(maps[0].shape[2], device=queries.device)
     near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
@@ -38,20 +41,23 @@ def head_scores(maps, queries, targets):
     uniform = {"distance": 1.0, "entropy": 1.0, "content": 0.0}
     uniform |= {name: uniform_mass(pattern) for name, pattern in patterns.items()}
     measures = {
-        "distance": lambda m: relative_distance(m, queries),
-        "entropy": lambda m: relative_entropy(m, queries),
+        "distance": partial(relative_distance, queries=queries),
+        "entropy": partial(relative_entropy, queries=queries),
         "content": content_share,
-    } | {name: (lambda m, pattern=pattern: mass(m, pattern)) for name, pattern in patterns.items()}
+    }
+    measures |= {name: partial(mass, targets=pattern) for name, pattern in patterns.items()}
     table = head_table(maps, measures).melt(["layer", "head"], list(measures), "measure")
-    return table.sort_values("layer", kind="stable", ignore_index=True).assign(uniform=lambda t: t.measure.map(uniform))
+    table = table.sort_values("layer", kind="stable", ignore_index=True)
+    return table.assign(uniform=table.measure.map(uniform))
 
 
 @contextmanager
 def ablate_heads(heads, calls):
-    """Within, the given (call, head) pairs write nothing, in any model; `calls` is how many calls one forward makes.
+    """Within, the given (call, head) pairs write nothing, in any model.
 
-    Works in training too. LookupError at the end for heads that never occurred. Compare with the model under
-    `ablate_heads([], calls)`: within, nn.TransformerEncoder leaves its fast path, whose outputs at padding are others.
+    `calls` is how many calls one forward makes. Works in training too. LookupError at the end for
+    heads that never occurred. Compare with the model under `ablate_heads([], calls)`: within,
+    nn.TransformerEncoder leaves its fast path, whose outputs at padding are others.
     """
     met = set()
 
@@ -74,7 +80,10 @@ def ablate_heads(heads, calls):
 
 @torch.no_grad()
 def ablation_costs(losses, layers, heads):
-    """What every loss of losses(), {name: number}, gains with each head ablated alone: layer, head, measure, value."""
+    """What every loss gains with each head ablated alone: layer, head, measure, value.
+
+    losses() gives {measure: number}.
+    """
     rows = []
     with ablate_heads([], layers):  # the whole model too computes attention as the ablated ones do
         whole = losses()
@@ -88,14 +97,14 @@ def ablation_costs(losses, layers, heads):
 def pruning_costs(loss, layers, heads):
     """What loss(), a number, gains without heads, a row for each: layer, head and
 
-    removal_cost: with this one alone ablated; importance_rank: 0 for the least costly; pruned_cost: with this one and
-    all less costly ones ablated together.
+    removal_cost: with this one alone ablated; importance_rank: 0 for the least costly; pruned_cost:
+    with this one and all less costly ones ablated together.
     """
     table = ablation_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
     table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
-    order = table.sort_values("importance_rank")[["layer", "head"]].itertuples(index=False, name=None)
-    order, costs = list(order), []
+    cheapest_first = table.sort_values("importance_rank")[["layer", "head"]]
+    order, costs = list(cheapest_first.itertuples(index=False, name=None)), []
     with ablate_heads([], layers):
         whole = loss()
     for rank in table.importance_rank:
@@ -106,9 +115,10 @@ def pruning_costs(loss, layers, heads):
 
 @contextmanager
 def attention_knockout(layer, calls):
-    """Within, the last query of row i of the batch is blind to key i, in call `layer` of the `calls` of a forward.
+    """Within, the last query of row i of the batch is blind to key i, in one call of a forward.
 
-    One sequence, copied as often as it has keys, so shows what each key adds to the last prediction. Causal only.
+    It is call `layer` of `calls`. One sequence, copied as often as it has keys, so shows what each
+    key adds to the last prediction. Causal only.
     """
 
     def hide(call):
@@ -130,11 +140,12 @@ def attention_knockout(layer, calls):
 
 @torch.no_grad()
 def key_effects(predict, tokens, maps):
-    """What the last prediction loses with each key: sequence, layer, key, weight (mean over heads), effect.
+    """What the last prediction loses with each key: sequence, layer, key, weight, effect.
 
-    effect: divergence KL(whole || key hidden), nats. predict(tokens (b, t)) gives logits (b, t, classes); give it in
-    float64, since most effects lie below the rounding of float32 and would be ranked by it. Causal models whose layers
-    call attention once each; `maps` are theirs on the tokens (b, t).
+    weight: mean over heads. effect: divergence KL(whole || key hidden), nats. predict(tokens (b,
+    t)) gives logits (b, t, classes); give it in float64, since most effects lie below the rounding
+    of float32 and would be ranked by it. Causal models whose layers call attention once each;
+    `maps` are theirs on the tokens (b, t).
     """
     parts = []
     for i, sequence in enumerate(tokens):
@@ -144,6 +155,10 @@ def key_effects(predict, tokens, maps):
             with attention_knockout(layer, len(maps)):
                 without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
             effect, weight = (whole.exp() * (whole - without)).sum(-1), m[i, :, -1].mean(0)
-            columns = {"key": range(len(weight)), "weight": weight.tolist(), "effect": effect.tolist()}
+            columns = {
+                "key": range(len(weight)),
+                "weight": weight.tolist(),
+                "effect": effect.tolist(),
+            }
             parts.append(pd.DataFrame({"sequence": i, "layer": layer} | columns))
     return pd.concat(parts, ignore_index=True)

@@ -1,5 +1,7 @@
-"""Watch any torch model from outside: `tap` keeps numbers of modules and changes nothing, `edit` changes activations,
-`Calls` stands at every call of attention.
+"""Watch any torch model from outside.
+
+`tap` keeps numbers of modules and changes nothing, `capture` keeps their tensors, `edit` changes
+what they return, and `Calls` stands at every call of attention.
 """
 
 import os
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import FunctionType
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -22,116 +25,149 @@ COLUMNS = ["site", "measure", "call", "index", "value"]
 
 @contextmanager
 def tap(model, sites, *, gradients=False):
-    """Measure the outputs of modules while they run: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
+    """Measure the outputs of modules: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
 
-    sites: {glob over model.named_modules(): measure or list of measures}; a measure maps the detached output of the
-    module (the first element, where it is a tuple) to a number or a vector. With gradients=True it gets the gradient
-    that arrives at that output instead. Only the numbers are kept.
+    sites: {glob over model.named_modules(): measure or list of measures}. A measure maps the
+    detached output of the module (the first element, where it is a tuple) to a number or a vector.
+    With gradients=True it gets the gradient that arrives at that output instead. Only numbers are
+    kept.
 
-    Yields a function without arguments that returns what was measured so far: columns site, measure, call (the n-th
-    time that this module ran, from 0), index (entry of a vector, empty for a number) and value. A module that stands in
-    several places of the model has one name, its first, and one row for each of its calls.
+    Yields a function without arguments that returns what was measured so far: columns site,
+    measure, call (the n-th time that this module ran, from 0), index (entry of a vector, empty for
+    a number) and value. A module that stands in several places of the model has one name, its
+    first, and one row for each of its calls.
 
-    Raises LookupError where a glob matches no module, and RuntimeError at the end where a tapped module never fired: a
-    parent that uses its weights without calling it (nn.MultiheadAttention.out_proj), or no gradient that arrived.
+    Raises LookupError where a glob matches no module. Raises RuntimeError at the end where a chosen
+    module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention
+    does with out_proj, or no gradient arrived.
     """
-    rows, calls, handles = [], {}, []
+    rows, calls, chosen = [], {}, _chosen(model, sites)
 
-    def record(site, measures, call, tensor):
+    def record(site, call, tensor):
         with torch.no_grad():
-            rows.extend(row for m in measures for row in _rows(site, m, call, tensor.detach()))
+            for measure in dict.fromkeys(chosen[site]):
+                rows.extend(_rows(site, measure, call, tensor.detach()))
 
-    def watch(site, measures):
-        def hook(module, inputs, output):
-            tensor, call = _tensor(site, output), calls.get(site, 0)
-            calls[site] = call + 1
-            if not gradients:
-                record(site, measures, call, tensor)
-            elif tensor.requires_grad:
-                tensor = tensor.clone() if tensor._is_view() else tensor  # a view changed in place loses its hooks
-                handles.append(tensor.register_hook(lambda gradient: record(site, measures, call, gradient)))
-                return _with_tensor(output, tensor)
+    def watch(site, output):
+        tensor, call = _tensor(site, output), calls.get(site, 0)
+        calls[site] = call + 1
+        if not gradients:
+            record(site, call, tensor)
+        elif tensor.requires_grad:
+            if tensor._is_view():
+                tensor = tensor.clone()  # a view that is changed in place loses its hooks
+            handle = tensor.register_hook(lambda gradient: record(site, call, gradient))
+            handles.enter_context(handle)
+            return _with_tensor(output, tensor)
 
-        return hook
-
-    try:
-        chosen = _selected(model, sites)
-        for site, (module, measures) in chosen.items():
-            handles.append(module.register_forward_hook(watch(site, dict.fromkeys(measures))))
+    with ExitStack() as handles:
+        for site in chosen:
+            handles.enter_context(_at_output(model, site, watch))
         yield lambda: pd.DataFrame(rows, columns=COLUMNS).astype({"index": "Int64", "value": float})
-        _assert_fired(set(chosen), {row[0] for row in rows}, "; no gradient arrived there" if gradients else "")
-    finally:
-        for handle in handles:
-            handle.remove()
+        why = "; no gradient arrived there" if gradients else ""
+        _assert_fired(set(chosen) - {row[0] for row in rows}, why)
 
 
 @contextmanager
 def edit(model, sites):
-    """Replace the outputs of modules while they run: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
+    """Replace the outputs of modules: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
 
-    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element is replaced. Several
-    functions for one module apply in the order given. A `tap` opened inside an `edit` measures what the edit returned.
-    Raises LookupError and RuntimeError as `tap` does, and TypeError where a function returns no tensor.
+    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element
+    is replaced. Several functions for one module apply in the order given. A `tap` opened inside an
+    `edit` measures what the edit returned. Raises LookupError and RuntimeError as `tap` does, and
+    TypeError where a function returns no tensor.
     """
-    fired, handles = set(), []
+    fired, chosen = set(), _chosen(model, sites)
 
-    def change(site, functions):
-        def hook(module, inputs, output):
-            tensor = _tensor(site, output)
-            fired.add(site)
-            for function in functions:
-                tensor = function(tensor)
-                if not isinstance(tensor, torch.Tensor):
-                    raise TypeError(f"edit of {site!r} returned {type(tensor).__name__}, not a tensor")
-            return _with_tensor(output, tensor)
+    def change(site, output):
+        tensor = _tensor(site, output)
+        fired.add(site)
+        for function in chosen[site]:
+            tensor = function(tensor)
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"edit of {site!r} returned {type(tensor).__name__}, not a tensor")
+        return _with_tensor(output, tensor)
 
-        return hook
-
-    try:
-        selected = _selected(model, sites)
-        for site, (module, functions) in selected.items():
-            handles.append(module.register_forward_hook(change(site, functions)))
+    with ExitStack() as handles:
+        for site in chosen:
+            handles.enter_context(_at_output(model, site, change))
         yield
-        _assert_fired(set(selected), fired)
-    finally:
-        for handle in handles:
-            handle.remove()
+        _assert_fired(set(chosen) - fired)
 
 
-def _selected(model, sites):
-    """{name: (module, functions)} of all modules that the globs choose."""
-    modules, chosen = dict(model.named_modules()), {}
+@contextmanager
+def capture(modules, *, inputs=False):
+    """Keep the outputs of modules: `with capture(model.blocks) as kept: model(x)`.
+
+    Yields a list that fills with a tensor for each call of a module, in the order in which the
+    calls end: its output, or the first element where that is a tuple. With inputs=True it fills
+    with the tuple of positional arguments of each call instead. Tensors are detached, not copied:
+    where the model later changes one in place, the list shows the change. Raises RuntimeError at
+    the end where a module never ran.
+    """
+    kept, ran, modules = [], set(), list(dict.fromkeys(modules))
+
+    def keep(module, arguments, output):
+        ran.add(module)
+        if inputs:
+            kept.append(tuple(x.detach() if isinstance(x, Tensor) else x for x in arguments))
+        else:
+            kept.append(_tensor(type(module).__name__, output).detach())
+
+    with ExitStack() as handles:
+        for module in modules:
+            handles.enter_context(module.register_forward_hook(keep))
+        yield kept
+        _assert_fired({type(module).__name__ for module in modules if module not in ran})
+
+
+def _chosen(model, sites):
+    """{name of a module: functions} of all modules that the globs choose."""
+    names, chosen = [name for name, _ in model.named_modules()], {}
     for glob, functions in sites.items():
-        names = [name for name in modules if fnmatchcase(name, glob)]
-        if not names:
-            raise LookupError(f"{glob!r} matches no module; there are {list(modules)}")
-        for name in names:
-            _, wanted = chosen.setdefault(name, (modules[name], []))
-            wanted.extend(functions if isinstance(functions, list | tuple) else [functions])
+        matching = [name for name in names if fnmatchcase(name, glob)]
+        if not matching:
+            raise LookupError(f"{glob!r} matches no module; there are {names}")
+        for name in matching:
+            several = isinstance(functions, list | tuple)
+            chosen.setdefault(name, []).extend(functions if several else [functions])
     return chosen
 
 
-def _assert_fired(chosen, fired, why=""):
-    if chosen - fired:
-        raise RuntimeError(f"never called through: {sorted(chosen - fired)}{why}")
+def _at_output(model, site, function):
+    """Have function(site, output) called after the module of that name; ends with the handle."""
+
+    def hook(module, arguments, output):
+        return function(site, output)
+
+    return model.get_submodule(site).register_forward_hook(hook)
+
+
+def _assert_fired(silent, why=""):
+    if silent:
+        raise RuntimeError(f"never called through: {sorted(silent)}{why}")
 
 
 def _tensor(site, output):
     """The tensor that a module returned, alone or first of a tuple."""
     first = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(first, torch.Tensor):
-        raise TypeError(f"{site!r} returns {type(first).__name__}: choose a module that returns a tensor")
+        kind = type(first).__name__
+        raise TypeError(f"{site!r} returns {kind}: choose a module that returns a tensor")
     return first
 
 
 def _with_tensor(output, tensor):
+    """What a module returned, with this tensor in place of its own."""
     return tensor if isinstance(output, torch.Tensor) else (tensor, *output[1:])
 
 
 def _rows(site, measure, call, tensor):
+    """Rows of COLUMNS for the number or the vector that a measure gives."""
     value, name = torch.as_tensor(measure(tensor)), getattr(measure, "__name__", str(measure))
     if value.ndim > 1:
-        raise TypeError(f"measure {name} returned a tensor of shape {tuple(value.shape)}: a number or a vector is kept")
+        shape = tuple(value.shape)
+        raise TypeError(f"measure {name} gave a tensor of shape {shape}, not a number or a vector")
     if value.ndim == 0:
         return [(site, name, call, pd.NA, value.item())]
     return [(site, name, call, index, entry) for index, entry in enumerate(value.tolist())]
@@ -139,7 +175,10 @@ def _rows(site, measure, call, tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call of F.scaled_dot_product_attention, counted from 0; call(scale=1) runs it so changed."""
+    """The arguments of one call of F.scaled_dot_product_attention, and which call it is, from 0.
+
+    call() runs it, call(scale=1) runs it with another scale.
+    """
 
     index: int
     query: Tensor  # (b, h, q, d), (h, q, d) or (q, d)
@@ -152,34 +191,24 @@ class Call:
     enable_gqa: bool = False
 
     def dense_mask(self):
-        """The mask as a tensor of booleans or of what is added, or None; beside it stands `is_causal`."""
-        if hasattr(self.attn_mask, "_materialize"):  # torch.nn.attention.bias, whose import would take a second
+        """The mask as a tensor of booleans or of what is added, or None; without `is_causal`."""
+        # an object of torch.nn.attention.bias, whose import would take a second
+        if hasattr(self.attn_mask, "_materialize"):
             return self.attn_mask._materialize(self.query.device)
         return self.attn_mask
 
     def __call__(self, **changes):
-        return F.scaled_dot_product_attention(**{k: v for k, v in (vars(self) | changes).items() if k != "index"})
-
-
-@contextmanager
-def heads_of_transformers_apart():
-    """Within, transformers gives a call all its query heads: with a cache it packs those of a group into one."""
-    name = "TRANSFORMERS_SDPA_FORCE_GQA"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
+        arguments = vars(self) | changes
+        del arguments["index"]
+        return F.scaled_dot_product_attention(**arguments)
 
 
 class Calls(TorchFunctionMode):
-    """Inside, `answer` is shown each Call; what it returns, unless None, stands for the call's own result.
+    """Inside, answer(call) sees each Call; what it returns, unless None, replaces the call's
+    result.
 
-    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's function: those that
-    are asked for their weights. A model that torch.compile has made runs uncompiled inside.
+    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's
+    function: those that are asked for their weights. A compiled model runs uncompiled inside.
     """
 
     def __init__(self, answer):
@@ -188,9 +217,12 @@ class Calls(TorchFunctionMode):
         self.inside = ExitStack()
 
     def __enter__(self):
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and its import would take seconds
+        # where it is not imported nothing is compiled, and its import would take seconds
+        if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        self.inside.enter_context(heads_of_transformers_apart())
+        # transformers, with a cache, packs the query heads of a group into one unless told not to
+        unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
+        self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -215,17 +247,21 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward, which no mode sees into, with its call of attention led to `attend`."""
+        """F.multi_head_attention_forward with `attend` for its attention: no mode sees into it."""
         closed = F.multi_head_attention_forward
-        names = vars(F) | {"scaled_dot_product_attention": self.attend, "has_torch_function": lambda tensors: False}
+        names = vars(F) | {
+            "scaled_dot_product_attention": self.attend,
+            "has_torch_function": lambda tensors: False,
+        }
         return FunctionType(closed.__code__, names, argdefs=closed.__defaults__)
 
 
 @contextmanager
 def running_module(model=None):
-    """Yields a function: the dotted name of the innermost module of `model` that is running; "" where none is.
+    """Yields a function that returns the dotted name of the innermost module that is running.
 
-    Without a model it is named within the outermost module that is running.
+    It is the name within `model`, without one within the outermost module that is running; "" where
+    no module of it is running.
     """
     stack, named = [], {}
 
@@ -239,11 +275,10 @@ def running_module(model=None):
         root = model if model is not None or not stack else stack[0]
         if root is not None and root not in named:
             named[root] = {module: name for name, module in root.named_modules()}
-        return next((named[root][module] for module in reversed(stack) if module in named[root]), "")
+        inside = [module for module in stack if module in named[root]] if stack else []
+        return named[root][inside[-1]] if inside else ""
 
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
-    try:
+    entering = register_module_forward_pre_hook(enter)
+    leaving = register_module_forward_hook(leave, always_call=True)
+    with entering, leaving:
         yield name
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,24 +1,28 @@
 """What maps of attention show: where heads look against looking anywhere, how alike they are.
 
-Maps are attention weights (b, h, q, k) of causal attention, as the attention probe keeps them. Targets are boolean
-patterns (b or 1, q, k), True at the keys that count for a query; attention.mass_on takes them too. Queries are booleans
-(b or 1, q). What comes back is a number a head, (h,), unless it says otherwise.
+Maps are weights (b, h, q, k) of causal attention, as `attention_maps` gives them. Targets are
+boolean patterns (b or 1, q, k), True at the keys that count for a query. Queries are booleans
+(b or 1, q). What comes back is a number for each head, (h,), unless it says otherwise.
 """
 
 import base64
 import math
+from contextlib import ExitStack
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from lab.measure.attention import distance, entropy, mass_on, query_mean
 
 
 @torch.no_grad()
 def weights_of(mixers, run):
     """Maps of every module of `mixers` while run() goes on, whatever it makes of its scores.
 
-    A mixer takes q (b, h, t, d), k and v (b, g, t, d) and keywords, and returns weighted means of the values: of unit
-    vectors these are the weights. Unlike a probe this sees attention outside F.scaled_dot_product_attention too.
+    A mixer takes q (b, h, t, d), k and v (b, g, t, d) and keywords, and returns weighted means of
+    the values: of unit vectors these are the weights. Unlike a probe this sees attention outside
+    F.scaled_dot_product_attention too.
     """
     maps = []
 
@@ -27,20 +31,20 @@ def weights_of(mixers, run):
         unit = torch.eye(k.shape[2], dtype=q.dtype, device=k.device).expand(*k.shape[:3], -1)
         maps.append(mixer.forward(q, k, unit.contiguous(), **keywords))
 
-    hooks = [mixer.register_forward_hook(keep, with_kwargs=True) for mixer in mixers]
-    try:
+    with ExitStack() as hooks:
+        for mixer in mixers:
+            hooks.enter_context(mixer.register_forward_hook(keep, with_kwargs=True))
         run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return maps
 
 
 def copies(n, period, offset):
-    """Targets on a block of `period` tokens repeated over n: `offset` after the query's earlier copies, (1, n, n).
+    """Targets on a block of `period` tokens that is repeated over n tokens: (1, n, n).
 
-    Queries of the first block have none. offset +1, the token that followed, is what an induction head looks at; 0 a
-    duplicate-token head; -1 is the definition printed in Olsson 2022, which an ideal induction head misses.
+    They stand `offset` after the earlier copies of the query's token. Queries of the first block
+    have none. offset +1, the token that followed, is what an induction head looks at; 0 a
+    duplicate-token head; -1 is the definition printed in Olsson 2022, which an ideal induction head
+    misses.
     """
     q, k = torch.arange(n)[:, None], torch.arange(n)
     behind = q - k + offset
@@ -48,61 +52,78 @@ def copies(n, period, offset):
 
 
 def copying(period, repeats):
-    """Targets of copying heads on a block repeated: after the earlier copies, on them, and as Olsson 2022 prints it."""
+    """{name: targets} of heads that copy, on a block of `period` tokens `repeats` times over.
+
+    After the earlier copies of a token, on them, and as Olsson 2022 prints it.
+    """
     offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
     return {name: copies(period * repeats, period, offset) for name, offset in offsets.items()}
 
 
 def pointing(index):
     """Targets (b, q, q) from one key index per query (b, q), -1 for none."""
-    return (index[..., None] == torch.arange(index.shape[1], device=index.device)) & (index >= 0)[..., None]
+    return index[..., None] == torch.arange(index.shape[1], device=index.device)
 
 
 def uniform_mass(targets):
-    """What weights uniform over the keys up to the query put on the targets, mean over queries that have any."""
+    """Weight on the targets where all keys up to the query get the same: a number.
+
+    The mean is over queries that have targets.
+    """
     visible = targets.tril()
     share = visible.sum(-1) / torch.arange(1, targets.shape[1] + 1, device=targets.device)  # (b, q)
     return share[targets.any(-1)].mean().item()
 
 
 def mass(maps, targets):
-    """Weight on the targets, mean over batch and queries that have any, NaN where none has: (h,)."""
-    got, counted = (maps * targets[:, None]).sum(-1), targets.any(-1)[:, None]  # (b, h, q), (b or 1, 1, q)
-    return (got * counted).sum((0, 2)) / counted.expand_as(got).sum((0, 2))
+    """Weight on the targets, mean over batch and queries that have any: (h,). NaN if none has."""
+    return query_mean(mass_on(targets)(maps))
 
 
 def relative_distance(maps, queries):
-    """Mean |q - k| under the weights at `queries` over that of uniform causal weights there: (h,)."""
-    at, queries = torch.arange(maps.shape[2], device=maps.device), queries.expand(len(maps), -1)
-    got = (maps * (at[:, None] - at).abs()).sum(-1)  # (b, h, q)
-    uniform = (at / 2).expand(queries.shape)[queries].sum()
-    return (got * queries[:, None]).sum((0, 2)) / uniform
+    """Mean |q - k| under the weights at `queries`, over that of uniform causal weights: (h,)."""
+    uniform = torch.arange(maps.shape[2], device=maps.device) / 2  # (q,)
+    return _over_uniform(distance(maps), uniform, queries)
 
 
 def relative_entropy(maps, queries):
     """Entropy of the weights at `queries` over that of uniform causal weights there, 0..1: (h,)."""
-    got, queries = _entropy(maps), queries.expand(len(maps), -1)
-    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log().expand(queries.shape)[queries].sum()
-    return (got * queries[:, None]).sum((0, 2)) / uniform
+    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log()  # (q,)
+    return _over_uniform(entropy(maps), uniform, queries)
+
+
+def _over_uniform(values, uniform, queries):
+    """Sum of values (b, h, q) at `queries`, over that of what uniform weights have (q,): (h,)."""
+    queries = queries.expand(len(values), -1)
+    return (values * queries[:, None]).sum((0, 2)) / uniform.expand(queries.shape)[queries].sum()
 
 
 def offset_profile(maps):
-    """Mean weight of each head on the key `offset` positions back, over queries that have one: (h, offsets)."""
-    return torch.stack([maps.diagonal(-offset, -2, -1).mean((0, 2)) for offset in range(maps.shape[2])], -1)
+    """Mean weight of each head on the key 0, 1, ... positions back: (h, offsets).
+
+    The mean is over queries that have such a key.
+    """
+    diagonals = [maps.diagonal(-offset, -2, -1) for offset in range(maps.shape[2])]
+    return torch.stack([weights.mean((0, 2)) for weights in diagonals], -1)
 
 
 def content_share(maps):
-    """Share of the variance of a head's weights that query and key positions do not explain: (h,). 0: a fixed field.
+    """Share of the variance of a head's weights that positions of query and key do not explain.
 
-    The batch holds different inputs; the variance of cell (q, k) over them is set against that of all visible cells.
+    (h,); 0 says that the head looks at fixed places. The batch holds different inputs; the variance
+    of cell (q, k) over them is set against that of all visible cells.
     """
     visible = torch.ones(maps.shape[2:], dtype=torch.bool, device=maps.device).tril()
     cells = maps[:, :, visible]  # (b, h, cells)
-    return cells.var(0, correction=0).mean(-1) / cells.transpose(0, 1).flatten(1).var(-1, correction=0)
+    over_inputs = cells.var(0, correction=0).mean(-1)
+    return over_inputs / cells.transpose(0, 1).flatten(1).var(-1, correction=0)
 
 
 def hits(maps, targets):
-    """Share of queries with a target (b or 1, q), -1 for none, whose heaviest key is the target: (h,)."""
+    """Share of queries whose heaviest key is their target, (b or 1, q), -1 for none: (h,).
+
+    Queries without a target are left out.
+    """
     targets = targets.expand(len(maps), -1)
     wanted = targets >= 0  # (b, q)
     right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
@@ -110,50 +131,54 @@ def hits(maps, targets):
 
 
 def best_fixed_offset(targets):
-    """Share of targets that lie at the commonest distance: what a head that counts positions would hit."""
+    """Share of targets at the commonest distance: what a head that counts positions would hit."""
     b, q = (targets >= 0).nonzero(as_tuple=True)
     return torch.bincount(q - targets[b, q]).max().item() / len(q)
 
 
 def frequency_correlation(maps, log_frequency):
-    """Correlation of the attention that a key receives with its token's log frequency (b, k), for each head: (h,).
+    """Correlation of the attention that a key receives with its token's log frequency: (h,).
 
-    Attention received is over the keys' uniform share at each query; the mean at each position is removed first.
+    log_frequency: (b, k). Attention received is over the key's uniform share at each query. The
+    mean at each position is removed first.
     """
     n = maps.shape[-1]
     uniform = 1 / torch.arange(1, n + 1, device=maps.device)
-    received = (maps / uniform[:, None]).sum(2) / torch.arange(n, 0, -1, device=maps.device)  # (b, h, k)
-    received = (
-        (received - received.mean(0))[..., :-1].transpose(0, 1).flatten(1)
-    )  # (h, b k); the last key has one query
+    queries = torch.arange(n, 0, -1, device=maps.device)  # (k,), how many see the key
+    received = (maps / uniform[:, None]).sum(2) / queries  # (b, h, k)
+    received = received - received.mean(0)
+    received = received[..., :-1].transpose(0, 1).flatten(1)  # (h, b k); the last key has one query
     frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
     return F.cosine_similarity(received, frequency[None], dim=-1)
 
 
 def divergence(maps, others=None):
-    """Jensen-Shannon divergence of every head of `maps` to every head of `others`, mean over queries, bits: (h, g).
+    """Jensen-Shannon divergence of every head of `maps` to every head of `others`: (h, g).
 
-    `others` are the same maps where none are given. With `maps.roll(1, 0)` each input is paired with another one: what
-    heads share then is position, not content.
+    In bits, mean over batch and queries. `others` are the same maps where none are given. With
+    `maps.roll(1, 0)` each input is paired with another one: what heads share then is position, not
+    content.
     """
     others = maps if others is None else others
-    own, other, rows = _entropy(maps), _entropy(others), []
+    own, other, rows = entropy(maps), entropy(others), []
     for i in range(maps.shape[1]):
-        mixed = _entropy((maps[:, i : i + 1] + others) / 2)
+        mixed = entropy((maps[:, i : i + 1] + others) / 2)
         rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
     return torch.stack(rows)
 
 
 def as_sharp(maps, wanted):
-    """Maps (b, h, q, k) with all their scores multiplied by one number, so that their mean entropy is that of `wanted`.
+    """Maps (b, h, q, k) as sharp as `wanted`: their mean entropy is that of those.
 
-    softmax(c z) is softmax(z) to the power c, normed: the null for heads that differ because they are sharp.
+    All scores are multiplied by one number. softmax(c z) is softmax(z) to the power c, normed: the
+    null for heads that differ because they are sharp.
     """
-    target, low, high = _entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    target, low, high = entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    logs = maps.clamp_min(torch.finfo(maps.dtype).tiny).log()
     for _ in range(30):
         middle = (low + high) / 2
-        sharp = torch.softmax(2**middle * maps.clamp_min(torch.finfo(maps.dtype).tiny).log(), -1) * (maps > 0)
-        low, high = (middle, high) if _entropy(sharp).mean() > target else (low, middle)
+        sharp = torch.softmax(2**middle * logs, -1) * (maps > 0)
+        low, high = (middle, high) if entropy(sharp).mean() > target else (low, middle)
     return sharp
 
 
@@ -166,7 +191,3 @@ def unpacked(word):
     """The square map (q, k) of a packed word."""
     flat = np.frombuffer(base64.b64decode(word), dtype=np.uint8) / 255
     return flat.reshape(math.isqrt(len(flat)), -1)
-
-
-def _entropy(p):
-    return -torch.xlogy(p, p).sum(-1)  # nats

@@ -1,8 +1,9 @@
 """Intervals for small numbers of seeds.
 
-Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds. Shares of runs that
-did something have intervals of their own, Wilson's and Newcombe's: of five runs that all learn, t would say that all
-runs do. Non-finite input is an error: a diverged run is counted, never averaged.
+Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
+Shares of runs that did something have intervals of their own, Wilson's and Newcombe's: of five runs
+that all learn, t would say that all runs do. Non-finite input is an error: a diverged run is
+counted, never averaged.
 """
 
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class NotFinite(ValueError):
 class Interval:
     """An estimate with its 95 % interval, in the unit of what was measured.
 
-    `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds with power .8
-    (two-sided t test at 5 %, the observed spread taken as true); shares have none.
+    `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds
+    with power .8 (two-sided t test at 5 %, the observed spread taken as true); shares have none.
     """
 
     effect: float
@@ -42,10 +43,11 @@ def mean(values) -> Interval:
 
 
 def paired(a, b) -> Interval:
-    """Mean of a - b over seeds, Student t of the differences; of `outcomes` it is `share_difference`.
+    """Mean of a - b over seeds, Student t. Of `outcomes` it is `share_difference`.
 
-    Two Series are aligned on their index, the seed; two plain sequences are taken as aligned already. ValueError if
-    seeds or lengths differ, if a seed occurs twice, or if only one of the two is a Series.
+    Two Series are aligned on their index, the seed; two plain sequences are taken as aligned
+    already. ValueError if seeds or lengths differ, if a seed occurs twice, or if only one of the
+    two is a Series.
     """
     yes_or_no = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
@@ -60,49 +62,57 @@ def change(a, b) -> Interval:
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
-    """How far runs of one arm lie apart that differ in `repeat` alone, such as the order of their data.
+    """How far runs of one arm lie apart that differ in `repeat` alone, as in the order of data.
 
-    The mean over seeds of |difference| of `value` between two such runs (of more, between all pairs), Student t.
-    Between arms a difference of this size is nothing. ValueError without two values of `repeat`, with seeds that lack
-    one, and with two rows of the same run.
+    The mean over seeds of |difference| of `value` between two such runs (of more, between all
+    pairs), Student t. Between arms a difference of this size is nothing. ValueError without two
+    values of `repeat`, with seeds that lack one, and with two rows of the same run.
     """
     runs = table.pivot(index=seed, columns=repeat, values=value)
     if runs.shape[1] < 2 or runs.isna().any(axis=None):
-        raise ValueError(f"every {seed} needs the same two runs or more, told apart by {repeat!r}: {runs.to_dict()}")
+        found = runs.to_dict()
+        raise ValueError(f"every {seed} needs the same runs, two or more of {repeat!r}: {found}")
     return mean(np.mean([(runs[a] - runs[b]).abs() for a, b in combinations(runs, 2)], axis=0))
 
 
 def ratio(a, b) -> Interval:
-    """Geometric mean of a / b over seeds, t on the logarithms; its null value is 1, and `mde` is a factor above 1."""
-    a, b = (_positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True))
+    """Geometric mean of a / b over seeds, Student t of the logarithms.
+
+    Its null value is 1, and `mde` is a factor above 1.
+    """
+    a, b = (
+        _positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True)
+    )
     logs = mean(np.log(a) - np.log(b))
     with np.errstate(over="ignore"):
-        effect, low, high, mde = (float(np.exp(value)) for value in (logs.effect, logs.low, logs.high, logs.mde))
+        effect, low, high, mde = (
+            float(np.exp(value)) for value in (logs.effect, logs.low, logs.high, logs.mde)
+        )
     return Interval(effect, low, high, logs.n, mde)
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """How many repetitions would put the interval wholly on one side of the bar, if mean and spread stay as they are.
+    """How many repetitions would put the interval wholly on one side of the bar, or None.
 
-    None where not even `most` would, or where the interval, of shares or of one repetition, says nothing of the spread.
+    Mean and spread are taken to stay as they are. None where not even `most` would, or where the
+    interval, of shares or of one repetition, says nothing of the spread.
     """
     apart = abs(interval.effect - bar)
-    if interval.n < 2 or np.isnan(interval.mde) or not np.isfinite(interval.high - interval.low) or apart == 0:
+    if (
+        interval.n < 2
+        or np.isnan(interval.mde)
+        or not np.isfinite(interval.high - interval.low)
+        or apart == 0
+    ):
         return None
     sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
-    return next((n for n in range(2, most + 1) if stats.t.ppf(0.975, n - 1) * sd / sqrt(n) < apart), None)
-
-
-def proportion(successes: int, n: int) -> Interval:
-    """Share of successes in n independent trials, Wilson's score interval (Wilson 1927)."""
-    if successes != int(successes) or n != int(n) or not 0 <= successes <= n or n < 1:
-        raise ValueError(f"need whole numbers 0 <= successes <= n and n >= 1, got {successes} of {n}")
-    low, high = stats.binomtest(int(successes), int(n)).proportion_ci(method="wilson")
-    return Interval(float(successes / n), float(low), float(high), int(n))
+    return next(
+        (n for n in range(2, most + 1) if stats.t.ppf(0.975, n - 1) * sd / sqrt(n) < apart), None
+    )
 
 
 def outcomes(*arms) -> bool:
-    """Whether the values say yes or no: booleans, or numbers that are 0 and 1, both, and nothing else.
+    """Whether the values say yes or no: booleans, or numbers of which some are 0, all others 1.
 
     Where all are 1, or all 0, numbers do not tell: each may be a measure that came out so.
     """
@@ -113,26 +123,32 @@ def outcomes(*arms) -> bool:
 
 
 def share(values) -> Interval:
-    """Mean of values between 0 and 1, one a seed, Wilson's interval: outcomes 0 and 1, or the share of a seed's runs.
+    """Mean of values between 0 and 1, one for each seed, with Wilson's interval (Wilson 1927).
 
-    `n` counts seeds, since runs of one seed are not independent. A seed's share spreads at most as an outcome of the
-    same mean does, so its interval is, if anything, too wide.
+    A value is the outcome of a seed, 0 or 1, or the share of its runs. `n` counts seeds, since runs
+    of one seed are not independent. A seed's share spreads at most as an outcome of the same mean
+    does, so its interval is, if anything, too wide.
     """
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
     p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.975))
     middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    low, high = (max(0.0, (middle - half) / (1 + z**2 / n)), min(1.0, (middle + half) / (1 + z**2 / n)))
+    low, high = (
+        max(0.0, (middle - half) / (1 + z**2 / n)),
+        min(1.0, (middle + half) / (1 + z**2 / n)),
+    )
     return Interval(p, min(low, p), max(high, p), n)
 
 
 def share_difference(a, b, c=None, d=None) -> Interval:
-    """Share of a minus that of b, of given four arms (a - b) - (c - d): Newcombe's interval (1998, method 10).
+    """Share of a minus that of b, or of four arms (a - b) - (c - d).
 
-    Arms are values as in `share`, paired as in `paired`. Each arm's own Wilson interval says how far its share may be
-    off; the squares of what speaks for a smaller (larger) difference are added (of four arms: Newcombe 2001). Arms
-    count as independent: what their seeds have in common makes a difference more certain than this says.
+    The interval is Newcombe's (1998, method 10).
+    Arms are values as in `share`, paired as in `paired`. Each arm's own Wilson interval says how
+    far its share may be off; the squares of what speaks for a smaller (larger) difference are added
+    (of four arms: Newcombe 2001). Arms count as independent: what their seeds have in common makes
+    a difference more certain than this says.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:
@@ -142,11 +158,14 @@ def share_difference(a, b, c=None, d=None) -> Interval:
     signs = (1, -1, -1, 1)[: len(arms)]
     shares = [share(arm) for arm in arms]
     effect = sum(sign * each.effect for sign, each in zip(signs, shares, strict=True))
-    below, above = ([each.effect - each.low for each in shares], [each.high - each.effect for each in shares])
-    low = sqrt(sum((below if sign > 0 else above)[i] ** 2 for i, sign in enumerate(signs)))
-    high = sqrt(sum((above if sign > 0 else below)[i] ** 2 for i, sign in enumerate(signs)))
+    less, more = 0.0, 0.0  # squares of what speaks for a smaller and for a larger difference
+    for sign, each in zip(signs, shares, strict=True):
+        below, above = (each.effect - each.low) ** 2, (each.high - each.effect) ** 2
+        less += below if sign > 0 else above
+        more += above if sign > 0 else below
     most = len(arms) / 2
-    return Interval(effect, max(-most, effect - low), min(most, effect + high), shares[0].n)
+    low, high = max(-most, effect - sqrt(less)), min(most, effect + sqrt(more))
+    return Interval(effect, low, high, shares[0].n)
 
 
 def slope(x, y) -> Interval:
@@ -164,30 +183,41 @@ def slope(x, y) -> Interval:
 def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p, the slope on log-log axes.
 
-    With one y per x the interval comes from the residuals. With repetitions, y of shape (repetitions, len(x)) or long
-    columns x, y, seeds, p is fitted in each and the t interval is over repetitions.
+    With one y for each x the interval comes from the residuals. Given `seeds`, a column beside long
+    columns x and y, p is fitted for each seed and the t interval is over seeds. ValueError where a
+    number is not positive, where a seed lacks an x, and where it has two y at one x.
     """
-    single = seeds is None and np.ndim(y) == 1
-    x, y = _repetitions(x, y, seeds)
-    if single:
-        return slope(np.log(x), np.log(y[0]))
-    return mean([slope(np.log(x), np.log(row)).effect for row in y])
+    x, y = _positive(_numbers(x, "x"), "x"), _positive(_numbers(y, "y"), "y")
+    if seeds is None:
+        return slope(np.log(x), np.log(y))
+    table = pd.DataFrame({"x": x, "y": y, "seed": np.asarray(seeds)})
+    wide = table.pivot(index="seed", columns="x", values="y")
+    if wide.isna().any(axis=None):
+        missing = wide.isna().sum().sum()
+        raise ValueError(f"every seed needs a y at every x, but {missing} are missing")
+    logs = np.log(wide.columns.to_numpy())
+    return mean([slope(logs, np.log(row)).effect for row in wide.to_numpy()])
 
 
 @lru_cache
 def _quantiles(degrees):
-    """(two-sided 5 % point of t, noncentrality found with power .8; the far tail, below 1e-6, is left out)."""
+    """(two-sided 5 % point of t, noncentrality that is found with power .8).
+
+    The far tail, below 1e-6, is left out.
+    """
     bound = float(stats.t.ppf(0.975, degrees))
-    return bound, optimize.brentq(lambda shift: stats.nct.sf(bound, degrees, shift) - 0.8, 0.5, 2 * bound + 5)
+    return bound, optimize.brentq(
+        lambda shift: stats.nct.sf(bound, degrees, shift) - 0.8, 0.5, 2 * bound + 5
+    )
 
 
 def _student(effect, error, degrees, n):
+    """The t interval of an effect with this standard error and these degrees of freedom."""
+    effect, error = float(effect), float(error)
     if degrees < 1:
-        return Interval(float(effect), -inf, inf, n, inf)
+        return Interval(effect, -inf, inf, n, inf)
     bound, shift = _quantiles(degrees)
-    return Interval(
-        float(effect), float(effect - bound * error), float(effect + bound * error), n, float(shift * error)
-    )
+    return Interval(effect, effect - bound * error, effect + bound * error, n, shift * error)
 
 
 def _numbers(values, name):
@@ -195,13 +225,16 @@ def _numbers(values, name):
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         finite = f"{np.isfinite(values).sum()} of {values.size}"
         wrong = NotFinite if values.ndim == 1 and values.size else ValueError
-        raise wrong(f"{name} must be a non-empty list of finite numbers: shape {values.shape}, {finite} finite")
+        found = f"shape {values.shape}, {finite} finite"
+        raise wrong(f"{name} must be a non-empty list of finite numbers: {found}")
     return values
 
 
 def _positive(values, name):
     if (values <= 0).any():
-        raise ValueError(f"{name} must be positive to take logarithms, smallest is {values.min():g}")
+        raise ValueError(
+            f"{name} must be positive to take logarithms, smallest is {values.min():g}"
+        )
     return values
 
 
@@ -211,23 +244,11 @@ def _pairs(a, b, name_a, name_b):
     if isinstance(a, pd.Series):
         odd = list(a.index.symmetric_difference(b.index))
         if odd or not (a.index.is_unique and b.index.is_unique):
-            raise ValueError(f"index {name_a} and {name_b} by the same seeds, once each; only in one: {odd}")
+            raise ValueError(
+                f"index {name_a} and {name_b} by the same seeds, once each; only in one: {odd}"
+            )
         b = b.loc[a.index]
     a, b = _numbers(a, name_a), _numbers(b, name_b)
     if len(a) != len(b):
         raise ValueError(f"{name_a} has {len(a)} values, {name_b} has {len(b)}")
     return a, b
-
-
-def _repetitions(x, y, seeds):
-    """x (points,) and y (repetitions, points), both positive."""
-    if seeds is not None:
-        table = pd.DataFrame({"x": np.asarray(x), "y": np.asarray(y), "seed": np.asarray(seeds)})
-        wide = table.pivot(index="seed", columns="x", values="y")  # ValueError if a seed has two y at one x
-        if table.isna().any(axis=None) or wide.isna().any(axis=None):
-            raise ValueError(f"every seed needs a y at every x, but {wide.isna().sum().sum()} are missing")
-        x, y = wide.columns.to_numpy(), wide.to_numpy()
-    x, y = _positive(_numbers(x, "x"), "x"), np.atleast_2d(np.asarray(y, dtype=float))
-    if y.ndim != 2 or y.shape[1] != len(x):
-        raise ValueError(f"y of shape {y.shape} does not give one value to each of {len(x)} x")
-    return x, _positive(_numbers(y.ravel(), "y"), "y").reshape(y.shape)

@@ -1,4 +1,4 @@
-"""Every clock: calls in rounds of shuffled order, short ones in loops, and how fast this machine is at its best."""
+"""Every clock: calls in rounds of shuffled order, short ones in loops; how fast this machine is."""
 
 import random
 import sys
@@ -13,11 +13,13 @@ from lab import trace
 
 
 def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
-    """Wall-clock of every function in rounds of shuffled order: columns name, repeat, seconds, one row per call.
+    """Seconds on the wall of every function in rounds of shuffled order.
 
-    Drift of the machine then falls on all names alike: compare them within a repeat, by ratios and medians. Memory that
-    is freed stays with this process from here on, so no clock counts the system's finding of pages and filling them
-    with zeros, which took half the time of naive attention and would take it from one side of a comparison only.
+    One row for each call, columns name, repeat, seconds. Drift of the machine then falls on all
+    names alike: compare them within a repeat, by ratios and medians. Memory that is freed stays
+    with this process from here on. So no clock counts the system's finding of pages and filling
+    them with zeros, which took half the time of naive attention, and would take it from one side of
+    a comparison only.
     """
     trace.clock("interleaved")
     _keep_memory()
@@ -26,54 +28,63 @@ def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFr
     for function in callables.values():
         for _ in range(warmup):
             function()
-    order, names, rows = random.Random(seed), list(callables), []
-    for repeat in range(repeats):
-        for name in order.sample(names, len(names)):
-            rows.append((name, repeat, _seconds(callables[name])))
-    return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
+    return _rounds(callables, repeats, seed).drop(columns="processor_seconds")
 
 
 def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
-    """Long form, one row per call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
+    """One row for each call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
 
-    The names in `calls` are tuples, one value for each of `parts`. A call shorter than `fill` seconds runs in a loop
-    that fills them. One thread on a CPU is charged its processor time, which other programs' turns do not lengthen;
-    elsewhere `seconds_a_call` is the time on the wall.
+    The names in `calls` are tuples, one value for each of `parts`. A call shorter than `fill`
+    seconds runs in a loop that fills them. One thread on a CPU is charged its processor time, which
+    other programs' turns do not lengthen; elsewhere `seconds_a_call` is the time on the wall.
     """
     trace.clock("seconds_a_call")
     _keep_memory()
-    loops, spent = {}, []
-    for name, call in calls.items():
-        taken = []
-        for _ in range(3):  # the first call of its kind may still prepare something
-            taken.append(_seconds(call))
-            if sum(taken[1:]) > fill:
-                break
-        loops[name] = ceil(fill / min(taken))
-
-    def looped(call, times):
-        def run():
-            start = process_time()
-            for _ in range(times):
-                call()
-            spent.append(process_time() - start)
-
-        return run
-
-    rounds = {name: looped(call, loops[name]) for name, call in calls.items()}
-    table = interleaved(rounds, repeats, warmup=0)
-    times = [loops[name] for name in table["name"]]
+    times = {name: _calls_that_fill(fill, call) for name, call in calls.items()}
+    table = _rounds({name: _loop(call, times[name]) for name, call in calls.items()}, repeats)
+    times = table["name"].map(times)
     table["wall_seconds_a_call"] = table.pop("seconds") / times
-    alone = device == "cpu" and torch.get_num_threads() == 1
-    table["seconds_a_call"] = [s / n for s, n in zip(spent, times, strict=True)] if alone else table.wall_seconds_a_call
+    table["seconds_a_call"] = table.pop("processor_seconds") / times
+    if device != "cpu" or torch.get_num_threads() > 1:
+        table["seconds_a_call"] = table.wall_seconds_a_call
     table[list(parts)] = table.pop("name").tolist()
     return table
 
 
-def machine_peaks(device="cpu") -> dict:
-    """The roofline of this machine, measured within a second: float32 matrix product and copy, best of ten.
+def _rounds(callables, repeats, seed=0):
+    """Columns name, repeat, seconds (on the wall), processor_seconds: a row for each call."""
+    order, names, rows = random.Random(seed), list(callables), []
+    for repeat in range(repeats):
+        for name in order.sample(names, len(names)):
+            start = process_time()
+            seconds = _seconds(callables[name])
+            rows.append((name, repeat, seconds, process_time() - start))
+    return pd.DataFrame(rows, columns=["name", "repeat", "seconds", "processor_seconds"])
 
-    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written, 10⁹ bytes), threads.
+
+def _loop(call, times):
+    """A function that makes the call so many times."""
+
+    def run():
+        for _ in range(times):
+            call()
+
+    return run
+
+
+def _calls_that_fill(seconds, call):
+    """How many calls take so long, by the fastest of two or three: the first may prepare."""
+    taken = [_seconds(call), _seconds(call)]
+    if taken[1] <= seconds:
+        taken.append(_seconds(call))
+    return ceil(seconds / min(taken))
+
+
+def machine_peaks(device="cpu") -> dict:
+    """The roofline of this machine, within a second: float32 matrix product and copy, best of ten.
+
+    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written,
+    10⁹ bytes), threads.
     """
     trace.clock("machine_peaks")
     size = 1024 if device == "cpu" else 8192
@@ -90,10 +101,15 @@ def machine_peaks(device="cpu") -> dict:
 
 
 def _keep_memory():
-    """Blocks of any size come from the heap, and the heap is never given back (glibc; elsewhere nothing changes)."""
+    """Blocks of any size come from the heap, which is never given back.
+
+    So it is with glibc; elsewhere nothing changes.
+    """
     if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
         glibc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        glibc.mallopt(-4, 0)  # M_MMAP_MAX: with mappings allowed, each block of 32 MiB or more would have its own
+        glibc.mallopt(
+            -4, 0
+        )  # M_MMAP_MAX: with mappings allowed, each block of 32 MiB or more would have its own
 
 
 def _seconds(function):

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from lab.measure.attention import attention_probe
+from lab.measure.attention import attention_maps
 from lab.measure.heads import ablation_costs, head_table
 from lab.measure.maps import copies, mass, packed, pointing, relative_distance, uniform_mass
 from lab.tasks.discourse import Pronouns
@@ -20,13 +20,6 @@ from lab.training import cross_entropy
 FAR = 3  # tokens; what is nearer is local
 NAMES = "Ann Bea Eva Fay Ida Joy Liz Mia Bob Dan Guy Jim Leo Max Ned Tom she he"
 PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,'-\n"
-
-
-def maps_of(model, tokens):
-    """The attention weights of every layer, (b, h, q, k)."""
-    with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
-        model(tokens)
-    return probe.maps
 
 
 def task_of(family):
@@ -106,7 +99,7 @@ def heads_of(model, tokens, targets, keys, rivals):
         "far": lambda m: mass(m, keys & distant),
         "rival": lambda m: mass(m, rivals & distant),
     }
-    maps = maps_of(model, tokens)
+    maps = attention_maps(model, tokens)
     table = head_table(maps, measures)
     cost = ablation_costs(lambda: {"cost": cross_entropy(model(tokens), targets).item()}, len(maps), maps[0].shape[1])
     return table.assign(layer=table.layer + 1, cost=cost.value, uniform=uniform_mass(keys & distant))
@@ -117,7 +110,7 @@ def heads_and_map(model, gold, tokens=32):
     on the first `tokens` of the first sequence, packed."""
     table = heads_of(model, *gold)
     best = table.loc[(table.far - table.uniform).idxmax()]
-    (shown,) = maps_of(model, gold[0][:1].to(next(model.parameters()).device))[int(best.layer) - 1][
+    (shown,) = attention_maps(model, gold[0][:1].to(next(model.parameters()).device))[int(best.layer) - 1][
         :, int(best["head"])
     ]
     drawn = {"layer": best.layer, "head": best["head"], "map": packed(shown[:tokens, :tokens])}
@@ -130,7 +123,7 @@ def copying_scores(model, vocabulary, period=25):
     tokens = Blocks(vocabulary, period).batch(torch.Generator().manual_seed(7), 16)[0]
     before = pointing(torch.arange(tokens.shape[1])[None] - 1)
     wanted, found = {"before": before, "induction": copies(tokens.shape[1], period, 1)}, {}
-    for layer, m in enumerate(maps_of(model, tokens.to(next(model.parameters()).device)), 1):
+    for layer, m in enumerate(attention_maps(model, tokens.to(next(model.parameters()).device)), 1):
         found |= {f"{name} {layer}": mass(m, keys.to(m.device)).max().item() for name, keys in wanted.items()}
     return found
 
@@ -147,7 +140,7 @@ def distances_of(model, tokens):
     """How far every head looks, over uniform attention, at all positions: layer, head, distance."""
     tokens = tokens.to(next(model.parameters()).device)
     everywhere = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
-    table = head_table(maps_of(model, tokens), {"distance": lambda m: relative_distance(m, everywhere)})
+    table = head_table(attention_maps(model, tokens), {"distance": lambda m: relative_distance(m, everywhere)})
     return table.assign(layer=table.layer + 1)
 
 
@@ -227,7 +220,7 @@ def reading(model, untrained, task, windows):
     tokens, targets, keys, lost = names_of(found)
     for stage, each in (("untrained", untrained), ("trained", model)):
         here = next(each.parameters()).device
-        maps = maps_of(each, tokens.to(here))
+        maps = attention_maps(each, tokens.to(here))
         with torch.no_grad():
             blind, nats = (cross_entropy(each(x.to(here)), targets.to(here)).item() for x in (lost, tokens))
         names = heads_of(each, tokens, targets, keys, keys.roll(1, 0)).assign(what="names", helps=blind - nats)

@@ -11,6 +11,7 @@ a new kind makes no other trial stale.
 import ast
 import functools
 import inspect
+import itertools
 import json
 import linecache
 import os
@@ -86,11 +87,14 @@ class Code:
         elif home := home_of(value):
             self.add_module(home)
         else:
-            raise impure(user, name, type(value).__name__)
+            raise ImpureTrial(
+                f"{user} reads the variable {name!r} ({type(value).__name__}) from outside itself, so its result would "
+                f"not follow from its parameters: pass {name!r} as a parameter, or set it inside the function"
+            )
 
     def add_object(self, item):
         """Count a function or class."""
-        if hasattr(item, "cache_clear") and not _is_of_lab(item):
+        if hasattr(item, "cache_clear") and not item.__module__.startswith("lab."):
             self._cached.append(item)
         while hasattr(item, "__wrapped__") and not is_typed_in(home_of_code(item)):
             item = item.__wrapped__  # what a package's decorator made of a function
@@ -220,13 +224,6 @@ def kind_hash(name):
     return found.digest
 
 
-def impure(user, name, kind):
-    return ImpureTrial(
-        f"{user} reads the variable {name!r} ({kind}) from outside itself, so its result would not follow from its "
-        f"parameters: pass {name!r} as a parameter, or set it inside the function"
-    )
-
-
 # Functions and classes
 
 
@@ -234,10 +231,6 @@ def is_typed_in(name):
     """Whether a module is a notebook, a script or what was typed into Python: only what is named of it counts."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return name == "__main__" or (source_file(name) is None and getattr(spec, "origin", None) is None)
-
-
-def _is_of_lab(item):
-    return item.__module__.startswith("lab.")
 
 
 def home_of_code(item):
@@ -283,18 +276,34 @@ def tree_of(item):
 
 
 def _class_source(cls):
-    """The source of a class. In a notebook before Python 3.13 it is looked up among the cells."""
+    """The source of a class. In a notebook before Python 3.13 it is looked up among the cells.
+
+    A class with methods knows its cell. Of another one it is the cell that ran last, since cells may
+    run again in any order.
+    """
     try:
         return inspect.getsource(cls)
     except (OSError, TypeError):
-        cells = [member.__code__.co_filename for member in vars(cls).values() if isinstance(member, FunctionType)]
-        for cell in [*cells, *reversed(linecache.cache)]:
-            text = "".join(linecache.getlines(cell))
-            if f"class {cls.__name__}" in text:
-                for node in ast.parse(text).body:
-                    if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                        return ast.unparse(node)
+        methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
+        own = ["".join(linecache.getlines(method.__code__.co_filename)) for method in methods]
+        ran = vars(sys.modules[cls.__module__]).get("In", [])  # IPython's list of cells
+        known = ("".join(linecache.getlines(name)) for name in reversed(linecache.cache))
+        for text in itertools.chain(own, reversed(ran), known):
+            if source := _class_in(text, cls.__name__):
+                return source
         raise OSError from None
+
+
+def _class_in(text, name):
+    """The source of a class that a cell defines; None where it does not, or is no Python."""
+    if f"class {name}" not in text:
+        return None
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        return None
+    found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+    return ast.unparse(found[-1]) if found else None
 
 
 # Modules

@@ -29,11 +29,16 @@ def here(device, threads):
     }
 
 
+def files_hash():
+    """The hash of all code of lab, as it lies on the disk."""
+    files = sorted(Path(trace.__file__).parent.rglob("*.py"))
+    return digest(json.dumps([file_hash(path) for path in files]))
+
+
 @cache
 def package_hash():
     """The hash of all code of lab, as it was when this process first asked."""
-    files = sorted(Path(trace.__file__).parent.rglob("*.py"))
-    return digest(json.dumps([file_hash(path) for path in files]))
+    return files_hash()
 
 
 def of_cluster(client, device, threads):

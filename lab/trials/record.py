@@ -43,11 +43,9 @@ def record_run(notebook, folder, stored, path, data_hash):
             continue
         count["same" if same else "replaced" if earlier else "new"] += 1
         known[name] = body | {"labels": body["labels"] | {"commit": run["commit"]}}
-    file.rewrite(list(known.values()))
-    file = File(path)
-    with status.of_record(notebook, file, data_hash) as (_, found):
+    with status.of_record(notebook, known.values(), file.accepted, data_hash) as (_, found):
         counting = [body for each in found for body in each.counting]
-    count["dropped"] = len(file.trials) - len(counting)
+    count["dropped"] = len(known) - len(counting)
     file.rewrite(counting)
     return count
 
@@ -76,7 +74,7 @@ def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
     Returns ({trial: rows that count from now on}, [what does not agree, in words]): those rows stay stale.
     """
     file, counted, faults = File(path), {}, []
-    with status.of_record(notebook, file, data_hash) as (module, found):
+    with status.of_record(notebook, file.trials, file.accepted, data_hash) as (module, found):
         for each in found:
             for bodies in each.stale_by_code().values():
                 sample = sample_of(bodies)
@@ -121,7 +119,7 @@ def checked(each, module, sample, jobs):
     if min(jobs, len(sample)) < 2:
         return [verify.of_trial(trial, body) for body in sample]
     bodies = {name_of(body): body for body in sample}
-    with workers.local(jobs, each.state.code.modules) as client:
+    with workers.local(jobs) as client:
         outcomes = workers.run(client, verify.run_again, trial, each.state.code, bodies)
         return [verify.result_of(bodies[name], outcome) for name, outcome in outcomes]
 

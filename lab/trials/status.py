@@ -39,17 +39,20 @@ class Status:
 
 
 @contextmanager
-def of_record(notebook, file, data_hash, more=()):
-    """(a module of the notebook's trials, [Status] of those in a record's `File` and of those named in `more`)."""
-    names = sorted({body["trial"] for body in file.trials} | set(more))
+def of_record(notebook, bodies, accepted, data_hash, more=()):
+    """(a module of the notebook's trials, [Status] of those that gave the bodies and of those named in `more`).
+
+    `accepted` are changes, as a record's `File` has them.
+    """
+    names = sorted({body["trial"] for body in bodies} | set(more))
     with cells.as_module(notebook, names) as module:
         kind_hash = lru_cache(code.kind_hash)
         found = []
         for name in names:
-            changes = [change for change in file.accepted if change["accepted"] == name]
+            changes = [change for change in accepted if change["accepted"] == name]
             found.append(Status(name, State(_code(module, name), kind_hash, data_hash), changes))
         by_name = {each.trial: each for each in found}
-        for body in file.trials:
+        for body in bodies:
             each = by_name[body["trial"]]
             if each.state.agrees(body):
                 each.fresh.append(body)

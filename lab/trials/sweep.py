@@ -62,12 +62,12 @@ class Sources:
 
     @cached_property
     def recorded(self):
-        """The published `File`s, first folder first."""
+        """Each published `File` of the notebook, first folder first."""
         return [File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record]
 
     @cached_property
     def elsewhere(self):
-        """The published `File`s of other notebooks, which may have run the very same trial."""
+        """Each published `File` of another notebook, which may have run the very same trial."""
         paths = [path for folder in self.record for path in sorted(Path(folder).glob("*.jsonl"))]
         return [File(path, strict=True) for path in paths if path.stem != self.notebook]
 
@@ -155,18 +155,32 @@ class Finished:
                 return body | {"code": self.code.digest, "labels": labels}
         return None
 
-    def earlier(self, point):
-        """A body of this point whose code or data is not today's, or None."""
-        known = self._stored.get((self.name, canonical(point))) or self._recorded.get((self.name, canonical(point)))
-        return known[0][0] if known else None
+    def stale(self, left):
+        """Of {name: point} that are left: what changed since they ran, and what that took; "" where none did."""
+        names = [(self.name, name) for name in left]
+        known = [self._stored.get(name) or self._recorded.get(name) for name in names]
+        bodies = [pairs[0][0] for pairs in known if pairs]
+        if not bodies:
+            return ""
+        changed = sorted({part for body in bodies for part in self.state.differences(body)})
+        minutes = sum(body["seconds"] for body in bodies) / 60
+        took = f"they took {minutes:.1f} minutes of one core"
+        return f"; {len(bodies)} ran before a change in {', '.join(changed)}: {took}"
 
-    def of_trial(self):
-        """All recorded bodies of this trial."""
-        return [body for bodies in self._recorded.values() for body, _ in bodies]
 
-
-def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto", timing=False, progress=None,
-          used=None):  # fmt: skip
+def sweep(
+    trial,
+    grid,
+    *,
+    sources,
+    jobs=1,
+    cluster=None,
+    threads=1,
+    device="auto",
+    timing=False,
+    progress=None,
+    used=None,
+):
     """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
     threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
 
@@ -175,8 +189,8 @@ def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto
     first varies slowest) or is a list of parameter dicts. `sources` says where finished trials are found and kept. More
     than one job runs in worker processes of this machine, and an address such as tcp://host:8786 as `cluster` on the
     Dask workers there. `timing` marks trials that read clocks or measure memory: they run here and now, one after
-    another, and are never kept. `progress(done, total, workers, left)` is called at the start and after every trial,
-    `left` the seconds still to go where they are known. `used` is a list that gets a `Used` for every trial.
+    another, and are never kept. `progress(done, total, workers)` is called at the start and after every trial. `used`
+    is a list that gets a `Used` for every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
     itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, RuntimeError
@@ -184,7 +198,7 @@ def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto
     ask, and TrialsFailed after all other trials have finished.
     """
     points = points_of(trial, grid)
-    report = progress or (lambda done, total, workers, left: None)
+    report = progress or (lambda done, total, workers: None)
     models_in = None if cluster else Path(sources.store) / models.FOLDER  # another machine does not see this one's
     if timing:
         return _timed(trial, points, report, device=available(device), threads=threads, models_in=models_in)
@@ -195,13 +209,15 @@ def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto
         work = {canonical(point): point for point in points}
         finished = {name: found for name, point in work.items() if (found := known.find(point))}
         left = {name: point for name, point in work.items() if name not in finished}
-        cost = Cost(known, left, [body for body, _ in finished.values()])
+        stale = known.stale(left)
         if left and sources.recorded_only:
-            missing = f"{len(left)} of {len(work)} trials of {known.name} are not in the record{cost.because}"
-            raise NotRecorded(f"{missing}, such as {next(iter(left))}")
+            missing = f"{len(left)} of {len(work)} trials of {known.name} are not in the record"
+            raise NotRecorded(f"{missing}, such as {next(iter(left))}{stale}")
+        if stale:
+            print(f"{len(left)} of {len(work)} trials of {known.name} run here{stale}")
         if not cluster and min(jobs, len(left)) > 1:
-            client = stack.enter_context(workers.local(jobs, known.code.modules))
-        report(len(finished), len(work), workers.count(client), cost.seconds(left, client, said=True))
+            client = stack.enter_context(workers.local(jobs))
+        report(len(finished), len(work), workers.count(client))
         call = partial(run_trial, device=where["device"], threads=threads, models_in=models_in)
         if client:
             outcomes = workers.run(client, call, trial, known.code, left, sources.deadline)
@@ -214,7 +230,7 @@ def sweep(trial, grid, *, sources, jobs=1, cluster=None, threads=1, device="auto
                 failures.append((point, outcome["failed"], outcome.get("traceback", "")))
             else:
                 finished[name] = _keep(known, point, outcome, where), "run"
-            report(len(work) - len(left), len(work), workers.count(client), cost.seconds(left, client))
+            report(len(work) - len(left), len(work), workers.count(client))
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
     if left:
@@ -233,9 +249,8 @@ def count_known(trial, grid, *, sources, device="auto", threads=1):
 
 
 def run_once(trial, point, *, device="auto", threads=1):
-    """The rows that a sweep of this full point gives, run here and never kept; None where whoever watches ended it."""
-    body = _run_once(trial, point, 1, device=available(device), threads=threads)
-    return None if body is None else table([point], [body])
+    """The rows that a sweep of this full point gives, run here and never kept."""
+    return table([point], [_run_once(trial, point, 1, device=available(device), threads=threads)])
 
 
 def with_labels(body):
@@ -246,9 +261,9 @@ def with_labels(body):
 def _timed(trial, points, report, **options):
     bodies = []
     for point in points:
-        report(len(bodies), len(points), 1, None)
+        report(len(bodies), len(points), 1)
         bodies.append(_run_once(trial, point, len(points), **options))
-    report(len(bodies), len(points), 1, None)
+    report(len(bodies), len(points), 1)
     return table(points, bodies)
 
 
@@ -256,8 +271,6 @@ def _run_once(trial, point, total, **options):
     outcome = run_trial(trial, point, timing=True, **options)
     if "failed" in outcome:
         raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total)
-    if "n" not in outcome:
-        return None
     return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
@@ -278,23 +291,3 @@ def _run_here(call, trial, found, left, deadline):
         yield name, call(trial, point)
         if time.time() > deadline:
             return
-
-
-class Cost:
-    """What the trials that are left will take, as far as earlier runs of them tell, and why they have to run."""
-
-    def __init__(self, known, left, finished):
-        earlier = {name: body for name, point in left.items() if (body := known.earlier(point))}
-        others = [body["seconds"] for body in (*earlier.values(), *finished, *(known.of_trial() if left else ()))]
-        usual = sum(others) / len(others) if others else None
-        self._each = {name: earlier[name]["seconds"] if name in earlier else usual for name in left}
-        edited = sorted({each for body in earlier.values() for each in known.state.differences(body)})
-        self.because = f", {len(earlier)} because of a change in {', '.join(edited)}" if edited else ""
-
-    def seconds(self, left, client, said=False):
-        """Seconds until what is left is done, None where nothing tells; `said` explains more than a minute."""
-        each = [self._each[name] for name in left]
-        total = None if None in each else sum(each) / max(1, min(workers.count(client), len(left)))
-        if said and self.because and total and total > 60:
-            print(f"{len(left)} trials run here{self.because}: about {total / 60:.0f} minutes")
-        return total

@@ -67,7 +67,9 @@ def counting(records, data_hash, stack):
     """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack` holds the modules."""
     rows = []
     for notebook, path in records:
-        module, found = stack.enter_context(status.of_record(notebook, File(path), data_hash))
+        file = File(path)
+        opened = status.of_record(notebook, file.trials, file.accepted, data_hash)
+        module, found = stack.enter_context(opened)
         rows += [(notebook, module, body) for each in found for body in each.counting]
     return rows
 

@@ -20,11 +20,10 @@ from time import time
 import cloudpickle
 
 from lab import trace
-from lab.trials import code
-from lab.trials.files import file_hash
+from lab.trials import code, place
 
 _pools = {}  # number of workers -> client
-_files = {}  # number of workers -> {path: hash} of the code that they have been given
+_code = {}  # number of workers -> hash of the code of lab that they run
 # Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25}  # bytes
@@ -51,25 +50,24 @@ def foreign_kinds():
 
 
 def pack(trial, modules):
-    """The trial, the kinds that are registered outside lab, and the files of the user's modules, as bytes."""
+    """The trial, the kinds that are registered outside lab, and the user's modules, as bytes."""
     kinds = foreign_kinds()
-    modules = set(modules)
+    sources, modules = [trial], set(modules)
     for _, _, variant in kinds:
         found = code.Code()
         found.add_object(variant)
         modules |= found.modules
-    homes = {trial.__module__, *(variant.__module__ for _, _, variant in kinds)} - {
-        "__main__"
-    }  # that is by value anyway
-    cells = [sys.modules[name] for name in homes if code.is_typed_in(name)]
-    for each in cells:
-        cloudpickle.register_pickle_by_value(each)
+        sources.append(variant)
+    homes = {each.__module__ for each in sources} - {"__main__"}  # which is sent by value anyway
+    typed_in = [sys.modules[name] for name in homes if code.is_typed_in(name)]
+    for module in typed_in:
+        cloudpickle.register_pickle_by_value(module)
     try:
         inner = cloudpickle.dumps((trial, kinds))
     finally:
-        for each in cells:
-            cloudpickle.unregister_pickle_by_value(each)
-    return cloudpickle.dumps((files_of(modules), inner, time()))  # the time: caches are not kept for a later sweep
+        for module in typed_in:
+            cloudpickle.unregister_pickle_by_value(module)
+    return cloudpickle.dumps((files_of(modules), inner, time()))  # the time: no cache outlives a sweep
 
 
 def files_of(modules):
@@ -84,28 +82,11 @@ def files_of(modules):
     return found
 
 
-_folder = None  # where the modules lie that came with the trial
-
-
 @lru_cache(maxsize=1)  # a process holds the modules of one
 def unpack(packed):
     """The trial; its modules and kinds, and no other's, are here from now on."""
-    global _folder
     files, inner, _ = cloudpickle.loads(packed)
-    before = _folder
-    _folder = TemporaryDirectory(prefix="lab-modules-")
-    for place, text in files.items():
-        path = Path(_folder.name) / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    tops = {place.split("/")[0].removesuffix(".py") for place in files}
-    if before:
-        tops |= {path.stem for path in Path(before.name).iterdir()}
-        before.cleanup()
-    sys.path[:] = [_folder.name, *(path for path in sys.path if before is None or path != before.name)]
-    for name in [name for name in sys.modules if name.split(".")[0] in tops]:
-        del sys.modules[name]
-    invalidate_caches()
+    place_modules(files)
     for seam, kind, _ in foreign_kinds():
         del trace.SEAMS[seam].kinds[kind]
     trial, kinds = cloudpickle.loads(inner)
@@ -114,26 +95,44 @@ def unpack(packed):
     return trial
 
 
+_folder = None  # of the modules that came with the last trial
+
+
+def place_modules(files):
+    """Let {path in a folder: text} be modules of this process, in place of those placed before."""
+    global _folder
+    before, _folder = _folder, TemporaryDirectory(prefix="lab-modules-")
+    names = {path.split("/")[0].removesuffix(".py") for path in files}
+    if before:
+        names |= {path.stem for path in Path(before.name).iterdir()}
+        before.cleanup()
+    for name, text in files.items():
+        path = Path(_folder.name) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    others = [path for path in sys.path if before is None or path != before.name]
+    sys.path[:] = [_folder.name, *others]
+    for name in [name for name in sys.modules if name.split(".")[0] in names]:
+        del sys.modules[name]
+    invalidate_caches()
+
+
 # Workers of this machine
 
 
 @contextmanager
-def local(n_workers, modules=()):
+def local(n_workers):
     """A client of `n_workers` worker processes on this machine, which find modules where this process does.
 
-    They stay for the next sweep, since starting them takes seconds, and end with this process or with an exception.
-    What they imported they keep: where the file of one of `modules` is not as an earlier sweep had it, they start anew.
+    They stay for the next sweep, since starting them takes seconds. They end with this process, with
+    an exception, and when a file of lab was edited: what a worker imported, it keeps.
     """
-    before = _files.setdefault(n_workers, {})
-    files = {path: file_hash(path) for name in modules if (path := code.source_file(name))}
-    edited = any(before.get(path, now) != now for path, now in files.items())
-    if n_workers in _pools and (edited or not _ready(n_workers)):
+    now = place.files_hash()
+    if n_workers in _pools and not (_code[n_workers] == now and _ready(n_workers)):
         _close(n_workers)
     if n_workers not in _pools:
-        _pools[n_workers] = _start(n_workers)
-        before.clear()
+        _pools[n_workers], _code[n_workers] = _start(n_workers), now
         atexit.register(_close, n_workers)
-    before |= files
     try:
         yield _pools[n_workers]
     except BaseException:

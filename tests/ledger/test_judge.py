@@ -172,6 +172,33 @@ def test_every_case_has_to_hold_and_the_least_favourable_one_is_shown():
     assert got.verdict == "refuted" and got.effect == pytest.approx(0.02)
 
 
+@pytest.mark.parametrize("unit", ["share", "share of heads"])
+@pytest.mark.parametrize(
+    "values, low, high",
+    [
+        ((0.999, 0.998, 1.0), 0.9965, 1.0),
+        ((0.0, 0.001, 0.003), 0.0, 0.0051),
+        ((0.4, 0.5, 0.6), 0.2516, 0.7484),
+        ((-0.001, 0.001, 0.003), -0.004, 0.006),
+    ],
+)
+def test_the_interval_of_a_mean_share_ends_at_0_and_1(values, low, high, unit):
+    """Differences of shares have the unit too: a value below 0 tells them."""
+    table = pd.DataFrame({"seed": range(3), "accuracy": values, "steps": 600})
+    about = claim(kind="question", arms={"measure": "accuracy", "as": "mean"})
+    got = judge(about.model_copy(update={"unit": unit}), table)
+    assert (got.low, got.high) == pytest.approx((low, high), abs=1e-4)
+    plain = judge(about, table)
+    assert (plain.low, plain.high) == pytest.approx((mean(values).low, mean(values).high))
+
+
+def test_the_seeds_that_would_decide_follow_from_the_whole_interval():
+    about = claim(threshold=0.9, arms={"measure": "accuracy", "as": "mean"}, needs=NEEDS)
+    table = pd.DataFrame({"seed": range(3), "accuracy": (0.88, 0.93, 0.98), "steps": 600})
+    notes = [judge(about.model_copy(update={"unit": unit}), table).note for unit in ("share", "points")]
+    assert "seeds would decide" in notes[0] and notes[0] == notes[1]
+
+
 def test_what_is_undecided_says_how_many_seeds_would_do():
     got = judged(rows(few=0.85, spread=0.03))
     assert got.verdict == "inconclusive" and "seeds would decide" in got.note

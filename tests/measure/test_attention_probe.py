@@ -8,7 +8,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import huggingface, local_mass, max_weight, row_sum, sink_mass, small_model, tensors, tokens
+from helpers import (
+    huggingface,
+    local_mass,
+    max_weight,
+    row_sum,
+    sink_mass,
+    small_model,
+    tensors,
+    tokens,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -18,7 +27,15 @@ from lab.measure import attention as at
 from lab.measure.attention import attention_probe
 from lab.models.gpt import AttentionFn
 
-MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
+MEASURES = [
+    at.entropy,
+    at.distance,
+    sink_mass,
+    max_weight,
+    row_sum,
+    local_mass(1),
+    at.offset_mass(2),
+]
 
 
 def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
@@ -33,7 +50,9 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
 @given(
     bgr=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)),
     qk=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    mask=st.sampled_from(["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]),
+    mask=st.sampled_from(
+        ["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]
+    ),
     scale=st.sampled_from([None, 0.3]),
     block_bytes=st.sampled_from([1, 200, 2**20]),
     seed=st.integers(0, 99),
@@ -41,18 +60,26 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
 def test_weights_mix_the_values_to_what_the_model_computed(bgr, qk, mask, scale, block_bytes, seed):
     (b, g, r), (q, k) = bgr, qk
     (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
-    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(mask, (q, k))
+    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(
+        mask, (q, k)
+    )
     attn_mask = torch.rand(shape, generator=rng)
     attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, attn_mask > 0.3)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
     options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
-    maps, out, probe = observed_maps(query, key, value, block_bytes=block_bytes, measures=MEASURES, **options)
-    assert maps.shape == (b, g * r, q, k)
-    torch.testing.assert_close(maps @ value.repeat_interleave(r, 1), out, rtol=1e-4, atol=1e-5)
+    maps, out, probe = observed_maps(
+        query, key, value, block_bytes=block_bytes, measures=MEASURES, **options
+    )
+    filled = maps.shape[-1]  # the last keys may be hidden from all queries
+    assert maps.shape == (b, g * r, q, filled) and filled >= min(q, k)
+    mixed = maps @ value.repeat_interleave(r, 1)[:, :, :filled]
+    torch.testing.assert_close(mixed, out, rtol=1e-4, atol=1e-5)
     whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
     torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
-    assert probe.table().value.tolist() == pytest.approx(whole.table().value.tolist(), abs=1e-5, nan_ok=True)
+    assert probe.table().value.tolist() == pytest.approx(
+        whole.table().value.tolist(), abs=1e-5, nan_ok=True
+    )
 
 
 def test_every_calling_form_is_understood():
@@ -76,7 +103,9 @@ def test_weights_are_float32_at_least_also_under_autocast(dtype):
     exact = (query.double() @ key.double().mT / 2).softmax(-1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with attention_probe([at.entropy], keep_maps=True) as probe:
-            F.scaled_dot_product_attention(query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1))
+            F.scaled_dot_product_attention(
+                query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1)
+            )
     assert probe.maps[0].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     if dtype == torch.bfloat16:  # rounded inputs, exact weights
         torch.testing.assert_close(probe.maps[0].double(), exact, rtol=1e-5, atol=1e-6)
@@ -85,8 +114,13 @@ def test_weights_are_float32_at_least_also_under_autocast(dtype):
 def test_measures_equal_their_definitions():
     (query, key, value), rng = tensors(2, 3, 3, 6, 6, 4)
     targets = torch.randint(-1, 6, (2, 6), generator=rng)
-    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor([[0.7]] * 5 + [[1.0]])  # nothing for the last query
-    measures = {m.__name__: m for m in MEASURES} | {"target": at.mass_on(targets), "pattern": at.mass_on(pattern)}
+    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor(
+        [[0.7]] * 5 + [[1.0]]
+    )  # nothing for the last query
+    measures = {m.__name__: m for m in MEASURES} | {
+        "target": at.mass_on(targets),
+        "pattern": at.mass_on(pattern),
+    }
     for causal in (False, True):
         with attention_probe(measures, keep_maps=True, block_bytes=400) as probe:
             F.scaled_dot_product_attention(query, key, value, is_causal=causal)
@@ -104,25 +138,43 @@ def test_measures_equal_their_definitions():
                     wanted["max_weight"].append(max(p))
                     wanted["row_sum"].append(1)
                     wanted["target"] += [p[target[q]]] if target[q] >= 0 else []
-                    wanted["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[q].any()
+                    wanted["pattern"] += [
+                        sum(x for x, on in zip(p, picture[q], strict=True) if on)
+                    ] * picture[q].any()
             for name, values in wanted.items():
-                assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (causal, head, name)
+                assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (
+                    causal,
+                    head,
+                    name,
+                )
 
 
 def test_with_a_cache_queries_are_the_last_positions():
     """Measured token by token, the numbers are those of the full causal call."""
     (query, key, value), rng = tensors(1, 2, 2, 6, 6, 4)
-    measures = [at.distance, at.offset_mass(1), at.mass_on(torch.randint(0, 6, (1, 6), generator=rng))]
+    measures = [
+        at.distance,
+        at.offset_mass(1),
+        at.mass_on(torch.randint(0, 6, (1, 6), generator=rng)),
+    ]
     with attention_probe(measures) as full:
         F.scaled_dot_product_attention(query, key, value, is_causal=True)
     with attention_probe(measures) as cached:
         for n in range(6):
-            F.scaled_dot_product_attention(query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1])
-    means = [probe.table().groupby(["measure", "head"]).value.mean().tolist() for probe in (full, cached)]
+            F.scaled_dot_product_attention(
+                query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1]
+            )
+    means = [
+        probe.table().groupby(["measure", "head"]).value.mean().tolist() for probe in (full, cached)
+    ]
     assert means[0] == pytest.approx(means[1], rel=1e-5)
-    three = at.mass_on(torch.tensor([[0, 1, -1]]))  # a row for each query of the call, none for the cached positions
+    three = at.mass_on(
+        torch.tensor([[0, 1, -1]])
+    )  # a row for each query of the call, none for the cached positions
     maps, _, probe = observed_maps(query[:, :, 3:], key, value, measures=[three])
-    assert probe.table().value.tolist() == pytest.approx(((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist())
+    assert probe.table().value.tolist() == pytest.approx(
+        ((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist()
+    )
     with pytest.raises(ValueError, match="targets for 3 queries of 6"), attention_probe([three]):
         F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
@@ -144,8 +196,10 @@ def test_in_a_cache_that_is_not_full_queries_are_the_last_of_those_that_are_ther
         for mask in (hidden, torch.zeros(hidden.shape).masked_fill(~hidden, -torch.inf)):
             with attention_probe(measures, padding_mask=padding_mask, keep_maps=True) as static:
                 F.scaled_dot_product_attention(query, *longer, mask)
-            assert static.maps[0].shape == (2, 2, 2, 10)
-            assert static.table().value.tolist() == pytest.approx(full.table().value.tolist(), rel=1e-5)
+            assert static.maps[0].shape == (2, 2, 2, 6)
+            assert static.table().value.tolist() == pytest.approx(
+                full.table().value.tolist(), rel=1e-5
+            )
     with attention_probe([at.distance]) as begun:
         F.scaled_dot_product_attention(query, *longer, is_causal=True)  # query 0 sees key 0 alone
     with attention_probe([at.distance]) as alone:
@@ -183,7 +237,9 @@ def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     maps, out, probe = observed_maps(query, key, value, mask, measures=[row_sum, at.entropy])
     assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
     assert probe.table().value[0] == pytest.approx(1)
-    assert probe.table().value[1] == pytest.approx(torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6)
+    assert probe.table().value[1] == pytest.approx(
+        torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6
+    )
 
 
 def test_nothing_is_recorded_for_autograd_and_errors_are_named():
@@ -191,17 +247,46 @@ def test_nothing_is_recorded_for_autograd_and_errors_are_named():
     query.requires_grad_()
     maps, out, _ = observed_maps(query, key, value)
     assert out.requires_grad and not maps.requires_grad
-    with pytest.raises(ValueError, match="share a name"), attention_probe([at.mass_on(maps), at.mass_on(maps)]):
+    with (
+        pytest.raises(ValueError, match="share a name"),
+        attention_probe([at.mass_on(maps), at.mass_on(maps)]),
+    ):
         pass
-    with pytest.raises(ValueError, match=r"mean returned \(\)"), attention_probe({"mean": lambda w, q, k: w.mean()}):
+    with (
+        pytest.raises(ValueError, match=r"mean returned \(\)"),
+        attention_probe({"mean": lambda w, at: w.mean()}),
+    ):
         F.scaled_dot_product_attention(query, key, value)
+
+
+def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
+    """Of whole maps and in blocks, causal, with a cache, and with a cache that is not full."""
+    (query, key, value), rng = tensors(2, 3, 3, 4, 9, 4)
+    targets = at.mass_on(torch.randint(-1, 4, (2, 4), generator=rng))
+    measures = {"entropy": at.entropy, "distance": at.distance, "before": at.offset_mass(2)}
+    measures["targets"] = targets
+    room = (torch.arange(9) < 7).expand(2, 1, 4, 9)
+    for keys, options in ((4, {"is_causal": True}), (9, {}), (9, {"attn_mask": room})):
+        arguments = query, key[:, :, :keys], value[:, :, :keys]
+        with attention_probe(measures, block_bytes=400) as probe:
+            F.scaled_dot_product_attention(*arguments, **options)
+        (whole,) = at.attention_maps(F.scaled_dot_product_attention, *arguments, **options)
+        for name, measure in measures.items():
+            streamed = probe.table().query("measure == @name").value.tolist()
+            assert at.query_mean(measure(whole)).tolist() == pytest.approx(streamed, rel=1e-5), name
 
 
 def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
-    both = lambda: (attention(x, x, x), attention(x, x, x, need_weights=False))  # noqa: E731
+
+    def both():
+        attention(x, x, x)
+        attention(x, x, x, need_weights=False)
+
     for run in (lambda: 0, lambda: attention(x, x, x), both):
-        with pytest.raises(RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'):
+        with pytest.raises(
+            RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'
+        ):
             with attention_probe([at.entropy]):
                 run()
     with pytest.raises(KeyError), attention_probe([at.entropy]):  # not replaced by ours
@@ -210,15 +295,25 @@ def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_attention_inside_torchs_encoder_is_seen(training):
-    """Weights rebuilt from q, k, v as nn.MultiheadAttention splits them are those that it returns when asked."""
+    """Weights rebuilt from q, k, v as nn.MultiheadAttention splits them are those that it returns
+    when asked.
+    """
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
-    encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training), torch.randn(2, 5, 8)
+    encoder, x = (
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training),
+        torch.randn(2, 5, 8),
+    )
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    with torch.no_grad(), attention_probe([row_sum], padding_mask=~padding, keep_maps=True) as probe:
+    with (
+        torch.no_grad(),
+        attention_probe([row_sum], padding_mask=~padding, keep_maps=True) as probe,
+    ):
         out = encoder(x, src_key_padding_mask=padding)
     with torch.no_grad():
         torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
-        _, wanted = encoder.layers[0].self_attn(x, x, x, key_padding_mask=padding, average_attn_weights=False)
+        _, wanted = encoder.layers[0].self_attn(
+            x, x, x, key_padding_mask=padding, average_attn_weights=False
+        )
     torch.testing.assert_close(probe.maps[0], wanted)
     assert probe.table().module.unique().tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
 
@@ -227,7 +322,9 @@ def test_probes_inside_one_another_all_see_the_call():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
     with attention_probe([at.entropy]) as outer, attention_probe([row_sum]) as inner:
         attention(x, x, x, need_weights=False)
-    assert outer.table().measure.unique() == ["entropy"] and inner.table().value.tolist() == pytest.approx([1, 1])
+    assert outer.table().measure.unique() == [
+        "entropy"
+    ] and inner.table().value.tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
@@ -238,7 +335,10 @@ def test_huggingface_models_are_measured_unmodified(kind):
     padding[0, -4:] = 0
     for options in ({}, {"attention_mask": padding}):
         real = padding.bool() if options else None
-        with torch.no_grad(), attention_probe([row_sum], padding_mask=real, keep_maps=True, block_bytes=500) as probe:
+        with (
+            torch.no_grad(),
+            attention_probe([row_sum], padding_mask=real, keep_maps=True, block_bytes=500) as probe,
+        ):
             model(tokens, **options)
         with torch.no_grad():
             wanted = eager(tokens, **options, output_attentions=True).attentions
@@ -249,7 +349,11 @@ def test_huggingface_models_are_measured_unmodified(kind):
         assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)
 
 
-NAMES = {"gpt2": "h.{}.attn", "bert": "encoder.layer.{}.attention.self", "llama": "layers.{}.self_attn"}
+NAMES = {
+    "gpt2": "h.{}.attn",
+    "bert": "encoder.layer.{}.attention.self",
+    "llama": "layers.{}.self_attn",
+}
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -260,11 +364,16 @@ def test_calls_are_named_by_the_module_that_made_them(kind):
     for root, before in ((None, ""), (model, ""), (around, "model.")):
         with torch.no_grad(), attention_probe([at.entropy], model=root) as probe:
             model(torch.zeros(1, 4, dtype=torch.long))
-        assert probe.table().groupby("call").module.unique().map(list).tolist() == [[before + name] for name in wanted]
+        assert probe.table().groupby("call").module.unique().map(list).tolist() == [
+            [before + name] for name in wanted
+        ]
     with torch.no_grad(), attention_probe([at.entropy], model=nn.Linear(1, 1)) as probe:
         model(torch.zeros(1, 4, dtype=torch.long))
     assert probe.table().module.unique() == [""], "no module of that model was running"
-    assert not nn.modules.module._global_forward_hooks and not nn.modules.module._global_forward_pre_hooks
+    assert (
+        not nn.modules.module._global_forward_hooks
+        and not nn.modules.module._global_forward_pre_hooks
+    )
 
 
 def test_a_call_that_fails_leaves_no_module_running():
@@ -304,14 +413,18 @@ def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
         assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
         for kept, weights in zip(logits, probe.maps, strict=True):
             assert kept.dtype == torch.float64
-            torch.testing.assert_close(kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6)
+            torch.testing.assert_close(
+                kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6
+            )
 
 
 @torch.no_grad()
 def test_kept_products_are_those_of_queries_and_keys_alone():
     (query, key, value), _ = tensors(1, 4, 2, 5, 5, 4)
     with at.kept_logits(products=True) as logits:
-        F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.0, enable_gqa=True)
+        F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=0.0, enable_gqa=True
+        )
         F.scaled_dot_product_attention(query, key, value, torch.randn(5, 5), enable_gqa=True)
     wanted = query.double() @ key.double().repeat_interleave(2, 1).mT
     torch.testing.assert_close(logits[0], 0 * wanted)

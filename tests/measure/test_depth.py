@@ -1,4 +1,6 @@
-"""What a block adds to a stream, and what becomes of the output without it or with its weights moved."""
+"""What a block adds to a stream, and what becomes of the output without it or with its weights
+moved.
+"""
 
 import math
 
@@ -10,10 +12,10 @@ from torch import nn
 from lab.measure.depth import (
     likeness,
     moved,
-    outputs_of,
     perturbation,
     rises_without,
 )
+from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
 
 
@@ -42,9 +44,12 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     del shorter.blocks[1]
     base = loss_of(model).item()
     rises = rises_without(model.blocks, lambda: loss_of(model).item())
-    assert rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
+    assert (
+        rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
+    )
     assert loss_of(model).item() == base
-    streams = outputs_of(model.blocks, lambda: model(tokens()))
+    with torch.no_grad(), capture(model.blocks) as streams:
+        model(tokens())
     close(streams[0], model.blocks[0](model.embedding(tokens()), causal=True))
     close(model.lm_head(model.norm(streams[-1])), model(tokens()))
 

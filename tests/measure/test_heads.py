@@ -7,7 +7,7 @@ from helpers import uniform_maps
 from torch import nn
 
 from lab.measure import heads
-from lab.measure.attention import attention_probe
+from lab.measure.attention import attention_maps
 from lab.models import ModelConfig, Transformer
 
 
@@ -20,19 +20,14 @@ def tokens_of(b=3, t=12):
     return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
 
 
-@torch.no_grad()
-def maps_of(model, tokens):
-    with attention_probe([], keep_maps=True) as probe:
-        model(tokens)
-    return probe.maps
-
-
 def test_uniform_attention_scores_one_or_its_baseline_everywhere():
     maps = [uniform_maps(3, 2, 9)] * 2
     queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
     targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
     table = heads.head_scores(maps, queries, targets)
-    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
+    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(
+        table.uniform.tolist(), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
@@ -54,7 +49,11 @@ def test_a_key_is_hidden_under_a_mask_that_is_no_tensor():
     from torch.nn.attention.bias import causal_lower_right
 
     draw = torch.Generator().manual_seed(0)
-    q, k, values = torch.randn(6, 1, 3, 4, generator=draw), torch.randn(6, 1, 6, 4, generator=draw), torch.eye(6)
+    q, k, values = (
+        torch.randn(6, 1, 3, 4, generator=draw),
+        torch.randn(6, 1, 6, 4, generator=draw),
+        torch.eye(6),
+    )
     values = values.expand(6, 1, 6, 6)
     plain = torch.ones(3, 6, dtype=torch.bool).tril(3)
     with heads.attention_knockout(0, 1):
@@ -67,7 +66,7 @@ def test_a_key_is_hidden_under_a_mask_that_is_no_tensor():
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_key_effects_are_those_of_masking_by_hand(position):
     model, tokens = model_of(position=position), tokens_of(1, 10)[0]
-    table = heads.key_effects(model, tokens[None], maps_of(model, tokens[None]))
+    table = heads.key_effects(model, tokens[None], attention_maps(model, tokens[None]))
     effects = table.pivot(index="layer", columns="key", values="effect").to_numpy()
     assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
     whole = model(tokens[None])[0, -1].log_softmax(-1)
@@ -88,7 +87,9 @@ def test_key_effects_are_those_of_masking_by_hand(position):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", blind)
         without = model(tokens[None])[0, -1].log_softmax(-1)
-    assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
+    assert effects[1, key] == pytest.approx(
+        (whole.exp() * (whole - without)).sum().item(), abs=1e-6
+    )
 
 
 def test_silencing_costs_are_those_of_a_head_cut_off():
@@ -96,7 +97,10 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
 
     def losses():
         logits = model(tokens)
-        return {"first": logits[0].square().mean().item(), "second": logits[1].square().mean().item()}
+        return {
+            "first": logits[0].square().mean().item(),
+            "second": logits[1].square().mean().item(),
+        }
 
     with torch.no_grad():
         whole = losses()
@@ -119,7 +123,10 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
     alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
     assert table.removal_cost.tolist() == alone.value.tolist()
     ranked = table.sort_values("importance_rank")
-    assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
+    assert (
+        ranked.importance_rank.tolist() == list(range(8))
+        and ranked.removal_cost.is_monotonic_increasing
+    )
     assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
     cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
     with torch.no_grad(), heads.ablate_heads(cheapest, 2):
@@ -129,7 +136,9 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
 
 
 def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
-    """Heads that write nothing cost nothing, although outputs at padding are 0 on the fast path alone."""
+    """Heads that write nothing cost nothing, although outputs at padding are 0 on the fast path
+    alone.
+    """
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     encoder, x = nn.TransformerEncoder(layer, 1).eval(), torch.ones(2, 5, 8).cumsum(1).cos()
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
@@ -155,9 +164,9 @@ def test_silencing_a_head_that_is_not_there_is_an_error():
 
 def test_key_effects_pair_weight_and_loss_of_every_key():
     model, tokens = model_of().double(), tokens_of(b=2)
-    table = heads.key_effects(model, tokens, maps_of(model, tokens))
+    table = heads.key_effects(model, tokens, attention_maps(model, tokens))
     assert len(table) == 2 * 2 * 12 and (table.effect >= -1e-12).all()
     sums = table.groupby(["sequence", "layer"]).weight.sum()
     assert sums.tolist() == pytest.approx([1] * 4)
-    alone = heads.key_effects(model, tokens[1:], maps_of(model, tokens[1:]))
+    alone = heads.key_effects(model, tokens[1:], attention_maps(model, tokens[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())

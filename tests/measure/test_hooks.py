@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.measure.hooks import edit, tap
+from lab.measure.hooks import capture, edit, tap
 
 
 def rms(x):
@@ -39,7 +39,9 @@ def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
     rows = table()
     assert list(rows.columns) == ["site", "measure", "call", "index", "value"]
     number = rows[(rows.site == "0") & (rows.measure == "rms")]
-    assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the in-place ReLU that follows
+    assert number["value"].item() == pytest.approx(
+        rms(model[0](x)).item()
+    )  # before the in-place ReLU that follows
     assert number["index"].isna().all()
     assert rows["value"][rows.measure == "<lambda>"].item() == 0  # measures see a detached tensor
     vector = rows[rows.site == "4"]
@@ -53,7 +55,9 @@ def test_a_module_used_twice_gives_two_rows_under_one_name(model, x):
         model(x)
     first = model[2](model[:2](x))
     assert table()[["site", "call"]].values.tolist() == [["2", 0], ["2", 1]]
-    assert table()["value"].tolist() == pytest.approx([rms(first).item(), rms(model[2](first)).item()])
+    assert table()["value"].tolist() == pytest.approx(
+        [rms(first).item(), rms(model[2](first)).item()]
+    )
 
 
 def test_overlapping_globs_measure_once(model, x):
@@ -100,14 +104,19 @@ def test_selections_are_asserted(verb, function, model, x):
 
 def test_a_projection_that_is_used_without_being_called_is_named():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
-    with pytest.raises(RuntimeError, match="never called through.*out_proj"), tap(attention, {"out_proj": rms}):
+    with (
+        pytest.raises(RuntimeError, match="never called through.*out_proj"),
+        tap(attention, {"out_proj": rms}),
+    ):
         attention(x, x, x)
     with tap(attention, {"": rms}) as table:  # a tuple: its first element is measured
         out, _ = attention(x, x, x)
     assert table()["value"].item() == pytest.approx(rms(out).item())
 
 
-@pytest.mark.parametrize("flat", [False, True])  # a linear map of (b, n, d) returns a view, of (n, d) none
+@pytest.mark.parametrize(
+    "flat", [False, True]
+)  # a linear map of (b, n, d) returns a view, of (n, d) none
 def test_gradients_are_those_of_autograd(model, x, flat):
     x = x.flatten(0, 1) if flat else x
     with tap(model, {"0": [rms, per_channel], "2": rms}, gradients=True) as table:
@@ -118,13 +127,18 @@ def test_gradients_are_those_of_autograd(model, x, flat):
     wanted = torch.autograd.grad(model[4](twice).square().sum(), (hidden, once, twice))
     rows = table().set_index(["site", "measure", "call"])["value"]
     assert rows["0", "rms", 0].item() == pytest.approx(rms(wanted[0]).item(), rel=1e-5)
-    assert rows["0", "per_channel", 0].tolist() == pytest.approx(per_channel(wanted[0]).tolist(), rel=1e-5)
+    assert rows["0", "per_channel", 0].tolist() == pytest.approx(
+        per_channel(wanted[0]).tolist(), rel=1e-5
+    )
     assert rows["2", "rms", 0].item() == pytest.approx(rms(wanted[1]).item(), rel=1e-5)
     assert rows["2", "rms", 1].item() == pytest.approx(rms(wanted[2]).item(), rel=1e-5)
 
 
 def test_a_gradient_that_never_arrives_is_an_error(model, x):
-    with pytest.raises(RuntimeError, match="never called through.*no gradient"), tap(model, {"0": rms}, gradients=True):
+    with (
+        pytest.raises(RuntimeError, match="never called through.*no gradient"),
+        tap(model, {"0": rms}, gradients=True),
+    ):
         model(x)
 
 
@@ -150,3 +164,28 @@ def test_edit_replaces_the_first_element_of_a_tuple():
     with edit(lstm, {"": torch.zeros_like}):
         out, (edited_state, _) = lstm(x)
     assert not out.any() and torch.equal(state, edited_state)
+
+
+def test_capture_keeps_what_modules_return_or_are_given_in_the_order_of_calls(model, x):
+    expected = model(x)
+    with capture([model[0], model[2]]) as kept, capture(list(model), inputs=True) as given:
+        assert torch.equal(model(x), expected)
+    assert not any(out.requires_grad for out in kept) and hooks(model) == 0
+    first = model[0](x)
+    once = model[2](first.relu())
+    # the ReLU works in place, so what the first module returned is seen after it
+    for found, wanted in zip(kept, (first.relu(), once, model[2](once)), strict=True):
+        assert torch.equal(found, wanted)
+    assert len(given) == 5 and torch.equal(given[0][0], x) and torch.equal(given[4][0], kept[2])
+
+
+def test_capture_takes_the_first_of_a_tuple_and_misses_no_module(model, x):
+    lstm, sequence = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    with capture([lstm]) as kept:
+        out, _ = lstm(sequence)
+    assert torch.equal(kept[0], out)
+    with pytest.raises(RuntimeError, match="never called through: .*Linear"), capture(model):
+        model[:2](x)
+    with pytest.raises(KeyError), capture(model):  # not replaced by ours
+        raise KeyError
+    assert hooks(model) == 0

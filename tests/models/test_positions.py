@@ -103,8 +103,8 @@ def test_alibi_mass_beyond_a_distance_is_exponential(heads):
     probe_at = [1, 2, 16, 64, 256, 512, 1024]
 
     def beyond(distance):
-        def mass(weights, q_positions, k_positions):
-            return weights[..., q_positions[-1] - k_positions >= distance].sum(-1)
+        def mass(weights, positions):
+            return weights[..., positions[-1] - torch.arange(n) >= distance].sum(-1)
 
         return mass
 

@@ -338,6 +338,21 @@ def test_notebook_cells_are_read_in_ipython(tmp_path):
     assert done.stdout.split()[-1:] == ["read"], done.stderr
 
 
+def test_of_cells_that_ran_again_the_last_one_counts(typed_in):
+    """A class without methods of its own does not say which cell it is from."""
+    text = "from dataclasses import dataclass\n@dataclass\nclass Config:\n    width: int = {}\n"
+    trial = "def trial(x):\n    return {'x': Config().width}\n"
+    scope, found = vars(sys.modules["typed_in"]), []
+    scope["In"] = []
+    for width in (3, 4, 3):
+        name, source = f"<cell {width}>", text.format(width)
+        linecache.cache.setdefault(name, (len(source), None, source.splitlines(True), name))
+        scope["In"] += [source, "class Config(:"]  # and one that is no Python
+        exec(compile(source, name, "exec"), scope)
+        found.append(code_of(typed_in(trial)).digest)
+    assert found[0] == found[2] != found[1]
+
+
 def test_source_that_cannot_be_read_is_refused():
     scope = {"__name__": "typed_in"}
     sys.modules["typed_in"] = types.ModuleType("typed_in")

@@ -292,7 +292,7 @@ def test_a_worker_with_a_gpu_takes_one_trial_at_a_time(tmp_path):
         sources = trials.Sources("n", store=tmp_path / "store")
         grid = {"seed": range(24), "folder": str(tmp_path / "met")}
         table = trials.sweep(met, grid, sources=sources, cluster=cluster.address,
-                             progress=lambda done, total, at_work, left: seen.append(at_work))  # fmt: skip
+                             progress=lambda done, total, at_work: seen.append(at_work))  # fmt: skip
         with workers.connected(cluster.address) as client:
             assert sum(workers.slots(client)[0].values()) == 3
             with pytest.raises(RuntimeError, match="same commit"):

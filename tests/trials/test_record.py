@@ -194,7 +194,8 @@ class Recorded:
 
     def counts(self):
         """{trial: how many of its rows are (fresh, accepted, stale)}, and what changed."""
-        with status.of_record(self.notebook, File(self.path), lambda name: None) as (_, found):
+        file = File(self.path)
+        with status.of_record(self.notebook, file.trials, file.accepted, lambda name: None) as (_, found):
             return {each.trial: (len(each.fresh), len(each.accepted), len(each.stale)) for each in found}, sorted(
                 {name for each in found for name in each.changed()}
             )
@@ -305,7 +306,8 @@ def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
 
 
 def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):
-    with status.of_record(recorded.notebook, File(recorded.path), {"corpus": "c"}.get) as (_, found):
+    bodies = File(recorded.path).trials
+    with status.of_record(recorded.notebook, bodies, [], {"corpus": "c"}.get) as (_, found):
         made = {each.trial: {"code": each.state.code.digest} for each in found}
         run = {"commit": HEAD, "record": {"trials": made}, "corpus": "c", "parameters": {}, "ledger": "l", "cells": "k"}
 

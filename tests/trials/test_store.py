@@ -12,6 +12,7 @@ from helpers import noisy
 
 from lab.engine import arithmetic
 from lab.trials import sweep as trials
+from lab.trials.code import RUN
 from lab.trials.rows import LABELS, of_body
 from lab.trials.state import State
 from lab.trials.store import Contradiction, File, digits
@@ -188,6 +189,18 @@ def test_what_the_record_lacks_runs_or_is_said_to_be_missing(recorded, tmp_path)
     assert [each.origin for each in used].count("run") == 2 == len(File(tmp_path / "other" / "n.jsonl").trials)
     labels = list(LABELS)
     pd.testing.assert_frame_equal(table.drop(columns=labels), recorded.table.drop(columns=labels))
+
+
+def test_of_rows_of_older_code_it_is_told_what_changed_and_how_long_they_took(recorded, capsys):
+    file = File(recorded.path)
+    older = {"code": "older", "seconds": 12.0}
+    file.rewrite([each | older | {"parts": each["parts"] | {RUN: "older"}} for each in file.trials])
+    told = f"10 ran before a change in {RUN}: they took 2.0 minutes of one core"
+    with pytest.raises(trials.NotRecorded, match=told):
+        recorded(recorded_only=True)
+    _, used = recorded()
+    assert {each.origin for each in used} == {"run"}
+    assert capsys.readouterr().out == f"10 of 10 trials of noisy run here; {told}\n"
 
 
 def test_the_very_same_trial_of_another_notebook_counts_and_one_of_its_name_does_not(recorded):

@@ -70,7 +70,7 @@ def test_table_is_in_grid_order_with_parameters_first(tmp_path):
         curve,
         {"shape": [{"slope": 2.0}, {"slope": 1.0}], "seed": range(2)},
         sources=trials.Sources("n", store=tmp_path),
-        progress=lambda done, total, workers, left: seen.append((done, total, workers)),
+        progress=lambda done, total, workers: seen.append((done, total, workers)),
     )
     assert list(table.columns) == ["shape", "seed", "step", "loss", *LABELS]
     assert [shape["slope"] for shape in table["shape"]] == [2.0] * 6 + [1.0] * 6

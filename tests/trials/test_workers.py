@@ -174,7 +174,7 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     allow(gate, 1)
 
-    def lose_them(done, total, at_work, left):
+    def lose_them(done, total, at_work):
         if done == 1:  # the three workers wait, each with a trial
             cluster = workers._pools[3].cluster
             nannies = list(cluster.workers.values())
@@ -188,6 +188,16 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     with workers.local(3) as client:
         client.retire_workers()
     assert len(trials.sweep(gated, grid, sources=sources, jobs=3)) == 12
+
+
+def test_workers_start_anew_after_an_edit_of_lab(monkeypatch):
+    with workers.local(2) as first:
+        pass
+    with workers.local(2) as again:
+        assert again is first
+    monkeypatch.setattr(workers.place, "files_hash", lambda: "edited")
+    with workers.local(2) as other:
+        assert other is not first and first.status == "closed"
 
 
 def test_workers_out_of_time_keep_what_they_finished(tmp_path, monkeypatch):
