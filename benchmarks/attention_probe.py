@@ -48,17 +48,24 @@ ARMS = {"lab's probe": probed, "output_attentions": from_maps}
 def measure(n, d_model, repeats):
     """Long form: name, repeat, seconds, peak_bytes."""
     tiny = (64, n, d_model)
-    torch.testing.assert_close(torch.tensor(probed(*tiny)), torch.tensor(from_maps(*tiny)), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.tensor(probed(*tiny)), torch.tensor(from_maps(*tiny)), atol=1e-5, rtol=1e-4
+    )
     calls = {name: (lambda arm=arm: arm(n, n, d_model)) for name, arm in ARMS.items()}
     table = timing.interleaved(calls, repeats, warmup=0)
     sizes = [(n, n, d_model)]
-    table["peak_bytes"] = [peak_memory(ARMS[name], sizes, warmup_args=tiny)[0] for name in table.name]
+    table["peak_bytes"] = [
+        peak_memory(ARMS[name], sizes, warmup_args=tiny)[0] for name in table.name
+    ]
     return table
 
 
 def verdicts(table):
     wide = table.pivot(index="repeat", columns="name")
-    over = {column: statistics.ratio(*(wide[column][name] for name in ARMS)) for column in ("seconds", "peak_bytes")}
+    over = {
+        column: statistics.ratio(*(wide[column][name] for name in ARMS))
+        for column in ("seconds", "peak_bytes")
+    }
     yield summary.line("peak memory over output_attentions", over["peak_bytes"], at_most=1 / 8)
     yield summary.line("time over output_attentions", over["seconds"], at_most=0.6)
 
@@ -68,7 +75,9 @@ def plot(table):
 
     _, axes = plt.subplots(1, 2)
     wide = table.set_index("name")
-    for ax, values, label in zip(axes, (wide.seconds, wide.peak_bytes / 1e9), ("seconds", "extra GB"), strict=True):
+    for ax, values, label in zip(
+        axes, (wide.seconds, wide.peak_bytes / 1e9), ("seconds", "extra GB"), strict=True
+    ):
         for i, name in enumerate(ARMS):
             ax.bar(name, values[[name]].median(), 0.5)
             ax.plot([i] * len(values[[name]]), values[[name]], "k.", ms=3)

@@ -44,7 +44,12 @@ def gpt2(d_model, prompt, new):
 
 def products(d_model, prompt, new):
     """A function that multiplies one token of each sequence by every matrix, `new` times, and nothing else."""
-    sizes = [(3 * d_model, d_model), (d_model, d_model), (4 * d_model, d_model), (d_model, 4 * d_model)] * N_LAYERS
+    sizes = [
+        (3 * d_model, d_model),
+        (d_model, d_model),
+        (4 * d_model, d_model),
+        (d_model, 4 * d_model),
+    ] * N_LAYERS
     weights = [torch.randn(size) for size in [*sizes, (VOCABULARY, d_model)]]
     inputs = {width: torch.randn(len(prompt), width) for width in (d_model, 4 * d_model)}
 
@@ -86,14 +91,23 @@ def plot(table):
         for i, (name, rows) in enumerate(table[table.batch == batch].groupby("name")):
             median = rows.groupby("d_model").tokens_per_second.median()
             ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
-            ax.plot(rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3)
+            ax.plot(
+                rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3
+            )
         charts.doubling(ax, table.d_model.unique())
-        ax.set(yscale="log", xlabel="d_model", ylabel="tokens per second", title=f"Greedy generation, batch {batch}")
+        ax.set(
+            yscale="log",
+            xlabel="d_model",
+            ylabel="tokens per second",
+            title=f"Greedy generation, batch {batch}",
+        )
         ax.legend()
 
 
 def main(given=None):
-    options = summary.options(__doc__, given, repeats=6, widths=[64, 128, 256, 512], batches=[1, 32], new=128)
+    options = summary.options(
+        __doc__, given, repeats=6, widths=[64, 128, 256, 512], batches=[1, 32], new=128
+    )
     torch.set_num_threads(1)
     sizes = [(width, batch) for width in options.widths for batch in options.batches]
     table = pd.concat([measure(*size, options.new, options.repeats) for size in sizes])

@@ -35,7 +35,10 @@ def write_record(folder, count):
     bodies = []
     for seed in range(count):
         curve = [[step, 5.545177 / (1 + step + seed)] for step in range(16)]
-        bodies.append(used.body | {"parameters": {"seed": seed}, "columns": {"loss": seed / 3}, "curve": curve})
+        bodies.append(
+            used.body
+            | {"parameters": {"seed": seed}, "columns": {"loss": seed / 3}, "curve": curve}
+        )
     File(Path(folder) / "00_empty.jsonl").rewrite(bodies)
 
 
@@ -43,8 +46,13 @@ def measure(repeats, count, recorded):
     """Long form: name, repeat, seconds (of a trial; of all recorded ones)."""
     with tempfile.TemporaryDirectory() as record:
         write_record(record, recorded)
-        calls = {("an empty trial",): partial(sweep, count), ("recorded trials",): partial(sweep, recorded, record)}
-        table = timing.seconds_a_call(calls, ["name"], repeats).rename(columns={"seconds_a_call": "seconds"})
+        calls = {
+            ("an empty trial",): partial(sweep, count),
+            ("recorded trials",): partial(sweep, recorded, record),
+        }
+        table = timing.seconds_a_call(calls, ["name"], repeats).rename(
+            columns={"seconds_a_call": "seconds"}
+        )
     table = table.drop(columns="wall_seconds_a_call")
     table.loc[table.name == "an empty trial", "seconds"] /= count
     return table

@@ -42,7 +42,19 @@ def command(*words):
 
 def lab_run():
     with tempfile.TemporaryDirectory() as folder:
-        command("lab.tools.cli", "run", NOTEBOOK, "--profile", "smoke", "--jobs", "1", "--device", "cpu", "--results", folder)
+        command(
+            "lab.tools.cli",
+            "run",
+            NOTEBOOK,
+            "--profile",
+            "smoke",
+            "--jobs",
+            "1",
+            "--device",
+            "cpu",
+            "--results",
+            folder,
+        )
 
 
 def papermill():
@@ -50,7 +62,12 @@ def papermill():
     with tempfile.TemporaryDirectory() as folder:
         values = root / "experiments" / "smoke" / f"{NOTEBOOK}.yaml"
         runs.Options(store=f"{folder}/.trials", jobs=1, device="cpu", headless=True).write(folder)
-        words = [root / "notebooks" / f"{NOTEBOOK}.ipynb", Path(folder) / "executed.ipynb", "-k", "python3"]
+        words = [
+            root / "notebooks" / f"{NOTEBOOK}.ipynb",
+            Path(folder) / "executed.ipynb",
+            "-k",
+            "python3",
+        ]
         command("papermill", *map(str, words), "-f", str(values), "-p", "results", folder)
 
 
@@ -58,7 +75,10 @@ def measure(repeats, runs, count):
     """Long form: name, repeat, seconds."""
     sweep(2, 2)  # starts the workers
     workers = {"one worker": partial(sweep, 1, count), "two workers": partial(sweep, 2, count)}
-    parts = [(workers, repeats), ({"lab --help": partial(command, "lab.tools.cli", "--help")}, repeats)]
+    parts = [
+        (workers, repeats),
+        ({"lab --help": partial(command, "lab.tools.cli", "--help")}, repeats),
+    ]
     parts += [({"lab run": lab_run, "papermill": papermill}, runs)] * (runs > 0)
     return pd.concat([timing.interleaved(calls, times, warmup=0) for calls, times in parts])
 

@@ -20,17 +20,26 @@ def options(doc, given, *, repeats, **sizes):
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     for name, size in sizes.items():
-        parser.add_argument(f"--{name}", type=int, nargs="+" if isinstance(size, list) else None, default=size)
+        parser.add_argument(
+            f"--{name}", type=int, nargs="+" if isinstance(size, list) else None, default=size
+        )
     return parser.parse_args(given)
 
 
 def line(case, interval, *, at_least=None, at_most=None):
     """One measured number with its 95 % interval beside its target; `met` is unclear where the interval spans it."""
-    low, high = (interval.low, interval.high) if at_most is None else (-interval.high, -interval.low)
+    low, high = (
+        (interval.low, interval.high) if at_most is None else (-interval.high, -interval.low)
+    )
     bound = at_least if at_most is None else -at_most
     met = "yes" if low >= bound else "no" if high < bound else "unclear"
     target = f">= {at_least:g}" if at_most is None else f"<= {at_most:g}"
-    numbers = {"measured": interval.effect, "low": interval.low, "high": interval.high, "n": interval.n}
+    numbers = {
+        "measured": interval.effect,
+        "low": interval.low,
+        "high": interval.high,
+        "n": interval.n,
+    }
     return {"case": case, **numbers, "target": target, "met": met}
 
 
@@ -54,7 +63,10 @@ def write(name, folder, table, plot, lines):
 
 def page(summary):
     """The README of results/benchmarks: what was measured beside what people use otherwise."""
-    lines = ["| benchmark | measured | 95 % interval | target | met |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| benchmark | measured | 95 % interval | target | met |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in summary.itertuples():
         case = f"{row.benchmark.replace('_', ' ')}: {row.case}"
         interval = f"{row.low:.3g} … {row.high:.3g}"

@@ -92,7 +92,9 @@ def kernels(d_model):
         for x, w, g in zip(inputs, maps, gradients, strict=True):
             F.linear(x, w), g @ w, g.T @ x
         for _ in range(N_LAYERS):
-            torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), heads[3])
+            torch.autograd.grad(
+                F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), heads[3]
+            )
 
     return run
 
@@ -100,7 +102,9 @@ def kernels(d_model):
 def plain_loop(model, draw, config):
     """The training that train() does, as one would write it down."""
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=config.betas, weight_decay=config.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=config.betas, weight_decay=config.weight_decay, fused=True
+    )
     model.train()
     for i in range(config.steps):
         tokens, targets = draw(generator, config.batch)
@@ -145,7 +149,9 @@ def measure(d_model, repeats, tokens, targets):
     table = timing.interleaved(calls, repeats, warmup=2)
     peak = table.name == "matrix product"
     table["tokens_per_second"] = (BATCH * CONTEXT / table.seconds).mask(peak)
-    table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(peak, 2 * PEAK**3 / table.seconds)
+    table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(
+        peak, 2 * PEAK**3 / table.seconds
+    )
     table[["n_layers", "d_model"]] = N_LAYERS, d_model
     return table.drop(columns="seconds")
 
@@ -153,19 +159,29 @@ def measure(d_model, repeats, tokens, targets):
 def verdicts(table):
     own = table.name.isin(["train", "plain_loop"])
     for d_model, rows in table[~own].groupby("d_model"):
-        speed = rows.pivot(index="repeat", columns="name", values="gflop_per_s")  # the same operations in every arm
+        speed = rows.pivot(
+            index="repeat", columns="name", values="gflop_per_s"
+        )  # the same operations in every arm
         over = {name: statistics.ratio(speed["lab"], speed[name]) for name in speed}
         yield summary.line(f"lab over GPT-2, d {d_model}", over["GPT-2"], at_least=1.3)
         yield summary.line(
-            f"lab over GPT-2 with lab's products, d {d_model}", over["GPT-2, lab's products"], at_least=1
+            f"lab over GPT-2 with lab's products, d {d_model}",
+            over["GPT-2, lab's products"],
+            at_least=1,
         )
-        yield summary.line(f"lab over x-transformers, d {d_model}", over["x-transformers"], at_least=1)
+        yield summary.line(
+            f"lab over x-transformers, d {d_model}", over["x-transformers"], at_least=1
+        )
         if d_model == 512:
-            yield summary.line(f"share of the peak, d {d_model}", over["matrix product"], at_least=0.6)
+            yield summary.line(
+                f"share of the peak, d {d_model}", over["matrix product"], at_least=0.6
+            )
     for (n_layers, d_model), rows in table[own].groupby(["n_layers", "d_model"]):
         speed = rows.pivot(index="repeat", columns="name", values="tokens_per_second")
         over = statistics.ratio(speed["train"], speed["plain_loop"])
-        yield summary.line(f"train() over a plain loop, {n_layers} layers of d {d_model}", over, at_least=0.98)
+        yield summary.line(
+            f"train() over a plain loop, {n_layers} layers of d {d_model}", over, at_least=0.98
+        )
 
 
 def plot(table):

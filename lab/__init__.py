@@ -1,4 +1,5 @@
-"""Transformer Lab: models with interchangeable parts, probes that need none of them, and claims judged by measurement.
+"""Transformer Lab: models with interchangeable parts, probes that need none of them, and claims
+judged by measurement.
 
 A notebook begins with `study = lab.study("1.4", globals())`.
 """

@@ -1,7 +1,8 @@
-"""Pictures of attention, drawn from tables alone: maps, arcs over the tokens, a grid of every head's scores.
+"""Pictures of attention, drawn from tables alone: maps, arcs over the tokens, a grid of every
+head's scores.
 
-A map is kept in long form, a row for each pair of query and key that matters: query, key, weight, query_token,
-key_token, and whatever names tell it from other maps.
+A map is kept in long form, a row for each pair of query and key that matters: query, key, weight,
+query_token, key_token, and whatever names tell it from other maps.
 """
 
 from itertools import zip_longest
@@ -12,7 +13,9 @@ import pandas as pd
 
 from lab import figures
 
-LEAST = 0.005  # lighter weights are left out of tables, but for that of the last query on the last key
+LEAST = (
+    0.005  # lighter weights are left out of tables, but for that of the last query on the last key
+)
 DOT = "\u00b7"
 
 
@@ -27,7 +30,11 @@ def long_map(tokens, weights, **names):
     token = np.array(tokens)
     pairs = {"query": query, "key": key, "weight": weights[query, key]}
     return pd.DataFrame(
-        pairs | {"query_token": token[max(0, weights.shape[1] - len(weights)) + query], "key_token": token[key]}
+        pairs
+        | {
+            "query_token": token[max(0, weights.shape[1] - len(weights)) + query],
+            "key_token": token[key],
+        }
     ).assign(**names)
 
 
@@ -40,14 +47,17 @@ def dense_map(table):
 
 
 def characters(tokens):
-    """(place, text) of what tokens say along an axis: words as they are, bytes (numbers) as characters of UTF-8.
+    """(place, text) of what tokens say along an axis: words as they are, bytes (numbers) as
+    characters of UTF-8.
 
-    The bytes of one character are one text, in their middle. What has no picture, and a part of a character, is a dot;
-    None says nothing.
+    The bytes of one character are one text, in their middle. What has no picture, and a part of a
+    character, is a dot; None says nothing.
     """
     i, found = 0, []
     while i < len(tokens):
-        width, text = next(((w, t) for w in (1, 2, 3, 4) if (t := _spelt(tokens[i : i + w]))), (1, DOT))
+        width, text = next(
+            ((w, t) for w in (1, 2, 3, 4) if (t := _spelt(tokens[i : i + w]))), (1, DOT)
+        )
         if tokens[i] is not None:
             found.append((i + (width - 1) / 2, text))
         i += width
@@ -68,9 +78,12 @@ def _spelt(tokens):
 def _along(table, side):
     """The tokens of a table from position 0 on, queries or keys; None where none is known."""
     known, other = (
-        dict(zip(table[s], table[f"{s}_token"], strict=True)) for s in (side, "query" if side == "key" else "key")
+        dict(zip(table[s], table[f"{s}_token"], strict=True))
+        for s in (side, "query" if side == "key" else "key")
     )
-    if all(other.get(place, token) == token for place, token in known.items()):  # the same tokens on both sides
+    if all(
+        other.get(place, token) == token for place, token in known.items()
+    ):  # the same tokens on both sides
         known = other | known
     return [known.get(place) for place in range(max(known) + 1)]
 
@@ -94,17 +107,36 @@ def draw_arcs(axis, table, threshold):
     for row in table[table.weight > threshold].itertuples():
         middle, half = (row.query + row.key) / 2, max((row.query - row.key) / 2, 0.3)
         angle = np.linspace(0, np.pi, 30)
-        axis.plot(middle + half * np.cos(angle), np.sqrt(half) * np.sin(angle), color="C0", lw=1, alpha=row.weight)
-    for position, word in characters([k if k is not None else q for k, q in zip_longest(keys, queries)]):
+        axis.plot(
+            middle + half * np.cos(angle),
+            np.sqrt(half) * np.sin(angle),
+            color="C0",
+            lw=1,
+            alpha=row.weight,
+        )
+    for position, word in characters(
+        [k if k is not None else q for k, q in zip_longest(keys, queries)]
+    ):
         turn = 90 if len(word) > 2 else 0
-        axis.text(position, -0.2, word, ha="center", va="top", fontsize=7, family=figures.monospace(), rotation=turn)
+        axis.text(
+            position,
+            -0.2,
+            word,
+            ha="center",
+            va="top",
+            fontsize=7,
+            family=figures.monospace(),
+            rotation=turn,
+        )
     axis.set(xlim=(-1, last + 1), ylim=(-1, np.sqrt(last / 2) + 0.3), yticks=[], xticks=[])
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
 
 
 def plot_maps(table, names=None):
-    """A panel for each value of the column `panel`, three to a row; `names` maps these to their words."""
+    """A panel for each value of the column `panel`, three to a row; `names` maps these to their
+    words.
+    """
     panels = table.groupby("panel", sort=False)
     rows = -(-panels.ngroups // 3)
     fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(10, 3.9 * rows), squeeze=False)
@@ -116,7 +148,9 @@ def plot_maps(table, names=None):
 
 
 def plot_heads(tokens, maps):
-    """Every head on one text, a row for each layer: maps are tensors (1, h, q, k), tokens as in `characters`."""
+    """Every head on one text, a row for each layer: maps are tensors (1, h, q, k), tokens as in
+    `characters`.
+    """
     rows, columns = len(maps), maps[0].shape[1]
     fig, axes = plt.subplots(
         rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
@@ -142,17 +176,36 @@ def plot_arcs(table, threshold=0.2):
 
 
 def plot_scores(table):
-    """A grid of layers and heads for every measure of a table of head_scores; numbers where there is room for them."""
+    """A grid of layers and heads for every measure of a table of head_scores; numbers where there
+    is room for them.
+    """
     names = list(dict.fromkeys(table.measure))
-    fig, axes = plt.subplots(2, -(-len(names) // 2), figsize=(9, 2.4 + 0.6 * table.layer.nunique()), squeeze=False)
+    fig, axes = plt.subplots(
+        2, -(-len(names) // 2), figsize=(9, 2.4 + 0.6 * table.layer.nunique()), squeeze=False
+    )
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, measure in zip(axes.flat, names, strict=False):
         part = table[table.measure == measure]
         grid = part.pivot(index="layer", columns="head", values="value").to_numpy()
-        axis.imshow(grid, vmin=0, vmax=max(1, np.nanmax(grid, initial=0)), cmap="Blues", origin="lower", aspect="auto")
+        axis.imshow(
+            grid,
+            vmin=0,
+            vmax=max(1, np.nanmax(grid, initial=0)),
+            cmap="Blues",
+            origin="lower",
+            aspect="auto",
+        )
         for (i, j), value in np.ndenumerate(grid if grid.size <= 24 else np.empty((0, 0))):
-            axis.text(j, i, f"{value:.2f}", ha="center", va="center", color="w" if value > 0.6 else "k", fontsize=7)
+            axis.text(
+                j,
+                i,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                color="w" if value > 0.6 else "k",
+                fontsize=7,
+            )
         axis.set(xlabel="head", ylabel="layer", xticks=[], yticks=range(len(grid)))
         axis.set_title(f"{measure}\nuniform: {part.uniform.iloc[0]:.3g}", fontsize=8)
         axis.grid(False)
@@ -174,7 +227,9 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
     intervals = [mean(values) for _, values in groups]
     (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
     low, high = np.array([(i.low, i.high) for i in intervals]).T
-    axes.fill_between(xs, low, high, where=np.isfinite(high), color=line.get_color(), alpha=0.18, lw=0)
+    axes.fill_between(
+        xs, low, high, where=np.isfinite(high), color=line.get_color(), alpha=0.18, lw=0
+    )
     axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line
 
@@ -182,7 +237,8 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
 def by_arm(axes, table, x, y, arm, names=None, **words):
     """A line for each value of the column `arm`, as seeds_and_mean draws it, with a legend.
 
-    `names` is a function or a mapping from values to their words; `words` are the title and labels of the axes.
+    `names` is a function or a mapping from values to their words; `words` are the title and labels
+    of the axes.
     """
     for value, part in table.groupby(arm, sort=False):
         seeds_and_mean(axes, part, x, y, label=_word(value, names))
@@ -191,15 +247,18 @@ def by_arm(axes, table, x, y, arm, names=None, **words):
 
 
 def _word(value, names):
-    """What `names`, a function or a mapping or None, says for a value; the value itself where that is nothing."""
+    """What `names`, a function or a mapping or None, says for a value; the value itself where that
+    is nothing.
+    """
     return (names if callable(names) else (names or {}).get)(value) or value
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, **words):
-    """A row for each value of the column `arm`: `value` of each seed as a dot, their mean with its 95 % t interval.
+    """A row for each value of the column `arm`: `value` of each seed as a dot, their mean with its
+    95 % t interval.
 
-    A line stands at zero, a dashed one at `bar`, the smallest difference that matters (two for a range). `names` and
-    `words` as in by_arm.
+    A line stands at zero, a dashed one at `bar`, the smallest difference that matters (two for a
+    range). `names` and `words` as in by_arm.
     """
     from lab.measure.statistics import mean
 
@@ -220,10 +279,11 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
 
 
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
-    """Every seed as a dot on logarithmic axes, the power of `x` that was fitted as a line, with its 95 % interval.
+    """Every seed as a dot on logarithmic axes, the power of `x` that was fitted as a line, with its
+    95 % interval.
 
-    `slope` is the predicted power: a dashed line through the middle of the dots. Returns the fitted one, an Interval
-    over seeds (statistics.exponent). Give the axes a legend.
+    `slope` is the predicted power: a dashed line through the middle of the dots. Returns the fitted
+    one, an Interval over seeds (statistics.exponent). Give the axes a legend.
     """
     from lab.measure.statistics import exponent
 
@@ -236,7 +296,12 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
         return np.exp(np.log(table[y]).mean() + of * (np.log(ends) - np.log(table[x]).mean()))
 
     said = f"slope {found.effect:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    axes.plot(ends, power(found.effect), color=dots.get_color(), label=f"{label}: {said}" if label else said)
+    axes.plot(
+        ends,
+        power(found.effect),
+        color=dots.get_color(),
+        label=f"{label}: {said}" if label else said,
+    )
     if slope is not None:
         axes.plot(ends, power(slope), **figures.PREDICTION, label=f"predicted slope {slope:g}")
     return found
@@ -246,21 +311,38 @@ def marks(axes, levels):
     """A dashed line with its name at each level, {name: height}."""
     for name, height in levels.items():
         axes.axhline(height, **figures.PREDICTION)
-        axes.annotate(name, (1, height), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+        axes.annotate(
+            name,
+            (1, height),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=7,
+        )
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """A square of colours for each value of the columns `across` and `down`: `value` by the columns y and x, one scale.
+    """A square of colours for each value of the columns `across` and `down`: `value` by the columns
+    y and x, one scale.
 
     `names` maps values of either column to their words; `label` is that of the colours.
     """
     columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
     size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)
-    fig, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, layout="compressed")
+    fig, axes = plt.subplots(
+        len(rows), len(columns), figsize=size, squeeze=False, layout="compressed"
+    )
     for (i, j), ax in np.ndenumerate(axes):
         part = table[(table[down] == rows[i]) & (table[across] == columns[j])]
-        image = ax.imshow(part.pivot(index="y", columns="x", values=value), "Blues", vmin=0, vmax=table[value].max())
-        ax.set(title=(names or {}).get(columns[j], columns[j]) if i == 0 else "", xticks=[], yticks=[])
+        image = ax.imshow(
+            part.pivot(index="y", columns="x", values=value),
+            "Blues",
+            vmin=0,
+            vmax=table[value].max(),
+        )
+        ax.set(
+            title=(names or {}).get(columns[j], columns[j]) if i == 0 else "", xticks=[], yticks=[]
+        )
         ax.set_ylabel((names or {}).get(rows[i], rows[i]) if j == 0 else "")
         ax.grid(False)
     fig.suptitle(title)

@@ -1,8 +1,11 @@
-"""Your idea, judged: one call that predicts, trains fairly, passes the gates, draws the figure and shows the verdict.
+"""Your idea, judged: one call that predicts, trains fairly, passes the gates, draws the figure and
+shows the verdict.
 
-    lab.compare(task="copy", arms={"rotary": "rotary", "mine": Mine}, predict="mine - rotary > 0.05")
+    lab.compare(task="copy", arms={"rotary": "rotary", "mine": Mine}, predict="mine - rotary >
+    0.05")
 
-It works from any folder: a script, a notebook, an installed package. `lab.recipes.standard` holds the tasks by name.
+It works from any folder: a script, a notebook, an installed package. `lab.recipes.standard` holds
+the tasks by name.
 """
 
 import functools
@@ -38,7 +41,9 @@ RATE_SEED = 10_000  # of the trainings that choose a learning rate
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What came of it: a Verdict for each prediction, a row for each arm, seed and length, where all is kept."""
+    """What came of it: a Verdict for each prediction, a row for each arm, seed and length, where
+    all is kept.
+    """
 
     verdicts: list[Verdict]
     table: pd.DataFrame
@@ -55,14 +60,32 @@ class Comparison:
 
 
 def compare(
-    task="copy", arms=None, *, predict="", seeds=5, seam="", measure="", length=None, mark=None, reference="",
-    rates=(), parameters_within=0.05, because="", name="", results=study.OWN, record=(), jobs=None, **settings,
-):  # fmt: skip
-    """Train every arm on the task with the same seeds and data, and judge what was predicted; returns a Comparison.
+    task="copy",
+    arms=None,
+    *,
+    predict="",
+    seeds=5,
+    seam="",
+    measure="",
+    length=None,
+    mark=None,
+    reference="",
+    rates=(),
+    parameters_within=0.05,
+    because="",
+    name="",
+    results=study.OWN,
+    record=(),
+    jobs=None,
+    **settings,
+):
+    """Train every arm on the task with the same seeds and data, and judge what was predicted;
+    returns a Comparison.
 
     task     copy, recall, sums or code (the next byte of program text), or a dataclass of lab.tasks.task.Task
     arms     {name: arm}: a kind ("rotary", {"kind": "rotary", "base": 500}), a class of a seam (Position, Mixer, Mask,
-             Norm, ...), a dict of ModelConfig's fields, a ModelConfig, or an nn.Module class built from a ModelConfig
+             Norm, ...), a dict of ModelConfig's fields, a ModelConfig, or an nn.Module class built
+             from a ModelConfig
     predict  "mine - rotary > 0.05", with < or with = 0 ± 0.02, or several in a list; `because` says why this bar
     seeds    runs of each arm, paired; `rates` are learning rates of which each arm gets its best, on a seed of its own
     seam     of the arms, where a word such as "none" is a kind of several
@@ -70,41 +93,61 @@ def compare(
     mark     what the reference has to reach in training: the second arm of a prediction, unless `reference` names one
     settings further fields of the task, of ModelConfig and of TrainConfig (steps, d_model, longest ...), and `lengths`
 
-    The prediction is written to RESULTS/ledger.yaml with time and hash before anything trains. Finished trials are
-    kept in RESULTS/.trials; those of the project's record, and of the folders `record`, are used. ValueError names what
-    is not known with what was meant; UnfairComparison tells that arms are one, or do not read the same.
+    The prediction is written to RESULTS/ledger.yaml with time and hash before anything trains.
+    Finished trials are kept in RESULTS/.trials; those of the project's record, and of the folders
+    `record`, are used. ValueError names what is not known with what was meant; UnfairComparison
+    tells that arms are one, or do not read the same.
     """
     entry_points.load()
     known = set(inspect.signature(compare).parameters) - {"settings"} | {"lengths"}
     about = standard(near(task, STANDARD, "task") if isinstance(task, str) else task)
     plan = Plan(*about, settings, known)
     if not isinstance(arms, dict) or len(arms) < 2:
-        raise ValueError("arms: a dict with two arms or more is wanted, such as {'rotary': 'rotary', 'mine': Mine}")
+        raise ValueError(
+            "arms: a dict with two arms or more is wanted, such as {'rotary': 'rotary', 'mine': Mine}"
+        )
     if not (isinstance(seeds, int) and seeds >= 2):
         raise ValueError(f"seeds {seeds!r}: two runs of each arm or more are wanted")
     plan.arms = {arm: configured(arm, choice, seam_of(arms, seam)) for arm, choice in arms.items()}
     plan.measure = near(measure or plan.about.measure, SIGNS, "measure")
     plan.mark = plan.usual_mark() if mark is None else mark
-    if plan.mark is None or (plan.measure == "loss") != (plan.about.measure == "loss") and mark is None:
+    if (
+        plan.mark is None
+        or (plan.measure == "loss") != (plan.about.measure == "loss")
+        and mark is None
+    ):
         raise ValueError("mark: say what the reference has to reach before a comparison counts")
     plan.length = plan.lengths[-1] if length is None and plan.lengths else length
     if plan.lengths and plan.length not in plan.lengths:
-        raise ValueError(f"length {length} is not among the test lengths {plan.lengths}: give lengths=[...]")
+        raise ValueError(
+            f"length {length} is not among the test lengths {plan.lengths}: give lengths=[...]"
+        )
     reference = reference and near(reference, arms, "reference")
-    wanted = [read_prediction(each, arms) for each in ([predict] if isinstance(predict, str) else predict)]
+    wanted = [
+        read_prediction(each, arms) for each in ([predict] if isinstance(predict, str) else predict)
+    ]
     plan.check_different()
     place = (Path(results).expanduser()).resolve()
     title = re.sub(r"[^a-z0-9]+", "-", (name or f"{plan.task}-{'-'.join(arms)}").lower()).strip("-")
-    mine = study.Study(title, {"results": str(place), "seeds": seeds, "task": plan.task} | plan.schedule,
-                       ledger=[], notebook=place / f"{title}.ipynb")  # fmt: skip
-    mine.kept_as = "compare"  # one file of trials for all comparisons: an arm that ran is there for the next
+    mine = study.Study(
+        title,
+        {"results": str(place), "seeds": seeds, "task": plan.task} | plan.schedule,
+        ledger=[],
+        notebook=place / f"{title}.ipynb",
+    )
+    mine.kept_as = (
+        "compare"  # one file of trials for all comparisons: an arm that ran is there for the next
+    )
     mine.options.record.extend(
-        Path(folder).resolve() for folder in ([record] if isinstance(record, str | Path) else record)
+        Path(folder).resolve()
+        for folder in ([record] if isinstance(record, str | Path) else record)
     )
     points = plan.points(range(seeds))
     there = count_known(trained, points, sources=mine.sources, device=mine.options.device)
     bodies = [plan.claim(title, each, reference, because, bool(rates)) for each in wanted]
-    stamped = [stamp(place / "ledger.yaml", body, plan.made_of(), there, len(points)) for body in bodies]
+    stamped = [
+        stamp(place / "ledger.yaml", body, plan.made_of(), there, len(points)) for body in bodies
+    ]
     mine.ledger = {claim.id: claim for claim in stamped}
     for claim in stamped:
         mine.say(tr("Predicted: {what}. {stamp}.", what=claim.prediction, stamp=claim.stamp))
@@ -138,38 +181,66 @@ class Plan:
         for name in settings:
             near(name, {*options, *model, *TrainConfig.model_fields, *known}, "setting")
         self.task, self.about = task, about
-        self.options = about.options | {name: value for name, value in settings.items() if name in options}
-        self.model = about.model | {name: value for name, value in settings.items() if name in model}
-        self.schedule = about.schedule | {n: v for n, v in settings.items() if n in TrainConfig.model_fields}
+        self.options = about.options | {
+            name: value for name, value in settings.items() if name in options
+        }
+        self.model = about.model | {
+            name: value for name, value in settings.items() if name in model
+        }
+        self.schedule = about.schedule | {
+            n: v for n, v in settings.items() if n in TrainConfig.model_fields
+        }
         trained_at = getattr(problem(self.asked), "longest", None)
         usual = [n * trained_at // about.lengths[0] for n in about.lengths] if about.lengths else []
-        self.lengths = sorted({*settings.get("lengths", usual), trained_at} - {None}) if trained_at else []
+        self.lengths = (
+            sorted({*settings.get("lengths", usual), trained_at} - {None}) if trained_at else []
+        )
 
     @property
     def asked(self):
         return {"kind": self.task} | self.options
 
     def usual_mark(self):
-        """That of the recipe; of a table, its nats on the test after the bytes that seed 0 reads, to three digits."""
+        """That of the recipe; of a table, its nats on the test after the bytes that seed 0 reads,
+        to three digits.
+        """
         if not isinstance(self.about.mark, str):
             return self.about.mark
-        return round(table_losses(problem(self.asked), schedule_of(self.schedule), 0)[self.about.mark], 3)
+        return round(
+            table_losses(problem(self.asked), schedule_of(self.schedule), 0)[self.about.mark], 3
+        )
 
     def points(self, seeds, rates=None):
         """A point for each arm and seed."""
-        lengths = self.lengths and [self.trained_at, *(n for n in self.lengths if n != self.trained_at)]
-        same = {"task": self.asked, "lengths": lengths, "measure": self.measure, "pass_at": self.mark}
+        lengths = self.lengths and [
+            self.trained_at,
+            *(n for n in self.lengths if n != self.trained_at),
+        ]
+        same = {
+            "task": self.asked,
+            "lengths": lengths,
+            "measure": self.measure,
+            "pass_at": self.mark,
+        }
         return [
-            same | {"seed": seed, "config": self.model | fields, "schedule": self.schedule | (rates or {}).get(arm, {})}
-            for arm, fields in self.arms.items() for seed in seeds
-        ]  # fmt: skip
+            same
+            | {
+                "seed": seed,
+                "config": self.model | fields,
+                "schedule": self.schedule | (rates or {}).get(arm, {}),
+            }
+            for arm, fields in self.arms.items()
+            for seed in seeds
+        ]
 
     @property
     def trained_at(self):
         return problem(self.asked).longest
 
     def made_of(self):
-        """What a stamp holds of the models: their configuration, and the code of the kinds that they name."""
+        """What a stamp holds of the models: their configuration, and the code of the kinds that
+        they name.
+        """
         kinds = {}
         for arm, config in self.arms.items():
             for field, choice in config.items():
@@ -182,7 +253,9 @@ class Plan:
         return {"points": points, "kinds": kinds, "task": kind_hash(f"Problem.{self.task}")}
 
     def check_different(self):
-        """UnfairComparison where two arms give the same outputs, before training and after two steps of it."""
+        """UnfairComparison where two arms give the same outputs, before training and after two
+        steps of it.
+        """
         seen = {}
         for arm, point in zip(self.arms, self.points([0]), strict=True):
             found = switched(point["task"], point["config"], point["schedule"], point["lengths"])
@@ -204,7 +277,12 @@ class Plan:
         if with_rates:
             best = "lowest" if self.measure == "loss" else "highest"
             budget |= {"rate": "learning_rate", "by": "learned", "best": best, "within": 0.01}
-        needs = {"learned": {"measure": "learned", "below" if self.measure == "loss" else "above": self.mark}}
+        needs = {
+            "learned": {
+                "measure": "learned",
+                "below" if self.measure == "loss" else "above": self.mark,
+            }
+        }
         if low is not None:
             needs["headroom"] = {"measure": self.measure, "floor": low, "ceiling": 1.0}
         needs |= {"equal budget": budget, "no answer": {"told": "leak"}}
@@ -216,16 +294,31 @@ class Plan:
             {"because": because} if because else {}
         )
         prediction |= {"tolerance": tolerance} if direction == "equal" else {}
-        arms = {"measure": self.measure, "compare": {"arm": [first, second]}, "sizes": ["d_model", "n_layers", "steps"]}
+        arms = {
+            "measure": self.measure,
+            "compare": {"arm": [first, second]},
+            "sizes": ["d_model", "n_layers", "steps"],
+        }
         arms |= {"rows": {"length": self.length}} if self.lengths else {}
         sentence = f"{self.task}: {asked_in_words(asked)}"
-        return {"exercise": title, "claim": sentence, "metric": self.what(), "prediction": prediction, "arms": arms,
-                "unit": "nats an answer" if self.measure == "loss" else "",
-                "reference": {"arm": reference or second}, "needs": needs}  # fmt: skip
+        return {
+            "exercise": title,
+            "claim": sentence,
+            "metric": self.what(),
+            "prediction": prediction,
+            "arms": arms,
+            "unit": "nats an answer" if self.measure == "loss" else "",
+            "reference": {"arm": reference or second},
+            "needs": needs,
+        }
 
     def what(self):
         """What is compared, in words."""
-        at = f" at length {self.length}, after training up to {self.trained_at}" if self.lengths else ""
+        at = (
+            f" at length {self.length}, after training up to {self.trained_at}"
+            if self.lengths
+            else ""
+        )
         return f"{self.measure} on {self.task}{at}"
 
     # What ran
@@ -237,27 +330,43 @@ class Plan:
             for rate in rates
             for arm, point in zip(self.arms, self.points([RATE_SEED]), strict=True)
         ]
-        rows = self.rows(mine.sweep(trained, [point for _, point in points]), [arm for arm, _ in points])
+        rows = self.rows(
+            mine.sweep(trained, [point for _, point in points]), [arm for arm, _ in points]
+        )
         rows = self.checked(rows, fair=False)
         rows = rows[rows.length == self.length] if self.lengths else rows
         by = rows.groupby("arm").learned
-        best = rows.loc[by.idxmin() if self.measure == "loss" else by.idxmax()].set_index("arm").learning_rate
+        best = (
+            rows.loc[by.idxmin() if self.measure == "loss" else by.idxmax()]
+            .set_index("arm")
+            .learning_rate
+        )
         return rows, {arm: {"learning_rate": float(rate)} for arm, rate in best.items()}
 
     def rows(self, table, arms=None):
         """The rows of a sweep with the name of their arm in place of what made it."""
-        known = {json.dumps(self.model | fields, sort_keys=True): arm for arm, fields in self.arms.items()}
+        known = {
+            json.dumps(self.model | fields, sort_keys=True): arm
+            for arm, fields in self.arms.items()
+        }
         arm = [known[json.dumps(config, sort_keys=True)] for config in table.config]
         kept = table.drop(columns=["task", "config", "schedule", "lengths", "measure", "pass_at"])
-        return kept.assign(arm=arm, d_model=[c["d_model"] for c in table.config],
-                           n_layers=[c["n_layers"] for c in table.config])  # fmt: skip
+        return kept.assign(
+            arm=arm,
+            d_model=[c["d_model"] for c in table.config],
+            n_layers=[c["n_layers"] for c in table.config],
+        )
 
     def checked(self, table, fair=True):
-        """The rows of the last step, a row for each arm, seed and length. UnfairComparison where arms may not be
-        compared."""
+        """The rows of the last step, a row for each arm, seed and length.
+
+        UnfairComparison where arms may not be compared.
+        """
         if table.diverged.any():
             gone = table[table.diverged].iloc[0]
-            raise UnfairComparison(f"arm {gone.arm!r} diverged at seed {gone.seed}: lower its learning rate")
+            raise UnfairComparison(
+                f"arm {gone.arm!r} diverged at seed {gone.seed}: lower its learning rate"
+            )
         end = table[table.step == table.steps]
         if fair:
             check_arms(end.drop_duplicates(["arm", "seed"]), "arm", fingerprint="outputs")
@@ -274,7 +383,10 @@ class Plan:
         if apart <= within:
             return tr("parameters: {told}", told=told)
         return tr(
-            "parameters are {apart:.0%} apart, more than {within:.0%}: {told}", apart=apart, within=within, told=told
+            "parameters are {apart:.0%} apart, more than {within:.0%}: {told}",
+            apart=apart,
+            within=within,
+            told=told,
         )
 
     def drawn(self, table, end, first, second):
@@ -285,9 +397,23 @@ class Plan:
             parts += [end.assign(panel="compared", x=end.length, y=end[self.measure])]
         else:
             wide = end.pivot(index="seed", columns="arm", values=self.measure)
-            gaps = {f"{arm} - {second}": wide[arm] - wide[second] for arm in [first, *self.arms] if arm != second}
-            parts += [pd.DataFrame({"arm": arm, "seed": gap.index, "x": 0, "y": gap.to_numpy(), "panel": "compared"})
-                      for arm, gap in gaps.items()]  # fmt: skip
+            gaps = {
+                f"{arm} - {second}": wide[arm] - wide[second]
+                for arm in [first, *self.arms]
+                if arm != second
+            }
+            parts += [
+                pd.DataFrame(
+                    {
+                        "arm": arm,
+                        "seed": gap.index,
+                        "x": 0,
+                        "y": gap.to_numpy(),
+                        "panel": "compared",
+                    }
+                )
+                for arm, gap in gaps.items()
+            ]
         return pd.concat(parts)[["panel", "arm", "seed", "x", "y"]].drop_duplicates()
 
 
@@ -296,18 +422,31 @@ def draw(rows, plan, asked):
     *_, bar, _ = asked
     _, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.5))
     curve, compared = rows[rows.panel == "curve"], rows[rows.panel == "compared"]
-    word = {"accuracy": "accuracy", "exact": "texts with all answers right", "loss": "nats an answer"}
+    word = {
+        "accuracy": "accuracy",
+        "exact": "texts with all answers right",
+        "loss": "nats an answer",
+    }
     said = {"title": "Did they learn?", "xlabel": "optimiser steps", "ylabel": word[plan.measure]}
     charts.by_arm(left, curve, "x", "y", "arm", **said)
     charts.marks(left, {"mark": plan.mark})
     if plan.lengths:
-        said = {"title": "At lengths beyond those of training, the dashed line", "xlabel": "length of the test"}
+        said = {
+            "title": "At lengths beyond those of training, the dashed line",
+            "xlabel": "length of the test",
+        }
         charts.by_arm(right, compared, "x", "y", "arm", **said, ylabel=word[plan.measure])
         right.axvline(plan.trained_at, **figures.PREDICTION)
         right.set_xticks(plan.lengths)
     else:
         charts.forest(
-            right, compared, "y", "arm", bar=bar, title="How large is the difference?", xlabel=word[plan.measure]
+            right,
+            compared,
+            "y",
+            "arm",
+            bar=bar,
+            title="How large is the difference?",
+            xlabel=word[plan.measure],
         )
 
 

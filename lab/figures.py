@@ -48,9 +48,22 @@ STYLE = {
 
 
 # Fonts with Chinese characters that systems bring, the first that is there is taken.
-CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Micro Hei",
-           "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Heiti SC", "Microsoft YaHei", "SimHei",
-           "Noto Sans CJK JP", "Arial Unicode MS", "Droid Sans Fallback")  # fmt: skip
+CHINESE = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Heiti SC",
+    "Microsoft YaHei",
+    "SimHei",
+    "Noto Sans CJK JP",
+    "Arial Unicode MS",
+    "Droid Sans Fallback",
+)
 
 
 @cache
@@ -72,7 +85,9 @@ def _first_chinese():
 
 
 def style():
-    """Settings of matplotlib for a figure: Chinese characters come from a font that has them, all else from its own."""
+    """Settings of matplotlib for a figure: Chinese characters come from a font that has them, all
+    else from its own.
+    """
     if font := chinese_font():
         return STYLE | {"font.family": ["sans-serif", font]}
     if language() == "zh":
@@ -107,14 +122,22 @@ def draw(plot, table):
 
 
 def captions(plot):
-    """The (English, Chinese) captions that the docstring of a drawing function gives, a paragraph each; else ""."""
+    """The (English, Chinese) captions that the docstring of a drawing function gives, a paragraph
+    each; else "".
+    """
     paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(plot) or "").split("\n\n")]
     chinese = len(paragraphs) == 2 and re.search("[\u4e00-\u9fff]", paragraphs[1])
-    return (paragraphs[0], re.sub(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])", "", paragraphs[1])) if chinese else ("", "")
+    return (
+        (paragraphs[0], re.sub(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])", "", paragraphs[1]))
+        if chinese
+        else ("", "")
+    )
 
 
 def save(figure, stem, caption="", caption_zh="", vector=True):
-    """Write stem.png, with its captions in it, and stem.svg unless no `vector` is wanted; returns the PNG's bytes."""
+    """Write stem.png, with its captions in it, and stem.svg unless no `vector` is wanted; returns
+    the PNG's bytes.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
     picture = png(figure, caption, caption_zh)
     stem.with_suffix(".png").write_bytes(picture)
@@ -122,7 +145,9 @@ def save(figure, stem, caption="", caption_zh="", vector=True):
         return picture
     figure.set_layout_engine("none")  # as laid out for the PNG
     with mpl.rc_context(style()):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Description": caption or None})
+        figure.savefig(
+            stem.with_suffix(".svg"), metadata={"Date": None, "Description": caption or None}
+        )
     return picture
 
 
@@ -151,16 +176,25 @@ def caption_of(text):
 
 
 def show(picture, caption="", caption_zh="", *, live=None):
-    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets run.
+    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets
+    run.
 
     With captions it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
     """
-    encoded, text = base64.b64encode(picture).decode(), in_language(caption, caption_zh) or "a figure"
+    encoded, text = (
+        base64.b64encode(picture).decode(),
+        in_language(caption, caption_zh) or "a figure",
+    )
     shown = {"image/png": encoded, "text/plain": text}
     if caption:
-        both = (html.escape(caption), f'<span lang="zh">{html.escape(caption_zh)}</span>' if caption_zh else "")
+        both = (
+            html.escape(caption),
+            f'<span lang="zh">{html.escape(caption_zh)}</span>' if caption_zh else "",
+        )
         below = "<br>".join(filter(None, both if language() == "en" else reversed(both)))
         image = f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
-        shown = {"text/html": f'<figure style="margin: 0">{image}{caption_of(below)}</figure>',
-                 "text/plain": text}  # fmt: skip
+        shown = {
+            "text/html": f'<figure style="margin: 0">{image}{caption_of(below)}</figure>',
+            "text/plain": text,
+        }
     display(shown | (live or {}), raw=True)

@@ -4,7 +4,13 @@ import html
 
 from lab.language import tr
 
-MEANS = {"supported": "holds", "proved": "holds", "refuted": "fails", "disproved": "fails", "inconclusive": "undecided"}
+MEANS = {
+    "supported": "holds",
+    "proved": "holds",
+    "refuted": "fails",
+    "disproved": "fails",
+    "inconclusive": "undecided",
+}
 
 
 class Guesses:
@@ -16,25 +22,32 @@ class Guesses:
         self.sentences = {claim.id: claim.sentence for claim in claims}
         self.words = {"holds": tr("holds"), "fails": tr("fails"), "undecided": tr("undecided")}
         options = [("", ""), *((word, guess) for guess, word in self.words.items())]
-        self.boxes = {name: Dropdown(options=options, layout=Layout(width="8em")) for name in self.sentences}
+        self.boxes = {
+            name: Dropdown(options=options, layout=Layout(width="8em")) for name in self.sentences
+        }
 
     def form(self):
         """Every claim as its sentence, with its choice before it."""
         from ipywidgets import HTML, Accordion, HBox, Layout, VBox
 
-        said = tr("What will be measured? Guess before you run on; the last cell counts what you got right.")
+        said = tr(
+            "What will be measured? Guess before you run on; the last cell counts what you got right."
+        )
         lines = [
             HBox([box, HTML(html.escape(self.sentences[name]), layout=Layout(flex="1"))])
             for name, box in self.boxes.items()
         ]
-        return Accordion([VBox([HTML(said), *lines])], titles=(tr("Predict before you run"),), selected_index=0)
+        return Accordion(
+            [VBox([HTML(said), *lines])], titles=(tr("Predict before you run"),), selected_index=0
+        )
 
     def made(self):
         """{claim: guess} of those that were chosen."""
         return {name: box.value for name, box in self.boxes.items() if box.value}
 
     def score(self, verdicts):
-        """Markdown for a list of verdicts: how many guesses were right, and a line for each; "" without guesses.
+        """Markdown for a list of verdicts: how many guesses were right, and a line for each; ""
+        without guesses.
 
         Only what was judged counts: no question, and nothing that is open, out of reach or not run.
         """
@@ -43,13 +56,19 @@ class Guesses:
         if not made:
             return ""
         right = sum(guess == found[name] for name, guess in made.items())
-        return "\n* ".join([
-            tr("{right} of {made} guesses were right", right=right, made=len(made)),
-            *(self._line(name, guess, found[name]) for name, guess in made.items()),
-        ])  # fmt: skip
+        return "\n* ".join(
+            [
+                tr("{right} of {made} guesses were right", right=right, made=len(made)),
+                *(self._line(name, guess, found[name]) for name, guess in made.items()),
+            ]
+        )
 
     def _line(self, name, guess, found):
-        said = {"claim": self.sentences[name], "guess": self.words[guess], "found": self.words[found]}
+        said = {
+            "claim": self.sentences[name],
+            "guess": self.words[guess],
+            "found": self.words[found],
+        }
         if guess == found:
             return tr("✓ {claim} Guessed and measured: {found}.", **said)
         return tr("✗ {claim} Guessed: {guess}; measured: {found}.", **said)

@@ -1,8 +1,9 @@
 """What is shown, in the reader's language.
 
-What the package says stands in a gettext catalogue, lab/languages/LANGUAGE.po; what that lacks, or holds as fuzzy, is
-said in English. `make translations` brings it up to date. A notebook holds both languages itself: a text in English,
-then in Chinese in a block that unfolds. `turned` lets them swap places.
+What the package says stands in a gettext catalogue, lab/languages/LANGUAGE.po; what that lacks, or
+holds as fuzzy, is said in English. `make translations` brings it up to date. A notebook holds both
+languages itself: a text in English, then in Chinese in a block that unfolds. `turned` lets them
+swap places.
 """
 
 import os
@@ -15,7 +16,8 @@ from types import SimpleNamespace
 PACKAGE = Path(__file__).parent / "languages"
 NAMES = {"en": "English", "zh": "中文"}  # of the languages of a text that unfolds
 _FOLD = re.compile(
-    rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL
+    rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n(.*?)\n\n</details>\s*$",
+    re.DOTALL,
 )  # its language, the text in it
 _HEADING = re.compile(r"```.*?```|^(#+) ([^\n]+)$", re.DOTALL | re.MULTILINE)
 _BOLD_LINE = re.compile(r"```.*?```|^\*\*([^*\n]+)\*\*$", re.DOTALL | re.MULTILINE)
@@ -23,13 +25,17 @@ _now = SimpleNamespace(language="")  # what `use` chose
 
 
 def tr(message, **values):
-    """The message, a literal, in the reader's language; {placeholders} are filled by str.format where values come."""
+    """The message, a literal, in the reader's language; {placeholders} are filled by str.format
+    where values come.
+    """
     said = messages(catalogue(language())).get(message, message)
     return said.format(**values) if values else said
 
 
 def language():
-    """The language in use: the one chosen by `use`, else by LAB_LANGUAGE in the environment, else English, "en"."""
+    """The language in use: the one chosen by `use`, else by LAB_LANGUAGE in the environment, else
+    English, "en".
+    """
     return _now.language or os.environ.get("LAB_LANGUAGE") or "en"
 
 
@@ -65,7 +71,9 @@ def catalogue(language):
 
 
 def messages(path):
-    """{message: translation} of a catalogue, without what is empty or fuzzy; none where there is no file."""
+    """{message: translation} of a catalogue, without what is empty or fuzzy; none where there is no
+    file.
+    """
     return _read(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
@@ -74,15 +82,19 @@ def _read(path, changed):
     from babel.messages.pofile import read_po
 
     with open(path, "rb") as file:
-        return {m.id: m.string for m in read_po(file, abort_invalid=True) if m.id and m.string and not m.fuzzy}
+        return {
+            m.id: m.string
+            for m in read_po(file, abort_invalid=True)
+            if m.id and m.string and not m.fuzzy
+        }
 
 
 # Texts in two languages
 
 
 def folded(shown, hidden, named="zh"):
-    """Markdown that shows one text and, in a block that unfolds, another in the language `named`; headings in it are
-    bold lines, since a heading inside a block breaks the outline of the page.
+    """Markdown that shows one text and, in a block that unfolds, another in the language `named`;
+    headings in it are bold lines, since a heading inside a block breaks the outline of the page.
     """
     if not hidden:
         return shown
@@ -91,13 +103,16 @@ def folded(shown, hidden, named="zh"):
 
 
 def sides(text):
-    """(English, Chinese) of a text in two languages, the Chinese one with headings where the English has them; "" where
-    it is in one.
+    """(English, Chinese) of a text in two languages, the Chinese one with headings where the
+    English has them; "" where it is in one.
     """
     found = _FOLD.search(text)
     if not found or found[1] != NAMES["zh"]:
         return text, ""
-    english, levels = text[: found.start()], [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]]
+    english, levels = (
+        text[: found.start()],
+        [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]],
+    )
     heads = iter(levels)
 
     def headed(line):
@@ -114,7 +129,8 @@ def turned(text):
 
 
 def translated(book, language, alone=False):
-    """The nbformat notebook with its texts, those among outputs too, turned to a language; code stays as it is.
+    """The nbformat notebook with its texts, those among outputs too, turned to a language; code
+    stays as it is.
 
     `alone`: without the other language, for pages that stand in each.
     """

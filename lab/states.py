@@ -17,10 +17,11 @@ MOST = 40  # states of a figure, over all its controls
 def prerendered(draw, widgets, most=MOST):
     """The states of a figure with `widgets`, {name: ipywidget}, as {TYPE: states} for a notebook.
 
-    draw(**values) returns the bytes of a PNG, or None where there is nothing to show. The states are
-    {"controls": [{"name", "values", "at"}], "states": [{"png"} or {"error"}]}: every combination of
-    the controls' values, the last control fastest; "at" is the place of a control's present value.
-    A ValueError of draw is the error of its state. Fewer than two pictures are no states: {}.
+    draw(**values) returns the bytes of a PNG, or None where there is nothing to show. The states
+    are {"controls": [{"name", "values", "at"}], "states": [{"png"} or {"error"}]}: every
+    combination of the controls' values, the last control fastest; "at" is the place of a control's
+    present value. A ValueError of draw is the error of its state. Fewer than two pictures are no
+    states: {}.
     """
     options = {name: options_of(widget) for name, widget in widgets.items()}
     counts = {name: len(labels) for name, (labels, _, _) in options.items()}

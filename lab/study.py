@@ -1,4 +1,6 @@
-"""What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of guesses."""
+"""What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of
+guesses.
+"""
 
 import inspect
 import math
@@ -27,32 +29,43 @@ from lab.tasks.pieces import pieces_hash
 from lab.trials import entry_points, models, parameters, provenance, runs, sweep
 from lab.trials.code import kind_hash
 
-DATA = {"corpus": corpus_hash, "pieces": pieces_hash, "reference": zoo.reference_hash}  # sources of more than a file
+DATA = {
+    "corpus": corpus_hash,
+    "pieces": pieces_hash,
+    "reference": zoo.reference_hash,
+}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
 BUSY = 30  # percent of all cores, taken by others when a timing begins
 OWN = "lab-results"  # the folder of results beside a ledger of one's own
 
 
 def study(exercise="", namespace=None, *, ledger=None):
-    """Begin the study of an exercise, such as "1.4", or of a notebook of one's own, with the notebook's globals().
+    """Begin the study of an exercise, such as "1.4", or of a notebook of one's own, with the
+    notebook's globals().
 
-    `study(globals())` names it after its notebook. Declared parameters are checked, converted and put back, so that
-    `1e-3`, text in YAML, is a number from here on. Results go to the folder `results`, or to results/interactive; until
-    `finish` they are kept aside and nothing earlier is touched.
+    `study(globals())` names it after its notebook. Declared parameters are checked, converted and
+    put back, so that `1e-3`, text in YAML, is a number from here on. Results go to the folder
+    `results`, or to results/interactive; until `finish` they are kept aside and nothing earlier is
+    touched.
 
-    `ledger` is a file with claims of one's own, beside the notebook or at a path: then results, this machine's trials
-    and one's own record (`record`) go to the folder `lab-results` beside it, where `results` names no other. With a
-    ledger the globals() of whoever calls need not be given. FileNotFoundError where there is no such file.
+    `ledger` is a file with claims of one's own, beside the notebook or at a path: then results,
+    this machine's trials and one's own record (`record`) go to the folder `lab-results` beside it,
+    where `results` names no other. With a ledger the globals() of whoever calls need not be given.
+    FileNotFoundError where there is no such file.
     """
     if namespace is None and isinstance(exercise, dict):
         exercise, namespace = "", exercise
     if namespace is None:
-        namespace = sys._getframe(2 if sys._getframe(1).f_code.co_name == "__call__" else 1).f_globals
+        namespace = sys._getframe(
+            2 if sys._getframe(1).f_code.co_name == "__call__" else 1
+        ).f_globals
     return Study(exercise, namespace, ledger)
 
 
 class Study:
-    """An exercise under study, made by `lab.study`: its claims, sweeps, tables, figures and verdicts."""
+    """An exercise under study, made by `lab.study`: its claims, sweeps, tables, figures and
+    verdicts.
+    """
 
     def __init__(self, exercise, namespace, ledger=None, notebook=None):
         entry_points.load()
@@ -61,14 +74,24 @@ class Study:
         shared = runs.project_root() / "results"
         read_only = shared.exists() and not os.access(shared, os.W_OK)  # as a class shares it
         beside_it = beside.parent if beside else Path.cwd() if read_only and not place else None
-        home = beside_it / (place or OWN) if beside_it else runs.project_root() / (place or "results/interactive")
+        home = (
+            beside_it / (place or OWN)
+            if beside_it
+            else runs.project_root() / (place or "results/interactive")
+        )
         self.options = runs.read_options(home)
         if (ledger is not None or read_only) and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
             self.options = self.options.model_copy(update=kept)
         models.home = self.options.store
-        named = beside.with_suffix(".ipynb") if beside and not exercise else None  # lab new names them alike
-        named = named if named and named.exists() else notebook_of(exercise or (beside.stem if beside else ""))
+        named = (
+            beside.with_suffix(".ipynb") if beside and not exercise else None
+        )  # lab new names them alike
+        named = (
+            named
+            if named and named.exists()
+            else notebook_of(exercise or (beside.stem if beside else ""))
+        )
         self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
         self.kept_as = self.notebook.stem  # the file of its trials
@@ -81,10 +104,17 @@ class Study:
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
         try:
-            self.folder = self.final if self.options.notebook else runs.new_folder(home / ".running", self.final.name)
+            self.folder = (
+                self.final
+                if self.options.notebook
+                else runs.new_folder(home / ".running", self.final.name)
+            )
         except OSError as error:
             mine = Path.home() / OWN
-            away = tr("name a folder that can be written to as the parameter results, such as {folder}", folder=mine)
+            away = tr(
+                "name a folder that can be written to as the parameter results, such as {folder}",
+                folder=mine,
+            )
             raise parameters.Refused(f"{error.filename}: {error.strerror}; {away}") from None
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
@@ -93,7 +123,9 @@ class Study:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
         self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
-        self.guesses = Guesses(c for c in self.ledger.values() if not c.open and c.kind != "question")
+        self.guesses = Guesses(
+            c for c in self.ledger.values() if not c.open and c.kind != "question"
+        )
         self._started, self.used = time.time(), []
         self._verdicts = {}  # by claim
         self._commit = provenance.commit()  # whose code this process has loaded
@@ -102,7 +134,9 @@ class Study:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     def claims(self):
-        """The claims under test and what each predicts; in a live notebook with a form for the reader's guesses."""
+        """The claims under test and what each predicts; in a live notebook with a form for the
+        reader's guesses.
+        """
         if self.ledger and not self.options.headless and get_ipython():
             display(self.guesses.form())
         rows = [(c.sentence, str(c.prediction or c.expected)) for c in self.ledger.values()]
@@ -110,12 +144,19 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
-        """The trial at every point of the grid, a row each; see trials.sweep.sweep. jobs=1 for undisturbed timings.
+        """The trial at every point of the grid, a row each; see trials.sweep.sweep. jobs=1 for
+        undisturbed timings.
 
-        Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to start than they do.
+        Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to
+        start than they do.
         """
         if timing and (busy := psutil.cpu_percent(0.3)) > BUSY:
-            self.say(tr("Other programs take {n:.0f} percent of this machine: its times may be wrong.", n=busy))
+            self.say(
+                tr(
+                    "Other programs take {n:.0f} percent of this machine: its times may be wrong.",
+                    n=busy,
+                )
+            )
         began, options = time.time(), self.options
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
@@ -154,7 +195,9 @@ class Study:
 
     def _recorded(self, name):
         """The recorded trials of this name."""
-        return [body for file in self.sources.recorded for body in file.trials if body["trial"] == name]
+        return [
+            body for file in self.sources.recorded for body in file.trials if body["trial"] == name
+        ]
 
     @property
     def corpus_hash(self):
@@ -168,38 +211,50 @@ class Study:
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot, caption="", caption_zh=""):
-        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in smoke, SVG.
+        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in
+        smoke, SVG.
 
-        The caption, in English and in Chinese, says what to look for. It stands under the figure, is its alternative
-        text, and is kept in the PNG. Without one it is the docstring of `plot`, if that has a paragraph in each.
+        The caption, in English and in Chinese, says what to look for. It stands under the figure,
+        is its alternative text, and is kept in the PNG. Without one it is the docstring of `plot`,
+        if that has a paragraph in each.
         """
         words = (caption, caption_zh) if caption else figures.captions(plot)
         figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke")
+        picture = figures.save(
+            figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke"
+        )
         figures.show(picture, *words)
         plt.close(figure)
 
     def play(self, plot, **controls):
-        """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state stands where none run.
+        """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state
+        stands where none run.
 
-        A run keeps up to 40 states of the figure beside it, which the book's page shows. A control is an
-        ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of choices.
+        A run keeps up to 40 states of the figure beside it, which the book's page shows. A control
+        is an ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of choices.
         """
         first, live = turn.play(plot, controls, headless=self.options.headless, most=self._states)
         figures.show(first, live=live)
 
     def live(self, trial, draw, *, point=None, button="", **controls):
-        """A panel whose button runs the trial at once and draws draw(rows); an interrupt of the kernel cancels the run.
+        """A panel whose button runs the trial at once and draws draw(rows); an interrupt of the
+        kernel cancels the run.
 
-        `button` is what it says, or "Train now". `rows` are those of all runs of this panel, newest last; at first
-        none, with their columns. The point is the controls' values, or point(**controls) where it is a function, or
-        those over the dict `point`; what they leave out is as in all of this study's sweeps of the trial, or its
-        default; its `seed` is one that no stored row has. Rows are those of a sweep of the point. They enter no table,
-        verdict or record. Where no widgets run, the figure stands in its first state; the book's page shows what is
-        stored for the values of the controls. Controls are as in `play`.
+        `button` is what it says, or "Train now". `rows` are those of all runs of this panel, newest
+        last; at first none, with their columns. The point is the controls' values, or
+        point(**controls) where it is a function, or those over the dict `point`; what they leave
+        out is as in all of this study's sweeps of the trial, or its default; its `seed` is one that
+        no stored row has. Rows are those of a sweep of the point. They enter no table, verdict or
+        record. Where no widgets run, the figure stands in its first state; the book's page shows
+        what is stored for the values of the controls. Controls are as in `play`.
         """
         known, options = self._recorded(trial.__name__), self.options
-        about = {"used": self.used, "known": known, "device": options.device, "headless": options.headless}
+        about = {
+            "used": self.used,
+            "known": known,
+            "device": options.device,
+            "headless": options.headless,
+        }
         about |= {"most": self._states}
         first, live = turn.live(trial, draw, controls, point=point, button=button, **about)
         figures.show(first, live=live)
@@ -210,17 +265,24 @@ class Study:
         return states.MOST if self.profile != "smoke" else 4
 
     def say(self, english, chinese="", **values):
-        """Show a sentence made from tables: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...).
+        """Show a sentence made from tables: say("It ends at {found:.2f}.", "最终为 {found:.2f}。",
+        found=...).
 
-        Markdown, its placeholders filled by str.format; the language that is not the reader's unfolds.
+        Markdown, its placeholders filled by str.format; the language that is not the reader's
+        unfolds.
         """
         both = [text.format(**values) if values else text for text in (english, chinese)]
-        text = folded(both[1], both[0], "en") if chinese and language.language() == "zh" else folded(*both)
+        text = (
+            folded(both[1], both[0], "en")
+            if chinese and language.language() == "zh"
+            else folded(*both)
+        )
         if text:
             display(Markdown(text))
 
     def told(self, claim, **sentences):
-        """The pair of sentences that the verdict on a claim chooses, such as supported=("Yes.", "是。"), for `say`.
+        """The pair of sentences that the verdict on a claim chooses, such as supported=("Yes.",
+        "是。"), for `say`.
 
         Two empty ones where none is given for it. So no prose says what a table might deny.
         """
@@ -229,10 +291,11 @@ class Study:
     def judge(self, claim, measured, *, rates=None, figure="", table="", note=""):
         """Judge a claim of this exercise and show its card; smoke runs are not judged.
 
-        Where the ledger says which rows are compared, `measured` is a table with a row for each seed and arm, and
-        `rates` that of a sweep of learning rates, if a gate asks for it: see ledger.judge. Else it is an Interval or an
-        exact number. Where the parameters took away an arm, it is `not run at these values`. `measured` and `note` may
-        be functions without arguments, for what cannot be computed then: they are not called. A function that meets
+        Where the ledger says which rows are compared, `measured` is a table with a row for each
+        seed and arm, and `rates` that of a sweep of learning rates, if a gate asks for it: see
+        ledger.judge. Else it is an Interval or an exact number. Where the parameters took away an
+        arm, it is `not run at these values`. `measured` and `note` may be functions without
+        arguments, for what cannot be computed then: they are not called. A function that meets
         numbers which are not finite is inconclusive.
         """
         about = self._claim(claim)
@@ -240,12 +303,17 @@ class Study:
             absent = {"verdict": claims.NOT_RUN, "note": tr("without {arm}", arm=absent)}
             verdict = about.unjudged.model_copy(update=absent)
         else:
-            for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table or figure, ".csv")):
+            for folder, stem, suffix in (
+                ("figures", figure, ".png"),
+                ("tables", table or figure, ".csv"),
+            ):
                 if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
                     raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
             measured = computed(measured) if callable(measured) else measured
             note = note() if callable(note) else note
-            verdict = judge(about, measured, rates=rates, figure=figure, table=table or figure, note=note)
+            verdict = judge(
+                about, measured, rates=rates, figure=figure, table=table or figure, note=note
+            )
             if about.timing:
                 sizes = ", ".join(filter(None, [verdict.sizes, provenance.machine()["machine"]]))
                 verdict = verdict.model_copy(update={"sizes": sizes})
@@ -265,17 +333,22 @@ class Study:
         return self._verdicts[claim]
 
     def finish(self):
-        """Write verdicts.csv and run.json, and put the run in its place; returns the table of verdicts.
+        """Write verdicts.csv and run.json, and put the run in its place; returns the table of
+        verdicts.
 
         Every claim but the open ones is judged; RuntimeError names those that are not.
         """
-        missing = sorted(c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts)
+        missing = sorted(
+            c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts
+        )
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         origins = provenance.origins(self.used)
         display(Markdown(told := provenance.told(origins)))
         verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
-        table = pd.DataFrame([v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields))
+        table = pd.DataFrame(
+            [v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields)
+        )
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
         if score := self.guesses.score(verdicts):
             display(Markdown(score))
@@ -284,7 +357,9 @@ class Study:
             "status": "done",
             "exercise": self.exercise,
             "profile": self.profile,
-            "parameters": {name: value for name, value in self.parameters.items() if name != "results"},
+            "parameters": {
+                name: value for name, value in self.parameters.items() if name != "results"
+            },
             "own_parameters": self.own,
             "corpus": self.corpus_hash,
             "ledger": self._ledger_hash,
@@ -307,36 +382,57 @@ class Study:
         if not verdicts:
             return None
         names = [tr("claim"), tr("verdict"), tr("effect"), tr("predicted")]
-        words = [(self.ledger[v.id].sentence, cards.words()[v.verdict], cards.measured(v), cards.predicted(v))
-                 for v in verdicts]  # fmt: skip
+        words = [
+            (
+                self.ledger[v.id].sentence,
+                cards.words()[v.verdict],
+                cards.measured(v),
+                cards.predicted(v),
+            )
+            for v in verdicts
+        ]
         shown = pd.DataFrame(words, columns=names).style
         shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
         return shown.hide(axis="index").set_properties(**{"text-align": "left"})
 
 
 def found_beside(ledger):
-    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or where the path says.
+    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or where the
+    path says.
 
-    So a notebook that moves with its ledger finds it, although it may hold the whole path of where it was made.
+    So a notebook that moves with its ledger finds it, although it may hold the whole path of where
+    it was made.
     """
     session, given = Path(os.environ.get("JPY_SESSION_NAME", "")), Path(ledger).expanduser()
     folders = [session.parent] * (session.suffix == ".ipynb") + [Path.cwd()]
-    places = [folder / (given.name if given.is_absolute() else given) for folder in folders] + [given]
+    places = [folder / (given.name if given.is_absolute() else given) for folder in folders] + [
+        given
+    ]
     if found := next((path for path in places if path.is_file()), None):
         return found.resolve()
-    raise FileNotFoundError(f"there is no ledger {ledger}; looked at {', '.join(dict.fromkeys(map(str, places)))}")
+    raise FileNotFoundError(
+        f"there is no ledger {ledger}; looked at {', '.join(dict.fromkeys(map(str, places)))}"
+    )
 
 
 def notebook_of(exercise):
-    """The notebook of an exercise; else the notebook of one's own as Jupyter names it, or as it is called here."""
+    """The notebook of an exercise; else the notebook of one's own as Jupyter names it, or as it is
+    called here.
+    """
     if any(exercise == parameters.exercise_of(path) for path in parameters.notebooks()):
         return parameters.notebook_of(exercise)
     session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by JupyterLab
-    return session if session.suffix == ".ipynb" and session.exists() else Path(f"{exercise or 'notebook'}.ipynb")
+    return (
+        session
+        if session.suffix == ".ipynb" and session.exists()
+        else Path(f"{exercise or 'notebook'}.ipynb")
+    )
 
 
 class _Callable(ModuleType):
-    """So that `lab.study("1.4", globals())` works although this module bears the name of its function."""
+    """So that `lab.study("1.4", globals())` works although this module bears the name of its
+    function.
+    """
 
     def __call__(self, exercise="", namespace=None, *, ledger=None):
         return study(exercise, namespace, ledger=ledger)

@@ -1,7 +1,9 @@
-"""What a running trial reports: kinds that it looks up, data that it reads, clocks, the beginning of its training.
+"""What a running trial reports: kinds that it looks up, data that it reads, clocks, the beginning
+of its training.
 
-The engine opens a `touching()` around every trial; seams, tasks, measurements and the training loop report here. This
-module knows none of them, and outside a trial every report is a single look at a variable.
+The engine opens a `touching()` around every trial; seams, tasks, measurements and the training loop
+report here. This module knows none of them, and outside a trial every report is a single look at a
+variable.
 """
 
 import functools
@@ -19,12 +21,16 @@ _listener = ContextVar("listener", default=None)
 
 
 class Enough(BaseException):
-    """Ends a trial of which no more than the beginning is wanted; no `except Exception` of a trial stops it."""
+    """Ends a trial of which no more than the beginning is wanted; no `except Exception` of a trial
+    stops it.
+    """
 
 
 @dataclass
 class Touched:
-    """Names of kinds, {name: hash} of declared data, files written, and the beginning of the first training."""
+    """Names of kinds, {name: hash} of declared data, files written, and the beginning of the first
+    training.
+    """
 
     kinds: set = field(default_factory=set)  # "Position.rotary"
     data: dict = field(default_factory=dict)  # "corpus" -> hash
@@ -47,7 +53,9 @@ class Touched:
 
 @contextmanager
 def touching(**options):
-    """A `Touched` that fills while the block runs; what a block inside touches counts for the one around it too."""
+    """A `Touched` that fills while the block runs; what a block inside touches counts for the one
+    around it too.
+    """
     here, around = Touched(**options), running.get()
     if around is not None:
         here.until = min(here.until, around.until)
@@ -90,15 +98,21 @@ def replay(touched):
 
 
 def clock(what):
-    """Clocks and memory are read here. RuntimeError in a trial whose rows are recorded: they would be a machine's."""
+    """Clocks and memory are read here.
+
+    RuntimeError in a trial whose rows are recorded: they would be a machine's.
+    """
     here = running.get()
     if here is not None and not here.timing:
-        raise RuntimeError(f"{what} measures this machine: sweep it with timing=True, so that it is never recorded")
+        raise RuntimeError(
+            f"{what} measures this machine: sweep it with timing=True, so that it is never recorded"
+        )
 
 
 @contextmanager
 def watching(listener):
-    """Inside, on this thread, training calls listener(step, steps) at every step, from step 0; it may raise to end it.
+    """Inside, on this thread, training calls listener(step, steps) at every step, from step 0; it
+    may raise to end it.
 
     What ends a trial whatever it catches is `Enough`.
     """
@@ -110,7 +124,9 @@ def watching(listener):
 
 
 def step(number, loss, batch=(), steps=0):
-    """Step `number` of `steps` of a training has the loss (a tensor or number); `batch` are that step's tensors."""
+    """Step `number` of `steps` of a training has the loss (a tensor or number); `batch` are that
+    step's tensors.
+    """
     if (listener := _listener.get()) is not None:
         listener(number, steps)
     here = running.get()
@@ -118,7 +134,9 @@ def step(number, loss, batch=(), steps=0):
         return
     if time.perf_counter() > here.until:
         raise Enough
-    follows = number == (here.curve[-1][0] + 1 if here.curve else 0) or (here.curve and number > here.curve[-1][0])
+    follows = number == (here.curve[-1][0] + 1 if here.curve else 0) or (
+        here.curve and number > here.curve[-1][0]
+    )
     if follows and (number < FIRST_STEPS or not number & (number - 1)):
         if number == 0:
             here.batch = tensor_hash(batch)
@@ -135,7 +153,9 @@ def tensor_hash(tensors):
 
 
 def cache(function):
-    """functools.cache for what reads data or looks up kinds: who is given a kept value has touched the same."""
+    """functools.cache for what reads data or looks up kinds: who is given a kept value has touched
+    the same.
+    """
     kept = {}
 
     @functools.wraps(function)

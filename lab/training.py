@@ -1,4 +1,7 @@
-"""One training loop. It knows no task and no kind of model: it draws batches, steps, and returns a tidy history."""
+"""One training loop.
+
+It knows no task and no kind of model: it draws batches, steps, and returns a tidy history.
+"""
 
 import hashlib
 import itertools
@@ -15,7 +18,9 @@ from lab import names, trace
 
 
 class TrainConfig(BaseModel):
-    """AdamW, linear warm-up, cosine decay to `min_lr_ratio` x learning_rate; gradients clipped to norm `clip`."""
+    """AdamW, linear warm-up, cosine decay to `min_lr_ratio` x learning_rate; gradients clipped to
+    norm `clip`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -39,32 +44,52 @@ class TrainConfig(BaseModel):
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.learning_rate * (self.min_lr_ratio + (1 - self.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done)))
+        return self.learning_rate * (
+            self.min_lr_ratio + (1 - self.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * done))
+        )
 
 
 def cross_entropy(logits, targets, reduction="mean"):
-    """Nats a target; -100 is left out. The last axis of logits (b, t, ...) holds one row of class scores per target."""
+    """Nats a target; -100 is left out.
+
+    The last axis of logits (b, t, ...) holds one row of class scores per target.
+    """
     classes = logits.numel() // targets.numel()
-    return F.cross_entropy(logits.reshape(-1, classes), targets.flatten(), reduction=reduction, ignore_index=-100)
+    return F.cross_entropy(
+        logits.reshape(-1, classes), targets.flatten(), reduction=reduction, ignore_index=-100
+    )
 
 
-def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mark=None, until_mark=False, stop=None):
-    """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate, diverged, ...
+def train(
+    model,
+    draw,
+    config,
+    *,
+    seed=0,
+    loss=None,
+    evaluate=None,
+    every=0,
+    mark=None,
+    until_mark=False,
+    stop=None,
+):
+    """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate,
+    diverged, ...
 
-    draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed` alone.
-    Inputs are a tensor, or a tuple of them where the model takes several.
-    loss(model, inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
-    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
-    mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95), and is kept in the
-    attrs of the history: steps_to_mark(history) tells when it was reached, as closely as rows are recorded.
-    until_mark ends the training at the first recorded row that reaches the mark, stop(row) -> bool at the first for
-    which it is True; both before the step is taken.
-    A loss or gradient that is not finite is a result: the history ends there with diverged True, and so it is where
-    the last step leaves weights, or numbers of `evaluate`, that are not finite any more. Parameters that the loss of a
-    step does not hold stay as they are in that step. Matrices decay, unless their module names them in `undecayed`:
-    tables that multiply no activations.
-    ValueError for a mark that is none or is of no column, for a `decay_on` that is in no matrix's name, and where a
-    batch asks for no answer.
+    draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed`
+    alone. Inputs are a tensor, or a tuple of them where the model takes several. loss(model,
+    inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
+    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end. mark is
+    (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95), and is
+    kept in the attrs of the history: steps_to_mark(history) tells when it was reached, as closely
+    as rows are recorded. until_mark ends the training at the first recorded row that reaches the
+    mark, stop(row) -> bool at the first for which it is True; both before the step is taken. A loss
+    or gradient that is not finite is a result: the history ends there with diverged True, and so it
+    is where the last step leaves weights, or numbers of `evaluate`, that are not finite any more.
+    Parameters that the loss of a step does not hold stay as they are in that step. Matrices decay,
+    unless their module names them in `undecayed`: tables that multiply no activations. ValueError
+    for a mark that is none or is of no column, for a `decay_on` that is in no matrix's name, and
+    where a batch asks for no answer.
     """
     if until_mark and mark is None:
         raise ValueError("until_mark needs a mark")
@@ -78,7 +103,10 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
             (decayed if decays else plain).append(p)
     if config.decay_on and not decayed:
         raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
-    parameters, groups = decayed + plain, [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    parameters, groups = (
+        decayed + plain,
+        [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
+    )
     optimizer = torch.optim.AdamW(
         groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
     )
@@ -86,7 +114,12 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
 
     def record(step, value):
         """Append a row; returns whether the training ends there."""
-        row = {"step": step, "loss": value, "learning_rate": config.rate(step), "diverged": not math.isfinite(value)}
+        row = {
+            "step": step,
+            "loss": value,
+            "learning_rate": config.rate(step),
+            "diverged": not math.isfinite(value),
+        }
         if evaluate:
             model.eval()
             with torch.no_grad():
@@ -104,9 +137,13 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
         optimizer.zero_grad()
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)
-        finite = bool(torch.isfinite(value) & torch.isfinite(norm))  # else the step leaves weights that are no numbers
+        finite = bool(
+            torch.isfinite(value) & torch.isfinite(norm)
+        )  # else the step leaves weights that are no numbers
         if not finite and isinstance(targets, torch.Tensor) and (targets == -100).all():
-            raise ValueError(f"the batch of step {step} asks for no answer: all its targets are -100")
+            raise ValueError(
+                f"the batch of step {step} asks for no answer: all its targets are -100"
+            )
         due = step == 0 or (every and step % every == 0) or not finite
         if (due and record(step, value.item() if finite else math.nan)) or not finite:
             break
@@ -117,7 +154,9 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
         if config.steps:
             record(config.steps, value.item())
             first, last = history[0], history[-1]
-            lost = any(unbounded(x) and not unbounded(first.get(name, x)) for name, x in last.items())
+            lost = any(
+                unbounded(x) and not unbounded(first.get(name, x)) for name, x in last.items()
+            )
             if lost or any(unbounded(p.detach().norm()) for p in parameters):
                 last |= {"loss": math.nan, "diverged": True}
     model.eval()
@@ -127,7 +166,9 @@ def train(model, draw, config, *, seed=0, loss=None, evaluate=None, every=0, mar
 
 
 def undecayed(model):
-    """The parameters that modules name in `undecayed`, by names within them: tables that multiply no activations."""
+    """The parameters that modules name in `undecayed`, by names within them: tables that multiply
+    no activations.
+    """
     return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
 
 
@@ -140,7 +181,10 @@ SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.g
 
 
 def reaches(row, mark):
-    """Whether a row of a history reaches the mark (column, sign, number). ValueError for what is no mark of the row."""
+    """Whether a row of a history reaches the mark (column, sign, number).
+
+    ValueError for what is no mark of the row.
+    """
     try:
         column, sign, number = mark
         return bool(SIGNS[sign](row[column], number))
@@ -150,7 +194,9 @@ def reaches(row, mark):
 
 
 def steps_to_mark(history):
-    """Steps taken before the first recorded row that reaches the mark of a history; None where none does."""
+    """Steps taken before the first recorded row that reaches the mark of a history; None where none
+    does.
+    """
     rows = history.to_dict("records")
     return next((row["step"] for row in rows if reaches(row, history.attrs["mark"])), None)
 
@@ -158,8 +204,9 @@ def steps_to_mark(history):
 def fit(model, task, config, *, seed, **options):
     """train() on task.batch; returns (what to keep of the run, history).
 
-    Kept: fingerprint of the outputs before training, data_hash, parameters (how many), training_loss (the last
-    recorded), diverged, diverged_at (a step, or None); where a mark is given, it (the number) and steps_to_mark.
+    Kept: fingerprint of the outputs before training, data_hash, parameters (how many),
+    training_loss (the last recorded), diverged, diverged_at (a step, or None); where a mark is
+    given, it (the number) and steps_to_mark.
     """
     tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
     run = {
@@ -170,7 +217,11 @@ def fit(model, task, config, *, seed, **options):
     history = train(model, task.batch, config, seed=seed, **options)
     last = history.iloc[-1] if len(history) else {"loss": math.nan, "diverged": False}
     diverged = bool(last["diverged"])
-    run |= {"training_loss": last["loss"], "diverged": diverged, "diverged_at": int(last["step"]) if diverged else None}
+    run |= {
+        "training_loss": last["loss"],
+        "diverged": diverged,
+        "diverged_at": int(last["step"]) if diverged else None,
+    }
     if mark := history.attrs["mark"]:
         run |= {"mark": mark[-1], "steps_to_mark": steps_to_mark(history)}
     return run, history
@@ -205,8 +256,8 @@ def digest(*tensors):
 def tune(run, rates, score, most=7):
     """Rows of run([rate, ...]) for these learning rates, and further out while the best is an end.
 
-    run gives a table with columns learning_rate and `score`, of which less is better. Where the best
-    rate is the least, half of it is tried next, where it is the largest, twice; `most` in all.
+    run gives a table with columns learning_rate and `score`, of which less is better. Where the
+    best rate is the least, half of it is tried next, where it is the largest, twice; `most` in all.
     """
     found, asked = pd.DataFrame(), list(rates)
     while asked:

@@ -1,7 +1,7 @@
 """A lesson's "Your turn": sliders that redraw a figure, and a trial that a reader runs at once.
 
-The rows of such a run are those of a sweep of the same point. They are drawn and forgotten: no table,
-verdict or record holds them.
+The rows of such a run are those of a sweep of the same point. They are drawn and forgotten: no
+table, verdict or record holds them.
 """
 
 import base64

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from lab.trials.runs import project_root
 
 ROOT = project_root()

@@ -4,9 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import lab
+import pytest
 
 ROOT, TESTS = Path(lab.__file__).parent, Path(__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py")

@@ -10,18 +10,13 @@ import subprocess
 import sys
 import webbrowser
 
+import lab
 import nbformat
 import papermill
 import pytest
 import torch
 import yaml
-from helpers import notebook_with
 from jinja2 import Environment, FileSystemLoader
-from made import DICE, ran
-from rich.cells import cell_len
-from typer.testing import CliRunner
-
-import lab
 from lab.book import pages
 from lab.claims.claims import own_ledger
 from lab.measure.attention import attention_probe, entropy
@@ -29,6 +24,11 @@ from lab.study import found_beside
 from lab.tools.cli import app
 from lab.trials import entry_points, parameters, runs
 from lab.trials.store import File
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from helpers import notebook_with
+from made import DICE, ran
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.CHECKOUT)}
 TINY = {"seeds": 2, "steps": 4, "d_model": 8}
@@ -72,8 +72,8 @@ def test_a_new_notebook_runs_by_bare_papermill_and_by_lab_run_from_any_folder(tm
     assert runs.read_run(done)["status"] == "done" and (done / "figures" / "lengths.png").exists()
     assert "out of reach" in (done / "verdicts.csv").read_text()
     given = [f"-p{name}={value}" for name, value in TINY.items()]
-    ran = subprocess.run([sys.executable, "-m", "lab.tools.cli", "run", folder / "mine.ipynb", "--results", "here", *given],
-                         cwd=elsewhere, env=ENVIRONMENT, capture_output=True, text=True)  # fmt: skip
+    given_first = [sys.executable, "-m", "lab.tools.cli", "run", folder / "mine.ipynb", "--results", "here"]
+    ran = subprocess.run([*given_first, *given], cwd=elsewhere, env=ENVIRONMENT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert list((elsewhere / "here" / "runs").glob("*/mine-*/verdicts.csv"))
 

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import torch
-
 from lab import trace
 
 

@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 from lab.trials.runs import project_root
 
 pytestmark = pytest.mark.slow
@@ -116,5 +115,7 @@ def test_a_script_elsewhere_sweeps_its_own_trial(wheel, alone):
 def test_the_command_says_that_the_lessons_are_elsewhere(alone):
     assert "checkout" in run("-m", "lab.tools.cli", "list", **alone)
     for command in (["run"], ["run", "1.4"], ["claims"]):
-        done = subprocess.run([sys.executable, "-m", "lab.tools.cli", *command], capture_output=True, text=True, **alone)
+        done = subprocess.run(
+            [sys.executable, "-m", "lab.tools.cli", *command], capture_output=True, text=True, **alone
+        )
         assert done.returncode == 2 and "checkout" in done.stderr and "Traceback" not in done.stderr, command

@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 import torch
-
 from lab import trace, training, zoo
 from lab.models import ModelConfig
 from lab.recipes import reference

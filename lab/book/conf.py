@@ -7,7 +7,13 @@ from sphinx.search import SearchLanguage
 
 project = "Transformer Lab"
 author = "Transformer Lab"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton", "sphinx-mathjax-offline"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "sphinx-mathjax-offline",
+]
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 templates_path = ["parts"]
@@ -43,14 +49,20 @@ def setup(app):
 def describe(app, document):
     """A picture among a cell's outputs has the plain text of its output as alternative text."""
     for output in document.findall(nodes.container):
-        forms = {form.get("mime_type"): form for form in output.children if isinstance(form, nodes.container)}
+        forms = {
+            form.get("mime_type"): form
+            for form in output.children
+            if isinstance(form, nodes.container)
+        }
         if "image/png" in forms and "text/plain" in forms:
             for image in forms["image/png"].findall(nodes.image):
                 image["alt"] = forms["text/plain"].astext()
 
 
 def as_written(app, what, name, thing, options, lines):
-    """A docstring is text with `code` in it, and lines further in: no other sign of it means anything to Sphinx."""
+    """A docstring is text with `code` in it, and lines further in: no other sign of it means
+    anything to Sphinx.
+    """
     signs, found, before = re.compile(r"`+([^`]+)`+|([*|_\\`])"), [], 0
     for line in lines:
         depth = len(line) - len(line.lstrip())
@@ -64,7 +76,9 @@ PARTS = re.compile("[\u4e00-\u9fff]+|[a-zA-Z0-9_]+")
 
 
 class Chinese(SearchLanguage):
-    """掩码的 becomes 掩码 and 码的, in the index and, by the same rule in the page's script, in what is asked for."""
+    """掩码的 becomes 掩码 and 码的, in the index and, by the same rule in the page's script, in what is
+    asked for.
+    """
 
     lang = "zh"
     language_name = "Chinese"

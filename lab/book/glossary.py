@@ -1,4 +1,6 @@
-"""The glossary: terms of the chapter, a sentence each, and where they are measured (experiments/glossary.yaml)."""
+"""The glossary: terms of the chapter, a sentence each, and where they are measured
+(experiments/glossary.yaml).
+"""
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -24,10 +26,16 @@ def glossary():
 
 
 def terms(runs):
-    """[(term, its name in the other language, sentence, runs that measure it)] in the reader's language."""
+    """[(term, its name in the other language, sentence, runs that measure it)] in the reader's
+    language.
+    """
     known = {run.exercise: run for run in runs}
     return [
-        (in_language(each.term, each.term_zh), in_language(each.term_zh, each.term),
-         in_language(each.says, each.says_zh), [known[name] for name in each.measured if name in known])
+        (
+            in_language(each.term, each.term_zh),
+            in_language(each.term_zh, each.term),
+            in_language(each.says, each.says_zh),
+            [known[name] for name in each.measured if name in known],
+        )
         for each in glossary()
-    ]  # fmt: skip
+    ]

@@ -101,7 +101,9 @@ def claims_table(table, runs):
         gates = cards.gates(verdict) if verdict.gates else []
         notes = [*gates, verdict.note, verdict.sizes, "; ".join(claim.sources)]
         stem = stems.get(claim.exercise, "")
-        rows.append({"claim": claim, "verdict": verdict, "stem": stem, "notes": filter(None, notes)})
+        rows.append(
+            {"claim": claim, "verdict": verdict, "stem": stem, "notes": filter(None, notes)}
+        )
     words = {name: word for name, word in cards.words().items() if name in set(table.verdict)}
     numbers = dict.fromkeys(row["claim"].exercise for row in rows)
     filters = [
@@ -205,6 +207,8 @@ def turn_html(found, place):
         words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
         states.append({"picture": f"../_static/turns/{path.name}", "words": words})
     n = sum("picture" in state for state in states)
-    caption = tr("The run stored {n} states of this figure; in JupyterLab every value can be set.", n=n)
+    caption = tr(
+        "The run stored {n} states of this figure; in JupyterLab every value can be set.", n=n
+    )
     template = environment(autoescape=True).get_template("turn.html")
     return template.render(controls=controls, states=states, first=first, caption=caption)

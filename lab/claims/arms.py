@@ -26,7 +26,8 @@ class Arms(BaseModel):
     rows     {column: value}: the rows that take part
     each     {column: values}: the comparison is made at every one of them, and the claim has to hold at all
     compare  {column: [first, second]}: arms; a list as first or second is several arms, and each has to hold. With
-             `as: slope` the values along which the slope per doubling is taken; empty with `as: mean`
+             `as: slope` the values along which the slope per doubling is taken; empty with `as:
+             mean`
     as       difference (first - second), change (first / second - 1), mean, slope; each by seed. Differences and means
              of outcomes, 0 or 1, have the intervals of shares
     sizes    columns that say where the verdict holds
@@ -44,15 +45,24 @@ class Arms(BaseModel):
     @model_validator(mode="after")
     def _two_arms(self):
         sides = len(next(iter(self.compare.values()), []))
-        if len(self.compare) > 1 or {"mean": sides != 0, "slope": sides < 3}.get(self.how, sides != 2):
-            raise ValueError("compare: one column with two arms; none for a mean, three values or more for a slope")
+        if len(self.compare) > 1 or {"mean": sides != 0, "slope": sides < 3}.get(
+            self.how, sides != 2
+        ):
+            raise ValueError(
+                "compare: one column with two arms; none for a mean, three values or more for a slope"
+            )
         return self
 
     def cases(self, table):
-        """[Case] of a table with one row a seed and arm. Absent where an arm has no row; ValueError names columns."""
+        """[Case] of a table with one row a seed and arm.
+
+        Absent where an arm has no row; ValueError names columns.
+        """
         wanted = [self.measure, "seed", *self.rows, *self.each, *self.compare, *self.sizes]
         if missing := [name for name in wanted if name not in table.columns]:
-            raise ValueError(f"the table has no column {', '.join(missing)}; it has {', '.join(table.columns)}")
+            raise ValueError(
+                f"the table has no column {', '.join(missing)}; it has {', '.join(table.columns)}"
+            )
         found = []
         for values in itertools.product(*self.each.values()):
             chosen = self.rows | dict(zip(self.each, values, strict=True))
@@ -66,18 +76,24 @@ class Arms(BaseModel):
         values = next(iter(self.compare.values()))
         if self.how == "slope":
             return [tuple(values)]
-        return list(itertools.product(*(side if isinstance(side, list) else [side] for side in values)))
+        return list(
+            itertools.product(*(side if isinstance(side, list) else [side] for side in values))
+        )
 
     def case(self, table, chosen, arms):
         """One comparison, of the rows with the chosen values."""
         column = next(iter(self.compare), None)
-        parts = [selected(table, chosen | ({column: arm} if column else {})) for arm in arms or (None,)]
+        parts = [
+            selected(table, chosen | ({column: arm} if column else {})) for arm in arms or (None,)
+        ]
         return Case(self, table, chosen, column, arms, parts)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: the whole table, what was chosen of it, the compared column and arms, and the rows of each."""
+    """One comparison: the whole table, what was chosen of it, the compared column and arms, and the
+    rows of each.
+    """
 
     of: Arms
     whole: pd.DataFrame
@@ -98,10 +114,14 @@ class Case:
         """The effect with its interval over seeds."""
         values = [by_seed(part, self.of.measure) for part in self.parts]
         if self.of.how == "mean":
-            return (statistics.share if statistics.outcomes(*values) else statistics.mean)(values[0])
+            return (statistics.share if statistics.outcomes(*values) else statistics.mean)(
+                values[0]
+            )
         if self.of.how == "slope":
             doublings = np.log2(self.arms)
-            return statistics.mean([np.polyfit(doublings, row, 1)[0] for row in pd.concat(values, axis=1).to_numpy()])
+            return statistics.mean(
+                [np.polyfit(doublings, row, 1)[0] for row in pd.concat(values, axis=1).to_numpy()]
+            )
         first, second = values
         if self.of.how == "difference":
             return statistics.paired(first, second)
@@ -109,10 +129,15 @@ class Case:
 
 
 def by_seed(part, measure):
-    """The measure of an arm, indexed by seed. ValueError where a seed has two rows: choose among them first."""
+    """The measure of an arm, indexed by seed.
+
+    ValueError where a seed has two rows: choose among them first.
+    """
     values = part.set_index("seed")[measure]
     if not values.index.is_unique:
-        raise ValueError(f"seed {values.index[values.index.duplicated()][0]} has several rows of {measure}")
+        raise ValueError(
+            f"seed {values.index[values.index.duplicated()][0]} has several rows of {measure}"
+        )
     return values
 
 

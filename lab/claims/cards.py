@@ -1,4 +1,6 @@
-"""What is shown of a claim that was judged: the sentence under test, the prediction, the gates, what came out."""
+"""What is shown of a claim that was judged: the sentence under test, the prediction, the gates,
+what came out.
+"""
 
 import re
 
@@ -12,21 +14,46 @@ BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")  # at the end of what was pre
 
 
 def card(claim, verdict, own=""):
-    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's, in words."""
+    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's,
+    in words.
+    """
     rows = [(tr("source"), "; ".join(claim.sources))] if claim.sources else []
-    rows += [(tr("measured") if claim.kind == "question" else tr("predicted"), predicted(verdict) or claim.expected)]
+    rows += [
+        (
+            tr("measured") if claim.kind == "question" else tr("predicted"),
+            predicted(verdict) or claim.expected,
+        )
+    ]
     rows += [(tr("written"), str(claim.stamp))] if getattr(claim, "stamp", None) else []
     if claim.prediction and claim.prediction.because:
-        rows += [(tr("why this bar"), in_language(claim.prediction.because, claim.prediction.because_zh))]
+        rows += [
+            (tr("why this bar"), in_language(claim.prediction.because, claim.prediction.because_zh))
+        ]
     rows += [(tr("gates"), "<br>".join(gates(verdict)))] if verdict.gates else []
     rows += [(tr("effect"), measured(verdict))] if measured(verdict) else []
-    rows += [(tr("verdict"), f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""))]
-    rows += [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))] if verdict.sizes or own else []
+    rows += [
+        (
+            tr("verdict"),
+            f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""),
+        )
+    ]
+    rows += (
+        [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))]
+        if verdict.sizes or own
+        else []
+    )
     rows += [(tr("figure"), verdict.figure)] if verdict.figure else []
     if claim.prediction and claim.prediction.revised:
-        rows += [(tr("changed after a run"), in_language(claim.prediction.revised, claim.prediction.revised_zh))]
+        rows += [
+            (
+                tr("changed after a run"),
+                in_language(claim.prediction.revised, claim.prediction.revised_zh),
+            )
+        ]
     second = in_language(claim.claim_zh, claim.claim)
-    said = "<br>".join([f"**{_cell(claim.sentence)}**"] + [_cell(second)] * (second not in ("", claim.sentence)))
+    said = "<br>".join(
+        [f"**{_cell(claim.sentence)}**"] + [_cell(second)] * (second not in ("", claim.sentence))
+    )
     lines = [f"| {tr('claim')} | {said} |", "| :-- | :-- |"]
     return "\n".join(lines + [f"| {name} | {_cell(text)} |" for name, text in rows])
 
@@ -41,7 +68,9 @@ def measured(verdict):
 
 def gates(verdict):
     """What each gate of a verdict says, a list."""
-    return [tr("not yet gated")] if verdict.gates == UNGATED else re.split("; (?=[✓✗])", verdict.gates)
+    return (
+        [tr("not yet gated")] if verdict.gates == UNGATED else re.split("; (?=[✓✗])", verdict.gates)
+    )
 
 
 def predicted(verdict):
@@ -50,7 +79,9 @@ def predicted(verdict):
 
 
 def bar(verdict):
-    """What the effect is held against, in the words of its unit, such as "> +2 %"; "" of a question."""
+    """What the effect is held against, in the words of its unit, such as "> +2 %"; "" of a
+    question.
+    """
     if not (found := BAR.search(verdict.threshold)):
         return ""
     sign, *numbers = found.groups(default="0")
@@ -59,7 +90,8 @@ def bar(verdict):
 
 
 def line(verdict, was=""):
-    """What came of a claim: verdict, effect and bar, such as "refuted: 0.1 [0.0, 0.2] nats, n = 5; predicted > 0.5".
+    """What came of a claim: verdict, effect and bar, such as "refuted: 0.1 [0.0, 0.2] nats, n = 5;
+    predicted > 0.5".
 
     `was` is an earlier verdict.
     """

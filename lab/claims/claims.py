@@ -1,7 +1,7 @@
 """The ledger of claims, and what a verdict is.
 
-experiments/claims/ holds every claim with its prediction as data, so that the expectation stands before the run: a file
-for each notebook, which has its name, and beyond.yaml for claims of none.
+experiments/claims/ holds every claim with its prediction as data, so that the expectation stands
+before the run: a file for each notebook, which has its name, and beyond.yaml for claims of none.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ BEYOND = "beyond"
 class Prediction(BaseModel):
     """What the claim says will be measured.
 
-    above / below: the effect lies beyond `threshold`, the smallest effect that would matter.
-    equal: the effect lies within `tolerance` of `threshold`.
-    because: why the threshold is the smallest effect that would matter.
-    revised: where a review replaced the comparison after a run, the earlier one and what came of it.
+    above / below: the effect lies beyond `threshold`, the smallest effect that would matter. equal:
+    the effect lies within `tolerance` of `threshold`. because: why the threshold is the smallest
+    effect that would matter. revised: where a review replaced the comparison after a run, the
+    earlier one and what came of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,23 +91,35 @@ class Claim(BaseModel):
     arms: Arms | None = None  # which rows of a table are compared
     reference: dict = {}  # {column: value} of the arm that must have learned, among them
     needs: Needs | None = None  # gates that the comparison must pass
-    values: dict[str, list] = {}  # of the notebook's parameters, where a claim without `arms` needs them
+    values: dict[
+        str, list
+    ] = {}  # of the notebook's parameters, where a claim without `arms` needs them
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[str, str] = {}  # by verdict: the sentence that a README says, filled by lab.claims.report
+    finding: dict[
+        str, str
+    ] = {}  # by verdict: the sentence that a README says, filled by lab.claims.report
     finding_zh: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _open_is_the_exception(self):
         if self.open and (self.prediction or self.priority == "A" or self.kind in EXACT):
-            raise ValueError("open: only for comparisons, trends and questions of priority B and C without prediction")
+            raise ValueError(
+                "open: only for comparisons, trends and questions of priority B and C without prediction"
+            )
         return self
 
     @model_validator(mode="after")
     def _a_comparison_needs_gates(self):
-        if self.arms and self.kind in ("comparison", "trend") and not (self.needs and self.needs.gates):
+        if (
+            self.arms
+            and self.kind in ("comparison", "trend")
+            and not (self.needs and self.needs.gates)
+        ):
             raise ValueError("needs: a comparison with arms needs gates")
         if self.arms and (self.kind in EXACT or not self.prediction or self.values):
-            raise ValueError("arms: of what is predicted and not exact; the rows say what is there, not `values`")
+            raise ValueError(
+                "arms: of what is predicted and not exact; the rows say what is there, not `values`"
+            )
         return self
 
     @model_validator(mode="after")
@@ -115,7 +127,11 @@ class Claim(BaseModel):
         """What a claim of one's own need not be."""
         if not (self.prediction or self.expected or self.open):
             raise ValueError("expected: or a prediction, or `open` with what judging it would take")
-        exactly = self.prediction and self.prediction.direction == "equal" and not self.prediction.tolerance
+        exactly = (
+            self.prediction
+            and self.prediction.direction == "equal"
+            and not self.prediction.tolerance
+        )
         if exactly and self.kind not in EXACT:
             raise ValueError("prediction: without a tolerance measured numbers are never equal")
         return self
@@ -154,7 +170,12 @@ class Claim(BaseModel):
     @property
     def unjudged(self):
         """The verdict before any run."""
-        row = {"id": self.id, "exercise": self.exercise, "unit": self.unit, "threshold": self.compared}
+        row = {
+            "id": self.id,
+            "exercise": self.exercise,
+            "unit": self.unit,
+            "threshold": self.compared,
+        }
         return Verdict(verdict="open" if self.open else "pending", note=self.open, **row)
 
 
@@ -181,10 +202,14 @@ class Stamp(BaseModel):
 
 
 class OwnClaim(Claim):
-    """A claim in a ledger of one's own: no exercise of the chapter, and no Chinese sentence, is needed."""
+    """A claim in a ledger of one's own: no exercise of the chapter, and no Chinese sentence, is
+    needed.
+    """
 
     exercise: str = ""  # the notebook that judges it; empty: any
-    kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"] = "comparison"
+    kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"] = (
+        "comparison"
+    )
     priority: Literal["A", "B", "C"] = "C"
     sources: list[str] = []
     metric: str = ""
@@ -215,15 +240,24 @@ class Verdict(BaseModel):
 
 
 def ledger(folder=None):
-    """All claims by id, in the order of the files' names. ValueError names the file, claim and field that are wrong."""
+    """All claims by id, in the order of the files' names.
+
+    ValueError names the file, claim and field that are wrong.
+    """
     folder = folder or claims_folder()
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no ledger {folder}")
     homes = {parameters.exercise_of(notebook): notebook.stem for notebook in parameters.notebooks()}
-    found = [(path, claim) for path in sorted(folder.glob("*.yaml")) for claim in _read(path, _changed(path))]
+    found = [
+        (path, claim)
+        for path in sorted(folder.glob("*.yaml"))
+        for claim in _read(path, _changed(path))
+    ]
     for path, claim in found:
         if path.stem != (home := homes.get(claim.exercise, BEYOND)):
-            raise ValueError(f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml")
+            raise ValueError(
+                f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml"
+            )
         if home != BEYOND and not (claim.prediction or claim.open):
             raise ValueError(
                 f"{shown(path)}: claim {claim.id}: prediction: it is judged: say what is expected, as data"
@@ -237,7 +271,10 @@ def known():
 
 
 def own_ledger(path):
-    """The claims of a ledger of one's own by id. ValueError names the file, and the claim and field that break it."""
+    """The claims of a ledger of one's own by id.
+
+    ValueError names the file, and the claim and field that break it.
+    """
     return _by_id([(path, claim) for claim in _read(path, _changed(path), OwnClaim)])
 
 
@@ -264,7 +301,9 @@ def _read(path, changed, kind=Claim):
     except yaml.YAMLError as error:
         raise ValueError(f"{shown(path)}: {error}") from None
     if not isinstance(entries, list):
-        raise ValueError(f"{shown(path)}: a list of claims is wanted, each from a line `- id: …` on")
+        raise ValueError(
+            f"{shown(path)}: a list of claims is wanted, each from a line `- id: …` on"
+        )
     return [_claim(path, entry, kind) for entry in entries]
 
 
@@ -273,7 +312,10 @@ def _claim(path, entry, kind):
         return kind.model_validate(entry)
     except ValidationError as error:
         name = entry.get("id") if isinstance(entry, dict) else entry
-        told = [(".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        told = [
+            (".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "))
+            for e in error.errors()
+        ]
         wrong = [": ".join(filter(None, each)) for each in told]
         raise ValueError(f"{shown(path)}: claim {name}: {'; '.join(wrong)}") from None
 
@@ -283,20 +325,26 @@ def _by_id(found):
     holds = {}
     for path, claim in found:
         if claim.id in holds:
-            raise ValueError(f"{shown(path)}: two claims share an id: {claim.id}, also in {holds[claim.id].name}")
+            raise ValueError(
+                f"{shown(path)}: two claims share an id: {claim.id}, also in {holds[claim.id].name}"
+            )
         holds[claim.id] = path
     return {claim.id: claim for _, claim in found}
 
 
 def read_verdicts(folder):
-    """verdicts.csv of a run, its questions answered whatever it calls that; no rows where a run has none."""
+    """verdicts.csv of a run, its questions answered whatever it calls that; no rows where a run has
+    none.
+    """
     path, numbers = folder / "verdicts.csv", dict.fromkeys(("effect", "low", "high", "n"), [""])
     if not path.exists():
         return pd.DataFrame(columns=list(Verdict.model_fields))
     exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
     asked = {claim.id: claim.compared for claim in known().values() if claim.kind == "question"}
-    table = table.reindex(columns=list(Verdict.model_fields)).fillna({"gates": "", "sizes": ""})  # older runs lack them
+    table = table.reindex(columns=list(Verdict.model_fields)).fillna(
+        {"gates": "", "sizes": ""}
+    )  # older runs lack them
     table["gates"] = gates_of(table)
     judged = table.id.isin(asked) & table.verdict.isin(JUDGED)
     table.loc[judged, "threshold"] = table.id[judged].map(asked)
@@ -307,7 +355,9 @@ def read_verdicts(folder):
 def gates_of(table):
     """The gates of a table of verdicts; `not yet gated` where a comparison was judged without any."""
     by_id = known()
-    bare = table.verdict.isin(JUDGED) & table.id.map(lambda name: name in by_id and not by_id[name].gated)
+    bare = table.verdict.isin(JUDGED) & table.id.map(
+        lambda name: name in by_id and not by_id[name].gated
+    )
     return table.gates.mask(bare & (table.gates == ""), UNGATED)
 
 

@@ -11,7 +11,8 @@ NONE = "–"
 
 
 def find(name):
-    """The folder of a finished run: a path, its name under results, or an exercise, such as 1.4, for its quick run.
+    """The folder of a finished run: a path, its name under results, or an exercise, such as 1.4,
+    for its quick run.
 
     ValueError names what there is.
     """
@@ -30,7 +31,9 @@ def find(name):
             return found[0]
     there = [*results.glob("*/*/run.json"), *results.glob("runs/*/*/run.json")]
     known = sorted(path.parent.relative_to(results).as_posix() for path in there)
-    raise ValueError(f"there is no finished run {name}; under results there are {', '.join(known) or 'none'}")
+    raise ValueError(
+        f"there is no finished run {name}; under results there are {', '.join(known) or 'none'}"
+    )
 
 
 def text(a, b):
@@ -75,7 +78,10 @@ def place(folder):
 
 def judged(folder):
     """{claim: (verdict, effect with its interval)} of a run."""
-    return {row.id: (row.verdict, cards.measured(row)) for row in claims.read_verdicts(folder).itertuples()}
+    return {
+        row.id: (row.verdict, cards.measured(row))
+        for row in claims.read_verdicts(folder).itertuples()
+    }
 
 
 def beside(one, other, missing):

@@ -1,6 +1,7 @@
 """The errata of the sources: what they state, what holds instead, and where the lab computes it.
 
-experiments/errata.yaml holds every suspected error; one that proved to be none stays, struck, with the reason.
+experiments/errata.yaml holds every suspected error; one that proved to be none stays, struck, with
+the reason.
 """
 
 import re
@@ -17,8 +18,14 @@ from lab.trials.runs import project_root
 TEST = r"tests/claims/test_errata\w*\.py::test_\w+"
 NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
 LITERATURE = r"literature: \D+ \d{4}"
-NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of a claim's committed verdict
-SAYS = {"fails": ("refuted", "disproved"), "holds": ("supported", "proved"), "undecided": ("inconclusive",)}
+NUMBER = re.compile(
+    r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}"
+)  # of a claim's committed verdict
+SAYS = {
+    "fails": ("refuted", "disproved"),
+    "holds": ("supported", "proved"),
+    "undecided": ("inconclusive",),
+}
 DECIDED = {verdict for verdicts in SAYS.values() for verdict in verdicts} - {"inconclusive"}
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -30,14 +37,18 @@ class Erratum(BaseModel):
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     number: int = Field(ge=1)
-    was: dict[str, int] = {}  # id and number of entries that were merged into this one, or of its earlier name
+    was: dict[
+        str, int
+    ] = {}  # id and number of entries that were merged into this one, or of its earlier name
     source: Literal["chapter", "note 1", "note 2", "note 3", "note 4"]
     where: Text
     says: Text
     says_zh: Text
     right: Text
     right_zh: Text
-    claims: dict[str, Literal["fails", "holds", "undecided"]] | Text  # what each must come out as; or why there is none
+    claims: (
+        dict[str, Literal["fails", "holds", "undecided"]] | Text
+    )  # what each must come out as; or why there is none
     evidence: list[Evidence]
     struck: Text | None = None  # why the suspected error is none
     struck_zh: Text | None = None
@@ -61,7 +72,10 @@ class Erratum(BaseModel):
 
 
 def errata(path=None):
-    """All entries by id, in the order of the file. ValueError names the entry and field that break the schema."""
+    """All entries by id, in the order of the file.
+
+    ValueError names the entry and field that break the schema.
+    """
     path = path or project_root() / "experiments" / "errata.yaml"
     entries = TypeAdapter(list[Erratum]).validate_python(yaml.safe_load(path.read_text("utf-8")))
     names = {
@@ -83,7 +97,9 @@ def verdicts():
 
 
 def filled(text, rows):
-    """A text of an entry with its numbers, from `rows` as of `verdicts`; – where nothing was measured."""
+    """A text of an entry with its numbers, from `rows` as of `verdicts`; – where nothing was
+    measured.
+    """
 
     def number(found):
         value = rows.get(found[1], {}).get(found[2], nan)
@@ -95,7 +111,9 @@ def filled(text, rows):
 def page():
     """All entries as Markdown, in the reader's language."""
     rows, sources = verdicts(), {"chapter": tr("chapter"), "note": tr("note")}
-    lead = tr("What the chapter and its notes say, what is right, and the computation that shows it.")
+    lead = tr(
+        "What the chapter and its notes say, what is right, and the computation that shows it."
+    )
     sound = sum(entry.struck is not None for entry in errata().values())
     lead += tr(
         " {n} are errors; {sound} more were suspected, proved right and are struck through.",
@@ -103,13 +121,21 @@ def page():
         sound=sound,
     )
     heading, corrected, evidence = tr("Errata"), tr("right"), tr("shown by")
-    parts = [f"# {heading}", f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}"]
+    parts = [
+        f"# {heading}",
+        f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}",
+    ]
     for entry in errata().values():
-        says, right = in_language(entry.says, entry.says_zh), in_language(entry.right, entry.right_zh)
+        says, right = (
+            in_language(entry.says, entry.says_zh),
+            in_language(entry.right, entry.right_zh),
+        )
         if entry.struck:
             says, right = f"~~{says}~~", in_language(entry.struck, entry.struck_zh)
         named = " ".join(sources.get(word, word) for word in entry.source.split())
-        shown = [f"[{item}]({place})" if (place := _address(item)) else item for item in entry.evidence]
+        shown = [
+            f"[{item}]({place})" if (place := _address(item)) else item for item in entry.evidence
+        ]
         lines = [f"**{entry.number}.** *{named} {entry.where}* {says}", f"**{corrected}**: {right}"]
         lines += [f"{evidence} {', '.join(shown)}"] if shown else []
         parts.append(filled("  \n".join(lines), rows))
@@ -117,31 +143,47 @@ def page():
 
 
 def _address(item):
-    """Where the evidence stands, seen from results/; "" for literature and for what this checkout lacks."""
+    """Where the evidence stands, seen from results/; "" for literature and for what this checkout
+    lacks.
+    """
     notebook, _, figure = item.partition("/")
     if item.startswith("tests/"):
         return f"../{item.partition('::')[0]}"
-    place = f"quick/{notebook}/figures/{figure}.png" if figure else f"quick/{notebook}/notebook.ipynb"
+    place = (
+        f"quick/{notebook}/figures/{figure}.png" if figure else f"quick/{notebook}/notebook.ipynb"
+    )
     table = f"quick/{notebook}/tables/{figure}.csv"
-    return next((each for each in (place, table) if (project_root() / "results" / each).exists()), "")
+    return next(
+        (each for each in (place, table) if (project_root() / "results" / each).exists()), ""
+    )
 
 
 def check():
-    """What committed verdicts, figures and tables do not bear out, a sentence each: `make publish` refuses it."""
+    """What committed verdicts, figures and tables do not bear out, a sentence each: `make publish`
+    refuses it.
+    """
     entries, rows = errata().values(), verdicts()
     return missing(entries, rows) + contradictions(entries, rows)
 
 
 def missing(entries, rows):
-    """A sentence for each claim, number, figure and table that an entry names and that is not there."""
+    """A sentence for each claim, number, figure and table that an entry names and that is not
+    there.
+    """
     found = []
     for entry in entries:
         numbers = {match[:2] for text in entry.texts for match in NUMBER.findall(text)}
         named = {name for name, _ in numbers} | set(entry.judged)
         gone = [f"claim {name}" for name in named - rows.keys()]
-        gone += [f"{of} of {name}" for name, of in numbers if name in rows and rows[name][of] != rows[name][of]]
+        gone += [
+            f"{of} of {name}"
+            for name, of in numbers
+            if name in rows and rows[name][of] != rows[name][of]
+        ]
         gone += [item for item in entry.evidence if item[0].isdigit() and not _address(item)]
-        found += [f"erratum {entry.number} ({entry.id}): there is no {each}" for each in sorted(gone)]
+        found += [
+            f"erratum {entry.number} ({entry.id}): there is no {each}" for each in sorted(gone)
+        ]
     return found
 
 

@@ -1,4 +1,5 @@
-"""Gates: what a comparison must show before it may have a verdict, checked on the rows that trials wrote.
+"""Gates: what a comparison must show before it may have a verdict, checked on the rows that trials
+wrote.
 
 A gate is a function of the claim, its cases, the table of a sweep of rates, and its options in the
 ledger; it returns whether it is passed, and what was found in words. A gate that is needed and has
@@ -18,7 +19,8 @@ MORE = 3  # times the reference's steps: who has not learned by then is a result
 
 
 def learned(about, cases, rates, /, *, measure, above=None, below=None):
-    """The reference, in all its runs, passed its mark: a number, or a column with the mark of each run.
+    """The reference, in all its runs, passed its mark: a number, or a column with the mark of each
+    run.
 
     Another arm that did not is a result where it had at least three times the steps that the
     reference needed.
@@ -55,7 +57,8 @@ def learned(about, cases, rates, /, *, measure, above=None, below=None):
 
 
 def headroom(about, cases, rates, /, *, measure="", floor=None, ceiling=None, gap=0.02, capped=""):
-    """The arms' means are not all within `gap` of a ceiling, nor of a floor; no cap cut more than a tenth of runs.
+    """The arms' means are not all within `gap` of a ceiling, nor of a floor; no cap cut more than a
+    tenth of runs.
 
     `capped` is a column of yes and no.
     """
@@ -94,7 +97,9 @@ def null(about, cases, rates, /, *, rows):
 
 
 def regime(about, cases, rates, /, **bounds):
-    """The sizes are those that the sentence names: {column: [least, most]}, null where there is no bound."""
+    """The sizes are those that the sentence names: {column: [least, most]}, null where there is no
+    bound.
+    """
     rows = together(cases)
     told, passed = [], True
     for name, (least, most) in bounds.items():
@@ -103,12 +108,21 @@ def regime(about, cases, rates, /, **bounds):
         passed &= most is None or values.max() <= most
         inside = " … ".join(dict.fromkeys(f"{value:g}" for value in (values.min(), values.max())))
         ends = [f"{sign} {end:g}" for sign, end in (("≥", least), ("≤", most)) if end is not None]
-        told.append(tr("{column} {values}, wanted {bounds}", column=name, values=inside, bounds=", ".join(ends)))
+        told.append(
+            tr(
+                "{column} {values}, wanted {bounds}",
+                column=name,
+                values=inside,
+                bounds=", ".join(ends),
+            )
+        )
     return passed, "; ".join(told)
 
 
 def equal_budget(about, cases, rates, /, *, same, rate="", by="", best="lowest", within=0.0):
-    """Equal data and steps: columns that are the same for every arm of a seed. Rates swept, none best at an edge.
+    """Equal data and steps: columns that are the same for every arm of a seed.
+
+    Rates swept, none best at an edge.
 
     `rate` is the column of the rate; the table of the sweep has it, a row for each rate, arm and
     seed of its own. Rates whose measure (`by`, else the one compared; lowest or highest is `best`)
@@ -131,7 +145,9 @@ def equal_budget(about, cases, rates, /, *, same, rate="", by="", best="lowest",
         used = set(numbers(part, rate))
         chosen |= used
         if best == "highest" and not swept.any():
-            hopeless.append(tr("{arm} learns at none of the {n} rates tried", arm=named(where), n=len(swept)))
+            hopeless.append(
+                tr("{arm} learns at none of the {n} rates tried", arm=named(where), n=len(swept))
+            )
         elif not used <= good:
             faults.append(tr("not at its best rate: {arm}", arm=named(where)))
         elif good <= {swept.index.min(), swept.index.max()}:
@@ -142,7 +158,9 @@ def equal_budget(about, cases, rates, /, *, same, rate="", by="", best="lowest",
 
 
 def held_out(about, cases, rates, /, *, rule="", rule_zh="", seen="", share=0.01):
-    """No test item in training: by a rule that the task keeps, in words, or a column with the share that was seen."""
+    """No test item in training: by a rule that the task keeps, in words, or a column with the share
+    that was seen.
+    """
     if rule:
         return True, in_language(rule, rule_zh)
     most = numbers(together(cases), seen).max()
@@ -192,7 +210,9 @@ def titles():
 
 
 class Needs(BaseModel):
-    """The gates of a claim by name, each with its options; `machine`: a verdict belongs to the machine that gave it."""
+    """The gates of a claim by name, each with its options; `machine`: a verdict belongs to the
+    machine that gave it.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -222,7 +242,10 @@ class Needs(BaseModel):
         return self.model_extra
 
     def check(self, about, cases, rates=None):
-        """[Passed] of every gate that is needed, in the order of `GATES`. Absent where a control has no row."""
+        """[Passed] of every gate that is needed, in the order of `GATES`.
+
+        Absent where a control has no row.
+        """
         found = []
         for name in filter(self.gates.get, GATES):
             title = titles()[name]
@@ -267,7 +290,10 @@ def arms_in(cases, rates):
     """(rows of an arm, {column: value} of it in the sweep of rates)."""
     for case in cases:
         for part in case.parts:
-            yield part, {name: part[name].iloc[0] for name in (*case.chosen, case.column) if name in rates}
+            yield (
+                part,
+                {name: part[name].iloc[0] for name in (*case.chosen, case.column) if name in rates},
+            )
 
 
 def differ(case, name):
@@ -283,10 +309,16 @@ def runs(rows, about, measure):
     column of conditions in which the measure never differs, such as lengths at which one model is
     asked, makes no further runs.
     """
-    known = [name for name in dict.fromkeys(["seed", *about.reference, *about.arms.each]) if name in rows]
+    known = [
+        name for name in dict.fromkeys(["seed", *about.reference, *about.arms.each]) if name in rows
+    ]
     for name in about.arms.each:
         others = [other for other in known if other != name]
-        if name in known and others and rows.groupby(others, dropna=False)[measure].nunique().max() <= 1:
+        if (
+            name in known
+            and others
+            and rows.groupby(others, dropna=False)[measure].nunique().max() <= 1
+        ):
             known = others
     return len(rows.drop_duplicates([*dict.fromkeys([*known, measure])]))
 

@@ -17,19 +17,28 @@ NOTHING = statistics.Interval(nan, nan, nan, 0)  # is known of the effect
 
 
 def judge(claim, measured, *, rates=None, **where):
-    """The verdict on a claim from the rows that trials wrote, a DataFrame, where the ledger says which are compared.
+    """The verdict on a claim from the rows that trials wrote, a DataFrame, where the ledger says
+    which are compared.
 
-    All gates passed: supported where the whole interval agrees with the prediction, refuted where none of it does, else
-    inconclusive, with the n that would decide. Of several cases all must agree, and the least favourable one is shown.
-    A gate failed: out of reach. An arm, or a control, without a row: not run at these values. `rates` is the table of a
-    sweep of learning rates. ValueError where a gate has no numbers.
+    All gates passed: supported where the whole interval agrees with the prediction, refuted where
+    none of it does, else inconclusive, with the n that would decide. Of several cases all must
+    agree, and the least favourable one is shown. A gate failed: out of reach. An arm, or a control,
+    without a row: not run at these values. `rates` is the table of a sweep of learning rates.
+    ValueError where a gate has no numbers.
 
-    What has no arms in the ledger is judged from an Interval, or, an exact statement, from a number: proved or
-    disproved. A question is answered by its interval. where: figure, table, note.
+    What has no arms in the ledger is judged from an Interval, or, an exact statement, from a
+    number: proved or disproved. A question is answered by its interval. where: figure, table, note.
     """
     if claim.prediction is None:
-        raise ValueError(f"claim {claim.id} has no prediction in the ledger; write one before judging")
-    row = {"id": claim.id, "exercise": claim.exercise, "unit": claim.unit, "threshold": claim.compared} | where
+        raise ValueError(
+            f"claim {claim.id} has no prediction in the ledger; write one before judging"
+        )
+    row = {
+        "id": claim.id,
+        "exercise": claim.exercise,
+        "unit": claim.unit,
+        "threshold": claim.compared,
+    } | where
     if claim.arms or isinstance(measured, pd.DataFrame):
         if not (claim.arms and isinstance(measured, pd.DataFrame)):
             given = type(measured).__name__
@@ -39,11 +48,15 @@ def judge(claim, measured, *, rates=None, **where):
         return _of_rows(claim, measured, rates, row)
     if isinstance(measured, int | float):
         if claim.kind not in EXACT:
-            raise ValueError(f"claim {claim.id} is a {claim.kind}: it wants an interval, not the number {measured}")
+            raise ValueError(
+                f"claim {claim.id} is a {claim.kind}: it wants an interval, not the number {measured}"
+            )
         if measured != measured:
             raise ValueError(f"claim {claim.id}: nothing was measured, the number is nan")
         low, high = claim.prediction.band
-        return Verdict(verdict="proved" if low <= measured <= high else "disproved", effect=measured, **row)
+        return Verdict(
+            verdict="proved" if low <= measured <= high else "disproved", effect=measured, **row
+        )
     row |= {"effect": measured.effect, "low": measured.low, "high": measured.high, "n": measured.n}
     verdict = decided(claim, measured)
     if verdict == "inconclusive" and isfinite(measured.mde):
@@ -54,13 +67,19 @@ def judge(claim, measured, *, rates=None, **where):
 
 
 def decided(claim, interval):
-    """What an interval says of a claim; a question is answered. One that touches a bar is not beyond it."""
+    """What an interval says of a claim; a question is answered.
+
+    One that touches a bar is not beyond it.
+    """
     low, high = claim.prediction.band
     if interval is NOTHING:
         return "inconclusive"
     if claim.kind == "question":
         return "answered"
-    touches = claim.prediction.direction != "equal" and claim.prediction.threshold in (interval.low, interval.high)
+    touches = claim.prediction.direction != "equal" and claim.prediction.threshold in (
+        interval.low,
+        interval.high,
+    )
     if low <= interval.low and interval.high <= high and not touches:
         return "supported"
     return "refuted" if interval.high < low or interval.low > high else "inconclusive"
@@ -74,7 +93,9 @@ def unknown(interval):
 
 
 def computed(measured):
-    """What the function gives; NOTHING where it meets numbers that are not finite, such as nought by nought."""
+    """What the function gives; NOTHING where it meets numbers that are not finite, such as nought
+    by nought.
+    """
     try:
         return measured()
     except statistics.NotFinite:
@@ -82,7 +103,9 @@ def computed(measured):
 
 
 def _interval(claim, case):
-    """The effect of one comparison. The t interval of a mean share ends where shares do, at 0 and 1.
+    """The effect of one comparison.
+
+    The t interval of a mean share ends where shares do, at 0 and 1.
 
     Differences of shares bear the unit too. A value below 0 or above 1 in any row of the table
     tells them, and their interval stays as it is.
@@ -117,17 +140,25 @@ def _of_rows(claim, table, rates, row):
     elif verdict == "inconclusive" and (n := _seeds(claim, case)):
         told.append(tr("{n} seeds would decide, if mean and spread stay", n=n))
     row |= {"effect": shown.effect, "low": shown.low, "high": shown.high, "n": shown.n}
-    row |= {"gates": "; ".join(map(str, passed)), "sizes": _sizes(together(cases), claim.arms.sizes)}
+    row |= {
+        "gates": "; ".join(map(str, passed)),
+        "sizes": _sizes(together(cases), claim.arms.sizes),
+    }
     return Verdict(**row | {"verdict": verdict, "note": "; ".join(told)})
 
 
 def _seeds(claim, case):
-    """How many seeds would decide; the spread is that of the interval before it is cut. None where no number would."""
+    """How many seeds would decide; the spread is that of the interval before it is cut.
+
+    None where no number would.
+    """
     return statistics.enough(case.interval, _bar(claim.prediction, case.interval.effect))
 
 
 def _sizes(rows, columns):
-    return ", ".join(f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns)
+    return ", ".join(
+        f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns
+    )
 
 
 def _against(prediction, effect):
@@ -138,7 +169,9 @@ def _against(prediction, effect):
 
 def _bar(prediction, effect):
     """The end of the predicted band that an effect is nearest to."""
-    return min((end for end in prediction.band if abs(end) < inf), key=lambda end: abs(end - effect))
+    return min(
+        (end for end in prediction.band if abs(end) < inf), key=lambda end: abs(end - effect)
+    )
 
 
 def _attempt(failed, rows):
@@ -148,5 +181,9 @@ def _attempt(failed, rows):
         took = {"steps": int(rows.steps.max()), "seconds": f"{rows.seconds.max():.0f}"}
         hours = rows.seconds.sum() / 3600
         told += tr("; largest attempt: {steps} steps, {seconds} s a run", **took)
-        told += tr("; {times} times the steps would take {hours} core hours", times=MORE, hours=f"{MORE * hours:.2g}")
+        told += tr(
+            "; {times} times the steps would take {hours} core hours",
+            times=MORE,
+            hours=f"{MORE * hours:.2g}",
+        )
     return told

@@ -2,8 +2,15 @@
 
 from math import floor, inf, isfinite, log10
 
-SHARES = {"relative change": "+", "share of heads": "", "share": ""}  # units told in per cent, with their sign
-SMALLEST, LARGEST = 1e-3, 1e6  # below the one, and from the other on, numbers are printed as 2.67e-15
+SHARES = {
+    "relative change": "+",
+    "share of heads": "",
+    "share": "",
+}  # units told in per cent, with their sign
+SMALLEST, LARGEST = (
+    1e-3,
+    1e6,
+)  # below the one, and from the other on, numbers are printed as 2.67e-15
 DIGITS, MOST_DIGITS = 3, 6  # of the largest number; more than DIGITS where an interval is narrow
 
 
@@ -13,7 +20,9 @@ def effect_of(verdict):
 
 
 def in_words(interval, unit=""):
-    """An effect with its ends, if they are apart: "+3.46 % [+2.46 %, +4.46 %]", "0.12 [0.10, 0.14]", "2.67e-15"."""
+    """An effect with its ends, if they are apart: "+3.46 % [+2.46 %, +4.46 %]", "0.12 [0.10,
+    0.14]", "2.67e-15".
+    """
     ends = (interval.low, interval.high) if interval.low == interval.low else ()
     effect, *ends = in_unit(interval.effect, *ends, unit=unit)
     return effect if set(ends) <= {effect} else f"{effect} [{', '.join(ends)}]"
@@ -27,10 +36,11 @@ def in_unit(*numbers, unit=""):
 
 
 def printed(numbers, sign=""):
-    """Numbers that are read together, with as many decimals each, without the zeros at the end of all.
+    """Numbers that are read together, with as many decimals each, without the zeros at the end of
+    all.
 
-    Three digits of the largest, and no fewer than stand before the point; after an effect, two of half the interval
-    where that is more. `sign` as in a format.
+    Three digits of the largest, and no fewer than stand before the point; after an effect, two of
+    half the interval where that is more. `sign` as in a format.
     """
     largest = max((abs(x) for x in numbers if isfinite(x)), default=0) or 1
     head, half = floor(log10(largest)), (numbers[-1] - numbers[1]) / 2 if len(numbers) == 3 else 0

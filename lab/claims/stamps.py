@@ -1,4 +1,6 @@
-"""Predictions as they are typed, and the ledger that they are written to, with time and hash, before anything runs."""
+"""Predictions as they are typed, and the ledger that they are written to, with time and hash,
+before anything runs.
+"""
 
 import hashlib
 import json
@@ -15,11 +17,16 @@ FORM = re.compile(r"(.+?)\s*(>|<|=)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:(?:±|\+-
 
 
 def read_prediction(text, arms):
-    """(first arm, second arm, direction, bar, tolerance) of "mine - rotary > 0.05". ValueError says what is wanted."""
+    """(first arm, second arm, direction, bar, tolerance) of "mine - rotary > 0.05".
+
+    ValueError says what is wanted.
+    """
     found = FORM.fullmatch(text.strip())
     pairs = {f"{a} - {b}": (a, b) for a in arms for b in arms if a != b}
     if not found:
-        raise ValueError(f"predict {text!r}: such as {next(iter(pairs))!r} > 0.05, < 0 or = 0 ± 0.02, is wanted")
+        raise ValueError(
+            f"predict {text!r}: such as {next(iter(pairs))!r} > 0.05, < 0 or = 0 ± 0.02, is wanted"
+        )
     said = re.sub(r"\s*[-−–]\s*", " - ", found[1]) if found[1] not in pairs else found[1]
     first, second = pairs[near(said, pairs, "predict: arms")]
     direction = {">": "above", "<": "below", "=": "equal"}[found[2]]
@@ -35,11 +42,15 @@ def asked_in_words(asked):
 
 
 def stamp(path, body, made_of, known, trials):
-    """The claim of a ledger file, with the time at which it was first written there: now, unless it is there already.
+    """The claim of a ledger file, with the time at which it was first written there: now, unless it
+    is there already.
 
-    Its hash is that of the prediction, its gates, the models' configuration and the code of their kinds.
+    Its hash is that of the prediction, its gates, the models' configuration and the code of their
+    kinds.
     """
-    sha = hashlib.sha256(json.dumps([body, made_of], sort_keys=True, default=str).encode()).hexdigest()
+    sha = hashlib.sha256(
+        json.dumps([body, made_of], sort_keys=True, default=str).encode()
+    ).hexdigest()
     name = f"{body['exercise']}-{sha[:8]}"
     ledger = own_ledger(path) if path.exists() else {}
     if name not in ledger:
@@ -50,7 +61,9 @@ def stamp(path, body, made_of, known, trials):
             "trials": trials,
         }
         text = path.read_text("utf-8") if path.exists() else ""
-        entry = yaml.safe_dump([{"id": name} | body | {"stamp": told}], allow_unicode=True, sort_keys=False, width=100)
+        entry = yaml.safe_dump(
+            [{"id": name} | body | {"stamp": told}], allow_unicode=True, sort_keys=False, width=100
+        )
         runs.write_text(path, text + entry)
         ledger = own_ledger(path)
     return ledger[name]

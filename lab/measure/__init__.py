@@ -1,1 +1,3 @@
-"""Instruments that observe models without the models knowing: they take any torch module, and know none."""
+"""Instruments that observe models without the models knowing: they take any torch module, and know
+none.
+"""

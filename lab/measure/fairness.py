@@ -1,4 +1,6 @@
-"""The checks that make a comparison fair: same seeds, same data, switches that switched, sizes that match."""
+"""The checks that make a comparison fair: same seeds, same data, switches that switched, sizes that
+match.
+"""
 
 from math import inf
 
@@ -9,17 +11,32 @@ class UnfairComparison(ValueError):
     """Arms that are to be compared differ in more, or in less, than their treatment."""
 
 
-def check_arms(table, arm, *, fingerprint="fingerprint", seed="seed", matched=(), tolerance=0.02, data="data_hash"):
-    """One row per check (check, finding) of a long table of runs, or UnfairComparison naming the arms.
+def check_arms(
+    table,
+    arm,
+    *,
+    fingerprint="fingerprint",
+    seed="seed",
+    matched=(),
+    tolerance=0.02,
+    data="data_hash",
+):
+    """One row per check (check, finding) of a long table of runs, or UnfairComparison naming the
+    arms.
 
-    At each seed every arm has its own output fingerprint at initialisation (else a switch had no effect) and the same
-    `data` hashes; all arms ran the same seeds; each `matched` column (parameters, FLOPs) differs by at most
-    `tolerance`, largest over smallest: call it for one size at a time. None for `fingerprint` or `data` leaves that
-    check out, and the answer says so. ValueError for missing columns or cells, or fewer than two arms.
+    At each seed every arm has its own output fingerprint at initialisation (else a switch had no
+    effect) and the same `data` hashes; all arms ran the same seeds; each `matched` column
+    (parameters, FLOPs) differs by at most `tolerance`, largest over smallest: call it for one size
+    at a time. None for `fingerprint` or `data` leaves that check out, and the answer says so.
+    ValueError for missing columns or cells, or fewer than two arms.
     """
     wanted = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
-    if unusable := [name for name in wanted if name not in table.columns or table[name].isna().any()]:
-        raise ValueError(f"columns {unusable} are absent or have holes; the table has {list(table.columns)}")
+    if unusable := [
+        name for name in wanted if name not in table.columns or table[name].isna().any()
+    ]:
+        raise ValueError(
+            f"columns {unusable} are absent or have holes; the table has {list(table.columns)}"
+        )
     arms = sorted(table[arm].unique().tolist(), key=str)
     if len(arms) < 2:
         raise ValueError(f"a comparison needs two arms or more, column {arm!r} has {arms}")
@@ -34,8 +51,12 @@ def check_arms(table, arm, *, fingerprint="fingerprint", seed="seed", matched=()
     if fingerprint is not None:
         for (at, _), group in table.groupby([seed, fingerprint]):
             if len(twins := group[arm].unique().tolist()) > 1:
-                raise UnfairComparison(f"arms {twins} give the same output at seed {at}: one was never switched")
-    findings.append(("distinct outputs", "all differ" if fingerprint is not None else "not checked"))
+                raise UnfairComparison(
+                    f"arms {twins} give the same output at seed {at}: one was never switched"
+                )
+    findings.append(
+        ("distinct outputs", "all differ" if fingerprint is not None else "not checked")
+    )
     if data is not None:
         for at, group in table.groupby(seed):
             same(data, group, f" at seed {at}")
@@ -45,6 +66,8 @@ def check_arms(table, arm, *, fingerprint="fingerprint", seed="seed", matched=()
         excess = high.max() / low.min() - 1 if low.min() > 0 else inf
         if excess > tolerance:
             ends = f"arm {high.idxmax()} has {high.max():,}, arm {low.idxmin()} {low.min():,}"
-            raise UnfairComparison(f"{column}: {ends}, {excess:.1%} apart (allowed {tolerance:.1%})")
+            raise UnfairComparison(
+                f"{column}: {ends}, {excess:.1%} apart (allowed {tolerance:.1%})"
+            )
         findings.append((f"matched {column}", f"within {excess:.2%} (allowed {tolerance:.1%})"))
     return pd.DataFrame(findings, columns=["check", "finding"])

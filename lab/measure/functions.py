@@ -28,8 +28,8 @@ def lowest(f, low, high):
 def gaussian_moments(f, *, std=1.0, grid=2**17) -> dict:
     """Mean E f, square E f^2 and slope_square E f'^2 under N(0, std^2), to better than 1e-6.
 
-    Midpoint rule on `grid` points over 12 standard deviations each way; 0, where functions such as ReLU bend, is
-    between two.
+    Midpoint rule on `grid` points over 12 standard deviations each way; 0, where functions such as
+    ReLU bend, is between two.
     """
     step = 24 / grid
     z = torch.arange(grid, dtype=torch.float64).add(0.5).mul(step).sub(12)

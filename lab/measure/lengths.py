@@ -1,4 +1,5 @@
-"""How a model fares at lengths and positions, those it was trained on and beyond; it is any function of tokens.
+"""How a model fares at lengths and positions, those it was trained on and beyond; it is any
+function of tokens.
 
 predict: tokens (b, t) -> logits, (b, t, classes) or (b, t, outputs, classes).
 """
@@ -11,12 +12,13 @@ import torch.nn.functional as F
 
 @torch.no_grad()
 def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
-    """One row per length: length, per_token (share of answers that are right), exact (share of texts with all answers
-    right), loss (nats per answer).
+    """One row per length: length, per_token (share of answers that are right), exact (share of
+    texts with all answers right), loss (nats per answer).
 
-    of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 where there is no answer. The right earlier
-    answers are given, so `exact` is also the share of texts that greedy generation would get right. Every length has
-    its own texts, which depend on `seed` and the length alone.
+    of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 where there is no answer.
+    The right earlier answers are given, so `exact` is also the share of texts that greedy
+    generation would get right. Every length has its own texts, which depend on `seed` and the
+    length alone.
     """
     rows = []
     for n in lengths:
@@ -28,19 +30,23 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
         right = (logits.argmax(-1) == targets) & asked
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
         exact = (right == asked).flatten(1).all(1)
-        rows.append((n, right.sum().item() / asked.sum().item(), exact.float().mean().item(), loss.item()))
+        rows.append(
+            (n, right.sum().item() / asked.sum().item(), exact.float().mean().item(), loss.item())
+        )
     return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
 
 
 @torch.no_grad()
 def window_losses(predict, text, length, stride, *, start=None, batch_tokens=16384):
-    """Nats of every target of a text from index `start` on, each read in a window of `length`: (windows, stride).
+    """Nats of every target of a text from index `start` on, each read in a window of `length`:
+    (windows, stride).
 
-    text: (n,). A window gives `length` tokens and its last `stride` targets are scored; the next window stands
-    `stride` further. stride = length cuts the text in pieces, whose first targets have almost no context. A small
-    stride slides: every target has length - stride + 1 tokens or more. The first scored target is text[start],
-    `length - stride + 1` by default; give the same to compare lengths and strides on the same targets. The last window
-    ends with the text. Where the one before has scored targets of it already, they are NaN.
+    text: (n,). A window gives `length` tokens and its last `stride` targets are scored; the next
+    window stands `stride` further. stride = length cuts the text in pieces, whose first targets
+    have almost no context. A small stride slides: every target has length - stride + 1 tokens or
+    more. The first scored target is text[start], `length - stride + 1` by default; give the same to
+    compare lengths and strides on the same targets. The last window ends with the text. Where the
+    one before has scored targets of it already, they are NaN.
 
     length 4, stride 4   [a b c d] [e f g h]            length 4, stride 1   [a b c d]
                           ^ ^ ^ ^   ^ ^ ^ ^                                   [b c d e]   one target each, the last
@@ -48,7 +54,9 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     least = length - stride + 1
     start = least if start is None else start
     if not 1 <= stride <= length or start < least:
-        raise ValueError(f"1 <= stride <= length and start >= {least} are needed, got {stride}, {length}, {start}")
+        raise ValueError(
+            f"1 <= stride <= length and start >= {least} are needed, got {stride}, {length}, {start}"
+        )
     if len(text) < start + stride:
         raise ValueError(f"the text has {len(text)} tokens, {start + stride} are needed")
     windows = text[start - least :].unfold(0, length + 1, stride)
@@ -58,7 +66,11 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     losses = []
     for part in windows.split(max(1, batch_tokens // length)):
         logits = predict(part[:, :-1])[:, -stride:]
-        losses.append(F.cross_entropy(logits.flatten(0, 1), part[:, -stride:].flatten(), reduction="none").cpu())
+        losses.append(
+            F.cross_entropy(
+                logits.flatten(0, 1), part[:, -stride:].flatten(), reduction="none"
+            ).cpu()
+        )
     losses = torch.cat(losses).view(-1, stride)
     if more:
         losses[-1, :-more] = torch.nan
@@ -66,9 +78,11 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
 
 
 def by_bucket(losses, edges):
-    """Mean loss of targets by their position in the window, rows position (first), last, loss, targets.
+    """Mean loss of targets by their position in the window, rows position (first), last, loss,
+    targets.
 
-    losses: (windows, positions), NaN where a target is left out; edges: first positions of the buckets, from 0 up.
+    losses: (windows, positions), NaN where a target is left out; edges: first positions of the
+    buckets, from 0 up.
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:

@@ -1,11 +1,14 @@
-"""Linear probes: what a linear map reads from features, fitted on the first half of the rows, scored on the second."""
+"""Linear probes: what a linear map reads from features, fitted on the first half of the rows,
+scored on the second.
+"""
 
 import torch
 import torch.nn.functional as F
 
 
 def probe_accuracy(features, labels, *, ridge=1e-2):
-    """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of classes 0..c-1.
+    """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of
+    classes 0..c-1.
 
     The map is that of `held_out`, on one-hot labels.
     """
@@ -15,8 +18,9 @@ def probe_accuracy(features, labels, *, ridge=1e-2):
 
 
 def held_out_r2(features, values, *, ridge=1e-3):
-    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that fits the first:
-    `held_out`."""
+    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that
+    fits the first: `held_out`.
+    """
     values = torch.as_tensor(values).cpu().double()
     found = held_out(features, values, ridge=ridge)
     values = values[-len(found) :]
@@ -24,14 +28,19 @@ def held_out_r2(features, values, *, ridge=1e-3):
 
 
 def held_out(features, wanted, *, ridge):
-    """What a linear map, fitted on the first half of the rows, says of the second: from features (n, m) to wanted
-    (n,) or (n, w). Ridge regression in closed form.
+    """What a linear map, fitted on the first half of the rows, says of the second: from features
+    (n, m) to wanted (n,) or (n, w). Ridge regression in closed form.
 
-    Features are standardised, so `ridge` is the penalty per row in units of their variance, whatever theirs.
+    Features are standardised, so `ridge` is the penalty per row in units of their variance,
+    whatever theirs.
     """
     features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
     half = len(features) // 2
     mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
-    x = torch.cat([(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    x = torch.cat(
+        [(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1
+    )
     eye = torch.eye(x.shape[1], dtype=torch.float64)
-    return x[half:] @ torch.linalg.solve(x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ wanted[:half])
+    return x[half:] @ torch.linalg.solve(
+        x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ wanted[:half]
+    )

@@ -12,23 +12,31 @@ class NGram:
 
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
 
-    c counts, t(h) is how many different tokens followed h, h' is h without its first token; after the empty context
-    stands the uniform distribution. A context that was never read has the odds of h' (Witten & Bell 1991, method C;
-    Chen & Goodman 1998, §2.5).
+    c counts, t(h) is how many different tokens followed h, h' is h without its first token; after
+    the empty context stands the uniform distribution. A context that was never read has the odds of
+    h' (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5).
 
-    `read` is what a run read, (windows, length) whole numbers 0..vocabulary-1, tokens and the last target; a whole text
-    is one window. The first token of a window is context only, as it was to the run. ValueError for other shapes or
-    tokens, for windows shorter than `order`, and where `order` tokens have 2^63 spellings or more.
+    `read` is what a run read, (windows, length) whole numbers 0..vocabulary-1, tokens and the last
+    target; a whole text is one window. The first token of a window is context only, as it was to
+    the run. ValueError for other shapes or tokens, for windows shorter than `order`, and where
+    `order` tokens have 2^63 spellings or more.
     """
 
     def __init__(self, read, order=4, vocabulary=256):
         if order < 1 or vocabulary**order >= 2**63:
-            raise ValueError(f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}")
+            raise ValueError(
+                f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}"
+            )
         self.order, self.vocabulary = order, vocabulary
-        self._pairs, self._contexts = [], []  # by length of context: (spellings, counts), (spellings, counts, kinds)
+        self._pairs, self._contexts = (
+            [],
+            [],
+        )  # by length of context: (spellings, counts), (spellings, counts, kinds)
         codes = self._codes(read)
         if codes[0].shape[1] < order - 1 or not codes[0].size:
-            raise ValueError(f"windows of {codes[0].shape[1] + 1} tokens are too short for order {order}")
+            raise ValueError(
+                f"windows of {codes[0].shape[1] + 1} tokens are too short for order {order}"
+            )
         for n in range(order):
             seen, count = np.unique(codes[n][:, max(0, n - 1) :], return_counts=True)
             context, begins = np.unique(seen // vocabulary, return_index=True)
@@ -37,19 +45,27 @@ class NGram:
             self._contexts.append((context, np.add.reduceat(count, begins), kinds))
 
     def losses(self, windows):
-        """Nats of every token but the first of windows (b, t + 1), by order 1.. `order`: an array (order, b, t).
+        """Nats of every token but the first of windows (b, t + 1), by order 1..
+
+        `order`: an array (order, b, t).
 
         The first tokens of a window have the shorter contexts that it holds.
         """
         return -np.log(self._probabilities(self._codes(windows)))
 
     def distribution(self, context):
-        """Odds of the next token after contexts (b, n), n >= 1, by order: an array (order, b, vocabulary)."""
+        """Odds of the next token after contexts (b, n), n >= 1, by order: an array (order, b,
+        vocabulary).
+        """
         context = self._checked(context)
         last = np.arange(self.vocabulary)
-        codes = self._codes(np.column_stack([context.repeat(self.vocabulary, 0), np.tile(last, len(context))]))
+        codes = self._codes(
+            np.column_stack([context.repeat(self.vocabulary, 0), np.tile(last, len(context))])
+        )
         ends = [code[:, -1:] for code in codes]
-        return self._probabilities(ends, whole=context.shape[1]).reshape(self.order, len(context), self.vocabulary)
+        return self._probabilities(ends, whole=context.shape[1]).reshape(
+            self.order, len(context), self.vocabulary
+        )
 
     def _probabilities(self, codes, whole=None):
         p, by_order = np.full(codes[0].shape, 1 / self.vocabulary), []
@@ -65,7 +81,9 @@ class NGram:
         return np.stack(by_order)
 
     def _codes(self, windows):
-        """For n = 0.. order - 1: spelling of each token but the first with the n before it, as one number, (b, t)."""
+        """For n = 0.. order - 1: spelling of each token but the first with the n before it, as one
+        number, (b, t).
+        """
         windows, by_length = self._checked(windows), []
         code = windows[:, 1:].copy()
         for n in range(self.order):
@@ -78,20 +96,28 @@ class NGram:
     def _checked(self, windows):
         windows = np.asarray(windows)
         if windows.ndim != 2 or 0 in windows.shape or not np.issubdtype(windows.dtype, np.integer):
-            raise ValueError(f"windows must be whole numbers (windows, length), got {windows.dtype} {windows.shape}")
+            raise ValueError(
+                f"windows must be whole numbers (windows, length), got {windows.dtype} {windows.shape}"
+            )
         if windows.min() < 0 or windows.max() >= self.vocabulary:
-            raise ValueError(f"tokens {windows.min()}..{windows.max()} are not all among 0..{self.vocabulary - 1}")
+            raise ValueError(
+                f"tokens {windows.min()}..{windows.max()} are not all among 0..{self.vocabulary - 1}"
+            )
         return windows.astype(np.int64)
 
 
 def ngram_losses(read, asked, order=4, vocabulary=256):
-    """Mean nats a token of the windows `asked`, by order 1.. `order`, of tables of the windows `read`: a Series.
+    """Mean nats a token of the windows `asked`, by order 1..
 
-    Both as in NGram: (windows, length + 1), tokens and the last target. Compare with a run that read the one and was
-    measured on the other.
+    `order`, of tables of the windows `read`: a Series.
+
+    Both as in NGram: (windows, length + 1), tokens and the last target. Compare with a run that
+    read the one and was measured on the other.
     """
     losses = NGram(read, order, vocabulary).losses(asked)
-    return pd.Series(losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats")
+    return pd.Series(
+        losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats"
+    )
 
 
 def _found(sorted_codes, codes):

@@ -1,7 +1,9 @@
-"""How the scale of logits saturates the softmax, what is left of its gradient, exactly and by a law (chapter §1.1.2).
+"""How the scale of logits saturates the softmax, what is left of its gradient, exactly and by a law
+(chapter §1.1.2).
 
-A row has logits s_j = sigma z_j over n keys with z_j independent standard normal. That is what a query q makes of
-Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divided by it. p = softmax(s).
+A row has logits s_j = sigma z_j over n keys with z_j independent standard normal. That is what a
+query q makes of Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divided by
+it. p = softmax(s).
 """
 
 import math
@@ -15,9 +17,9 @@ from scipy import integrate, stats
 def saturation(sigma, n, generator, *, block=4096):
     """One row for each sigma (rows,), of independent rows of n logits with that standard deviation.
 
-    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax's Jacobian, 0 where it is saturated;
-    stein: sum p_j z_j / sigma, which has the same mean exactly, by Gaussian integration by parts;
-    entropy: of p, nats; largest: the largest weight. float64, `block` rows at a time.
+    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax's Jacobian, 0 where it is
+    saturated; stein: sum p_j z_j / sigma, which has the same mean exactly, by Gaussian integration
+    by parts; entropy: of p, nats; largest: the largest weight. float64, `block` rows at a time.
     """
     parts = []
     for scale in torch.as_tensor(sigma, dtype=torch.float64).split(block):
@@ -36,7 +38,8 @@ def expected_maximum(n):
 
 
 def saturated_trace(sigma, n):
-    """The law of a saturated softmax: the mean trace tends to expected_maximum(n) / sigma, not exponentially to 0.
+    """The law of a saturated softmax: the mean trace tends to expected_maximum(n) / sigma, not
+    exponentially to 0.
 
     As sigma grows p puts all on the largest z, so the mean of sum p z is that of the largest of n.
     """

@@ -1,4 +1,6 @@
-"""The lab's byte model, one recipe for all lessons about real code, and the marks that it has to pass."""
+"""The lab's byte model, one recipe for all lessons about real code, and the marks that it has to
+pass.
+"""
 
 import torch
 
@@ -12,12 +14,17 @@ TABLES = ("unigram", "bigram", "trigram", "4-gram")
 
 
 def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", **changes):
-    """(ModelConfig, task, TrainConfig) of a model of the next byte; `changes` are further fields of its configuration.
+    """(ModelConfig, task, TrainConfig) of a model of the next byte; `changes` are further fields of
+    its configuration.
 
-    Rotary positions, norms before the branches, small embeddings. The default rate is for a width of 64 and two layers;
-    wider and deeper models want a smaller one.
+    Rotary positions, norms before the branches, small embeddings. The default rate is for a width
+    of 64 and two layers; wider and deeper models want a smaller one.
     """
-    start = {"vocabulary": 256, "context": context, "initialization": {"kind": "fan-in", "embedding": 0.3}}
+    start = {
+        "vocabulary": 256,
+        "context": context,
+        "initialization": {"kind": "fan-in", "embedding": 0.3},
+    }
     schedule = TrainConfig(steps=steps, batch=batch, learning_rate=learning_rate)
     return ModelConfig(**start | changes), Code(context, corpus), schedule
 
@@ -30,7 +37,9 @@ def validation_loss(model, task, windows=WINDOWS):
 
 
 def table_losses(task, schedule, seed, windows=WINDOWS):
-    """{table: nats a byte} on the same windows, of tables of the very bytes that a training with this seed reads."""
+    """{table: nats a byte} on the same windows, of tables of the very bytes that a training with
+    this seed reads.
+    """
     generator = torch.Generator().manual_seed(seed)
     read = windows_of([task.batch(generator, schedule.batch) for _ in range(schedule.steps)])
     marks = ngram_losses(read, windows_of([task.validation(windows)]), order=len(TABLES))
@@ -38,5 +47,9 @@ def table_losses(task, schedule, seed, windows=WINDOWS):
 
 
 def windows_of(batches):
-    """Tokens and the last target of batches (tokens, targets), each (b, t): one array (windows, t + 1)."""
-    return torch.cat([torch.cat([tokens, targets[:, -1:]], 1) for tokens, targets in batches]).numpy()
+    """Tokens and the last target of batches (tokens, targets), each (b, t): one array (windows, t +
+    1).
+    """
+    return torch.cat(
+        [torch.cat([tokens, targets[:, -1:]], 1) for tokens, targets in batches]
+    ).numpy()

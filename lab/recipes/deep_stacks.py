@@ -1,4 +1,6 @@
-"""Whether a deep stack learns within few steps: one small task with a mark, and who reaches it when (chapter §1.5)."""
+"""Whether a deep stack learns within few steps: one small task with a mark, and who reaches it when
+(chapter §1.5).
+"""
 
 import torch
 
@@ -19,10 +21,15 @@ def configured(placement, scheme):
     schemes = {
         "normal .02": {"initialization": "normal"},
         "depth-scaled": {"initialization": {"kind": "depth-scaled", "base": "xavier"}},
-        "learned scales": {"initialization": "xavier", "residual": {"kind": "scaled", "scale": 0.0}},
+        "learned scales": {
+            "initialization": "xavier",
+            "residual": {"kind": "scaled", "scale": 0.0},
+        },
         "fixup": scaled | {"initialization": "fixup"},
-        "fixup, branches not 0": scaled | {"initialization": {"kind": "fixup", "zero_branches": False}},
-        "fixup, readout not 0": scaled | {"initialization": {"kind": "fixup", "zero_lm_head": False}},
+        "fixup, branches not 0": scaled
+        | {"initialization": {"kind": "fixup", "zero_branches": False}},
+        "fixup, readout not 0": scaled
+        | {"initialization": {"kind": "fixup", "zero_lm_head": False}},
         "fixup, not rescaled": scaled | {"initialization": {"kind": "fixup", "rescale": False}},
         "fixup, no scalars": without | {"initialization": "fixup"},
     }
@@ -33,16 +40,33 @@ def configured(placement, scheme):
 def stack(seed, placement, scheme, n_layers, d_model):
     """The chain of symbols, and a stack of ReLU layers without positions that is to learn it."""
     task = Markov(length=16, contrast=2.5)
-    sizes = {"vocabulary": task.vocabulary, "context": 16, "d_model": d_model, "n_layers": n_layers, "n_heads": 2}
+    sizes = {
+        "vocabulary": task.vocabulary,
+        "context": 16,
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": 2,
+    }
     config = ModelConfig(position="none", ffn="relu", **sizes, **configured(placement, scheme))
     return task, Transformer(config, seed=seed).to(device())
 
 
 def learning(
-    seed, placement, scheme, n_layers, learning_rate, steps, d_model,
-    warmup=0, beta2=0.98, clip=1.0, clamp=0.0, every=10,
-):  # fmt: skip
-    """A trial: whether and when a stack reaches its mark, a quarter of the way from frequencies to the table.
+    seed,
+    placement,
+    scheme,
+    n_layers,
+    learning_rate,
+    steps,
+    d_model,
+    warmup=0,
+    beta2=0.98,
+    clip=1.0,
+    clamp=0.0,
+    every=10,
+):
+    """A trial: whether and when a stack reaches its mark, a quarter of the way from frequencies to
+    the table.
 
     `clip` is the norm that gradients are cut to; `clamp` limits activations, 0 does not.
     """
@@ -62,8 +86,14 @@ def learning(
         clip=clip,
     )
     run, history = fit(
-        model, task, settings, seed=seed, every=every, mark=("validation", "<", mark), until_mark=True,
+        model,
+        task,
+        settings,
+        seed=seed,
+        every=every,
+        mark=("validation", "<", mark),
+        until_mark=True,
         evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
-    )  # fmt: skip
+    )
     last, learnt = history.iloc[-1], run["steps_to_mark"] is not None
     return run | {"loss": last.validation, "learnt": learnt, "steps_taken": int(last.step)}

@@ -1,8 +1,10 @@
-"""A byte model trained on windows of one length and read with longer ones: what an encoding keeps beyond its training.
+"""A byte model trained on windows of one length and read with longer ones: what an encoding keeps
+beyond its training.
 
-The same bytes are scored at every length, in two ways. Cut: the text is cut into windows one after the other, so that
-the first bytes of each have little to go by. Sliding: each window stands `stride` further, and only its last `stride`
-bytes are scored, so that all of them have nearly the whole window before them.
+The same bytes are scored at every length, in two ways. Cut: the text is cut into windows one after
+the other, so that the first bytes of each have little to go by. Sliding: each window stands
+`stride` further, and only its last `stride` bytes are scored, so that all of them have nearly the
+whole window before them.
 """
 
 import torch
@@ -34,21 +36,27 @@ def longer_windows(
     stride,
     corpus,
 ):
-    """Train a model of the next byte on windows of `context` and read it with windows `factors` times as long.
+    """Train a model of the next byte on windows of `context` and read it with windows `factors`
+    times as long.
 
-    `order` is added to the seed of the data. Every row holds what `fit` keeps, the losses of the tables of the bytes
-    that were read, and in_range, the loss on the test windows of the trained length. Rows by `what`:
+    `order` is added to the seed of the data. Every row holds what `fit` keeps, the losses of the
+    tables of the bytes that were read, and in_range, the loss on the test windows of the trained
+    length. Rows by `what`:
 
     curve  loss on these windows, after `step` steps
     read   mean loss of the scored bytes by `way` (WAYS; of another encoding than rotary the first alone), `windows`
            (cut, sliding) and `factor`; the same bytes whatever these are
-    place  with the longest cut windows, mean loss by `place`, the first position of a bucket that ends at its double
+    place  with the longest cut windows, mean loss by `place`, the first position of a bucket that
+    ends at its double
     """
     fields = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "position": position}
     options = {"batch": batch, "learning_rate": learning_rate, "corpus": corpus}
     config, task, schedule = byte_model(steps, context=context, **options, **fields)
     tables = table_losses(task, schedule, seed + order)
-    test = {"evaluate": lambda m: {"loss": validation_loss(m, task)}, "mark": ("loss", "<", tables["trigram"])}
+    test = {
+        "evaluate": lambda m: {"loss": validation_loss(m, task)},
+        "mark": ("loss", "<", tables["trigram"]),
+    }
     longest = max(factors) * context
     model = Transformer(config.model_copy(update={"context": longest}), seed=seed).to(device())
     run, history = fit(model, task, schedule, seed=seed + order, every=max(1, steps // 8), **test)
@@ -59,13 +67,17 @@ def longer_windows(
 
 
 def held_out_texts(corpus, start, scored):
-    """Stretches of the test text, (TEXTS, start + scored): `start` bytes to go by, then those that are scored."""
+    """Stretches of the test text, (TEXTS, start + scored): `start` bytes to go by, then those that
+    are scored.
+    """
     return Code(context=start + scored, path=corpus).validation(TEXTS)[0]
 
 
 @torch.no_grad()
 def read_longer(model, context, factors, texts, stride):
-    """The rows `read` and `place` of longer_windows for a trained model; texts as held_out_texts gives them."""
+    """The rows `read` and `place` of longer_windows for a trained model; texts as held_out_texts
+    gives them.
+    """
     rows, longest = [], max(factors) * context
     rotary = model.config.position == "rotary"
     for way in WAYS if rotary else ["as trained"]:
@@ -77,13 +89,17 @@ def read_longer(model, context, factors, texts, stride):
                 rows.append(row | {"loss": losses.nanmean().item()})
                 if way == "as trained" and windows == "cut" and length == longest:
                     edges = [0, *(2**i for i in range(20) if 2**i < longest)]
-                    found = by_bucket(losses, edges).rename(columns={"position": "place"})[["place", "loss"]]
+                    found = by_bucket(losses, edges).rename(columns={"position": "place"})[
+                        ["place", "loss"]
+                    ]
                     rows += [{"what": "place"} | each for each in found.to_dict("records")]
     return rows
 
 
 def stretched(model, way, factor):
-    """The same weights, with rotary positions as they were trained, or read with a base enlarged for the factor."""
+    """The same weights, with rotary positions as they were trained, or read with a base enlarged
+    for the factor.
+    """
     if way == "as trained":
         return model
     config = model.config.model_copy(update={"position": {"kind": "rotary", "ntk": float(factor)}})
@@ -93,8 +109,13 @@ def stretched(model, way, factor):
 
 
 def scored_losses(model, texts, length, step, start):
-    """Nats of the bytes of all texts from index `start` on, (windows, step), as window_losses gives them."""
+    """Nats of the bytes of all texts from index `start` on, (windows, step), as window_losses gives
+    them.
+    """
     here = next(model.parameters()).device
     return torch.cat(
-        [window_losses(lambda x: model(x.to(here)).cpu(), text, length, step, start=start) for text in texts]
+        [
+            window_losses(lambda x: model(x.to(here)).cpu(), text, length, step, start=start)
+            for text in texts
+        ]
     )

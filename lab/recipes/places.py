@@ -1,5 +1,6 @@
-"""Does a model without position encoding know where a token stands, and what came before what? Probes, before and after
-training."""
+"""Does a model without position encoding know where a token stands, and what came before what?
+Probes, before and after training.
+"""
 
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ MARKER = 0  # a byte that no program text holds
 
 @dataclass(frozen=True)
 class Marked(Code):
-    """Windows of text whose first byte is a start marker: what theory wants, so that a head can find the beginning."""
+    """Windows of text whose first byte is a start marker: what theory wants, so that a head can
+    find the beginning.
+    """
 
     def _windows(self, text, starts):
         tokens, targets = super()._windows(text, starts)
@@ -25,17 +28,20 @@ class Marked(Code):
         return tokens, targets
 
 
-def places(seed, position, n_layers, d_model, n_heads, context, batch, learning_rate, steps, corpus):
-    """Train a model of the next byte on windows with a start marker, until it is below the trigram table or `steps` are
-    over; probe it before and after.
+def places(
+    seed, position, n_layers, d_model, n_heads, context, batch, learning_rate, steps, corpus
+):
+    """Train a model of the next byte on windows with a start marker, until it is below the trigram
+    table or `steps` are over; probe it before and after.
 
-    Every row holds what `fit` keeps, the losses of the tables of the bytes that `steps` would read, and `final`, the
-    loss of the trained model on the test windows. Rows by `what`:
+    Every row holds what `fit` keeps, the losses of the tables of the bytes that `steps` would read,
+    and `final`, the loss of the trained model on the test windows. Rows by `what`:
 
-    curve  loss on the test windows after `step` steps
-    probe  by `stage` (untrained, trained) and `layer`, 0 the embeddings: r2, the share of the variance of the position
+    curve  loss on the test windows after `step` steps probe  by `stage` (untrained, trained) and
+    `layer`, 0 the embeddings: r2, the share of the variance of the position
            that a linear map of the stream explains, on windows that it was not fitted on
-    order  by `stage`: rise, nats that the last byte of a window costs more when those before it are shuffled
+    order  by `stage`: rise, nats that the last byte of a window costs more when those before it are
+    shuffled
     """
     fields = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "position": position}
     options = {"batch": batch, "learning_rate": learning_rate, "corpus": corpus}
@@ -51,14 +57,18 @@ def places(seed, position, n_layers, d_model, n_heads, context, batch, learning_
     found["trained"] = probed(model, task), rise_without_order(model, task)
     rows = [{"what": "curve"} | row for row in history[["step", "loss"]].to_dict("records")]
     for stage, (by_layer, rise) in found.items():
-        rows += [{"what": "probe", "stage": stage, "layer": i, "r2": r2} for i, r2 in enumerate(by_layer)]
+        rows += [
+            {"what": "probe", "stage": stage, "layer": i, "r2": r2} for i, r2 in enumerate(by_layer)
+        ]
         rows += [{"what": "order", "stage": stage, "rise": rise}]
     return [run | row for row in rows]
 
 
 @torch.no_grad()
 def probed(model, task, windows=WINDOWS):
-    """Held-out R2 of a linear map from the stream to the position: of the embeddings, and after each layer."""
+    """Held-out R2 of a linear map from the stream to the position: of the embeddings, and after
+    each layer.
+    """
     tokens = task.validation(windows)[0].to(next(model.parameters()).device)
     place = torch.arange(tokens.shape[1]).expand(tokens.shape).flatten()
     streams = [x := model.position.at_input(model.embedding(tokens))]
@@ -68,9 +78,11 @@ def probed(model, task, windows=WINDOWS):
 
 @torch.no_grad()
 def rise_without_order(model, task, windows=WINDOWS):
-    """Nats that the last target costs more when all bytes between the first and the last of a window are shuffled.
+    """Nats that the last target costs more when all bytes between the first and the last of a
+    window are shuffled.
 
-    A model of one layer without positions cannot tell: what it makes of the last byte holds the others in no order.
+    A model of one layer without positions cannot tell: what it makes of the last byte holds the
+    others in no order.
     """
     tokens, targets = (x.to(next(model.parameters()).device) for x in task.validation(windows))
     draw = torch.Generator().manual_seed(0)
@@ -78,5 +90,7 @@ def rise_without_order(model, task, windows=WINDOWS):
     inner = torch.stack(order).to(tokens.device)
     shuffled = tokens.clone()
     shuffled[:, 1:-1] = tokens.gather(1, inner)
-    before, after = (cross_entropy(model(x)[:, -1:], targets[:, -1:]).item() for x in (tokens, shuffled))
+    before, after = (
+        cross_entropy(model(x)[:, -1:], targets[:, -1:]).item() for x in (tokens, shuffled)
+    )
     return after - before

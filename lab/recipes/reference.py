@@ -1,4 +1,6 @@
-"""How the reference model is made: `python -m lab.recipes.reference` trains it again, which takes minutes."""
+"""How the reference model is made: `python -m lab.recipes.reference` trains it again, which takes
+minutes.
+"""
 
 import hashlib
 import json
@@ -11,14 +13,25 @@ from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
 from lab.training import train
 
-PATH = Path(__file__).parents[1] / "reference" / "model.safetensors"  # its story stands beside it as .json
-SIZES = {"steps": 3000, "batch": 16, "context": 64, "learning_rate": 0.004, "d_model": 128, "n_layers": 4}
+PATH = (
+    Path(__file__).parents[1] / "reference" / "model.safetensors"
+)  # its story stands beside it as .json
+SIZES = {
+    "steps": 3000,
+    "batch": 16,
+    "context": 64,
+    "learning_rate": 0.004,
+    "d_model": 128,
+    "n_layers": 4,
+}
 
 
 def make(path=PATH, seed=0, sizes=SIZES):
-    """Train the reference model on one thread and write its weights and its story, a JSON file, beside each other.
+    """Train the reference model on one thread and write its weights and its story, a JSON file,
+    beside each other.
 
-    The marks are those of tables of the very windows that the training reads, on the same validation windows.
+    The marks are those of tables of the very windows that the training reads, on the same
+    validation windows.
     """
     from safetensors.torch import save_file
 
@@ -30,9 +43,13 @@ def make(path=PATH, seed=0, sizes=SIZES):
     model, began = Transformer(config, seed=seed), time.time()
     with arithmetic.fast():
         history = train(
-            model, task.batch, schedule, seed=seed, every=500,
+            model,
+            task.batch,
+            schedule,
+            seed=seed,
+            every=500,
             evaluate=lambda model: {"validation": validation_loss(model, task)},
-        )  # fmt: skip
+        )
         seconds, loss = time.time() - began, validation_loss(model, task)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)

@@ -1,4 +1,6 @@
-"""Tasks by name, each with a recipe that learns it on a laptop in seconds: what `lab.compare` trains on."""
+"""Tasks by name, each with a recipe that learns it on a laptop in seconds: what `lab.compare`
+trains on.
+"""
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 
@@ -9,7 +11,9 @@ from lab.tasks.recall import MQAR
 
 
 class Problem(Seam):
-    """Tasks that a trial may name; a class of one's own joins them as any kind does: Problem.kinds["mine"] = Mine."""
+    """Tasks that a trial may name; a class of one's own joins them as any kind does:
+    Problem.kinds["mine"] = Mine.
+    """
 
 
 @dataclass(frozen=True)
@@ -40,26 +44,43 @@ SMALL = {"d_model": 64, "n_layers": 2, "n_heads": 4}
 BYTES = SMALL | {"initialization": {"kind": "fan-in", "embedding": 0.3}}
 STANDARD = {
     "copy": Standard(
-        named("copy", Copy), {"symbols": 16, "longest": 8}, SMALL,
-        {"steps": 900, "batch": 64, "learning_rate": 0.004}, (8, 10, 12, 16), mark=0.95,
+        named("copy", Copy),
+        {"symbols": 16, "longest": 8},
+        SMALL,
+        {"steps": 900, "batch": 64, "learning_rate": 0.004},
+        (8, 10, 12, 16),
+        mark=0.95,
     ),
     "recall": Standard(
-        named("recall", MQAR), {"pairs": 12, "keys": 32, "values": 32, "queries": 8}, SMALL | {"n_heads": 2},
-        {"steps": 900, "batch": 64, "learning_rate": 0.002}, mark=0.9,
+        named("recall", MQAR),
+        {"pairs": 12, "keys": 32, "values": 32, "queries": 8},
+        SMALL | {"n_heads": 2},
+        {"steps": 900, "batch": 64, "learning_rate": 0.002},
+        mark=0.9,
     ),
     "sums": Standard(
-        named("sums", Addition), {"longest": 2}, SMALL,
-        {"steps": 1800, "batch": 64, "learning_rate": 0.004}, (2, 3), measure="exact", mark=0.9,
+        named("sums", Addition),
+        {"longest": 2},
+        SMALL,
+        {"steps": 1800, "batch": 64, "learning_rate": 0.004},
+        (2, 3),
+        measure="exact",
+        mark=0.9,
     ),
     "code": Standard(
-        named("code", Code), {}, BYTES, {"steps": 600, "batch": 16, "learning_rate": 0.016},
-        measure="loss", mark="trigram",
+        named("code", Code),
+        {},
+        BYTES,
+        {"steps": 600, "batch": 16, "learning_rate": 0.016},
+        measure="loss",
+        mark="trigram",
     ),
-}  # fmt: skip
+}
 
 
 def standard(task):
-    """(name, Standard) of a task by its name, or of a task of one's own: a dataclass of lab.tasks.task.Task.
+    """(name, Standard) of a task by its name, or of a task of one's own: a dataclass of
+    lab.tasks.task.Task.
 
     TypeError for what is no task; KeyError for a name that is none, naming those that are.
     """
@@ -67,7 +88,9 @@ def standard(task):
         return task, STANDARD[task]
     instance = task() if isinstance(task, type) else task
     if not (is_dataclass(instance) and callable(getattr(instance, "batch", None))):
-        raise TypeError(f"a task is one of {', '.join(STANDARD)}, or a dataclass of lab.tasks.task.Task, not {task!r}")
+        raise TypeError(
+            f"a task is one of {', '.join(STANDARD)}, or a dataclass of lab.tasks.task.Task, not {task!r}"
+        )
     kind = type(instance)
     name = next((name for name, known in Problem.kinds.items() if known is kind), kind.__qualname__)
     Problem.kinds[name] = kind
@@ -76,7 +99,12 @@ def standard(task):
     schedule = {"steps": 1200, "batch": 64, "learning_rate": 0.004}
     reaches = getattr(instance, "longest", None) if hasattr(instance, "of_length") else None
     return name, Standard(
-        kind, options, SMALL, schedule, (reaches, 2 * reaches) if reaches else (), mark=_mark(instance)
+        kind,
+        options,
+        SMALL,
+        schedule,
+        (reaches, 2 * reaches) if reaches else (),
+        mark=_mark(instance),
     )
 
 

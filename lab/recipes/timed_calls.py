@@ -1,7 +1,8 @@
-"""One block taken apart, bare cores, a training step, a prompt and a step of generation: calls without arguments, to
-be timed.
+"""One block taken apart, bare cores, a training step, a prompt and a step of generation: calls
+without arguments, to be timed.
 
-b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences at once, L layers.
+b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences
+at once, L layers.
 """
 
 import mmap
@@ -19,17 +20,25 @@ from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 
 
 def block_operations(n, d, heads, device="cpu"):
-    """{operation: call} of one block on one sequence with its weights written out, forward only (chapter §1.1.3).
+    """{operation: call} of one block on one sequence with its weights written out, forward only
+    (chapter §1.1.3).
 
-    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its real size and layout.
-    Scores, weights and their mix are written to memory that is kept from call to call: two h x n x n tensors, whose
-    pages nobody asks the system for while a clock runs. Norms and residual sums are left out.
+    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its
+    real size and layout. Scores, weights and their mix are written to memory that is kept from call
+    to call: two h x n x n tensors, whose pages nobody asks the system for while a clock runs. Norms
+    and residual sums are left out.
     """
-    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    config = ModelConfig(
+        vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
+    )
     block = Transformer(config).blocks[0].to(device).requires_grad_(False)
     x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
     q, k, v = (each[0] for each in block.mixer.heads.split(x))  # (h, n, w)
-    scores, weights, mixed = torch.empty(heads, n, n, device=device), torch.empty(heads, n, n, device=device), q.clone()
+    scores, weights, mixed = (
+        torch.empty(heads, n, n, device=device),
+        torch.empty(heads, n, n, device=device),
+        q.clone(),
+    )
     calls = {
         "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed[None])),
         "scores": lambda: torch.bmm(q / sqrt(q.shape[-1]), k.transpose(1, 2), out=scores),
@@ -43,10 +52,21 @@ def block_operations(n, d, heads, device="cpu"):
 
 
 def block_call(n, d, heads, backward=False, device="cpu"):
-    """A call of one whole block on one sequence, with its attention fused; `backward` adds all gradients."""
-    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    """A call of one whole block on one sequence, with its attention fused; `backward` adds all
+    gradients.
+    """
+    config = ModelConfig(
+        vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
+    )
     block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
-    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device, requires_grad=backward)
+    x = torch.randn(
+        1,
+        n,
+        d,
+        generator=torch.Generator(device).manual_seed(0),
+        device=device,
+        requires_grad=backward,
+    )
 
     def call():
         y = block(x)
@@ -56,14 +76,17 @@ def block_call(n, d, heads, backward=False, device="cpu"):
 
 
 def stored_call(n, d_head, heads, device="cpu", buffer=None):
-    """A call of naive attention, forward, whose scores, and then its weights, stand in the first h·n² elements of
-    `buffer`; without one, in memory that every call asks the system for."""
+    """A call of naive attention, forward, whose scores, and then its weights, stand in the first
+    h·n² elements of `buffer`; without one, in memory that every call asks the system for.
+    """
     generator = torch.Generator(device).manual_seed(0)
     q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=device) for _ in range(3))
     mixed, elements = torch.empty_like(q), heads * n * n
 
     def call():
-        scores = (fresh_memory(elements, device) if buffer is None else buffer[:elements]).view(heads, n, n)
+        scores = (fresh_memory(elements, device) if buffer is None else buffer[:elements]).view(
+            heads, n, n
+        )
         torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
         return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
 
@@ -71,22 +94,33 @@ def stored_call(n, d_head, heads, device="cpu", buffer=None):
 
 
 def fresh_memory(elements, device="cpu"):
-    """float32 elements that the system has to find pages for and to fill with zeros; on a GPU torch's own pool."""
+    """float32 elements that the system has to find pages for and to fill with zeros; on a GPU
+    torch's own pool.
+    """
     if device != "cpu":
         return torch.empty(elements, device=device)
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # not on Windows
+    private = (
+        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    )  # not on Windows
     return torch.frombuffer(mmap.mmap(-1, 4 * elements, **private), dtype=torch.float32)
 
 
-def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None):
-    """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep; checkpointed, each block
-    runs again in the backward pass and keeps only its input (Chen 2016)."""
+def training_step(
+    n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None
+):
+    """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep;
+    checkpointed, each block runs again in the backward pass and keeps only its input (Chen 2016).
+    """
     sizes = {"context": n, "d_model": d, "n_layers": n_layers, "n_heads": heads or max(1, d // 64)}
     model = Transformer(ModelConfig(vocabulary=256, residual=residual, **sizes)).to(device)
     if checkpointed:
         for block in model.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0)).to(device)
+            block.forward = partial(
+                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
+            )
+    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
 
     def call():
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
@@ -96,19 +130,25 @@ def training_step(n_layers, n, d, batch, checkpointed=False, device="cpu", resid
 
 
 def training_speed(counts, d_model, n_layers, context, batch, repeats):
-    """A table of tokens a second, forward and backward, of models with each number of heads, in interleaved rounds."""
+    """A table of tokens a second, forward and backward, of models with each number of heads, in
+    interleaved rounds.
+    """
     calls = {h: training_step(n_layers, context, d_model, batch, heads=h) for h in counts}
     table = interleaved(calls, repeats).rename(columns={"name": "n_heads"})
     return table.assign(speed=batch * context / table.seconds).drop(columns="seconds")
 
 
 def run_training_step(*sizes, **options):
-    """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count in the peak."""
+    """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count
+    in the peak.
+    """
     training_step(*sizes, **options)()
 
 
 def saved_bytes(call):
-    """Bytes that autograd keeps for the backward pass while `call` runs, every piece of memory counted once."""
+    """Bytes that autograd keeps for the backward pass while `call` runs, every piece of memory
+    counted once.
+    """
     kept = {}
 
     def keep(tensor):
@@ -121,15 +161,18 @@ def saved_bytes(call):
 
 
 def without_position(n, d, h, g, L=2):
-    """A causal model of bytes for timings: no position encoding, whose small cost is the same for every g."""
+    """A causal model of bytes for timings: no position encoding, whose small cost is the same for
+    every g.
+    """
     config = ModelConfig(
         vocabulary=256, context=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
-    )  # fmt: skip
+    )
     return Transformer(config).eval().requires_grad_(False)
 
 
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
-    """A call that generates the last `tokens` positions of a context of n, one at a time, for each of B sequences.
+    """A call that generates the last `tokens` positions of a context of n, one at a time, for each
+    of B sequences.
 
     The caches are allocated once, filled up to there, and used again by every call.
     """
@@ -166,7 +209,8 @@ def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
     return call
 
 
-# Bare cores: ways of mixing at equal sizes, forward, backward, or one decoded token. All are causal but linformer.
+# Bare cores: ways of mixing at equal sizes, forward, backward, or one decoded token. All are causal
+# but linformer.
 SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
 
 
@@ -179,7 +223,9 @@ def window(n, w):
 
 
 def bigbird(n, w):
-    """The first block, the one before, itself and a random one: as many keys a query as the window has."""
+    """The first block, the one before, itself and a random one: as many keys a query as the window
+    has.
+    """
     blocks = bigbird_blocks(n // SIZES["block"], seed=0)
     return lambda q, k, v: block_sparse(q, k, v, blocks.to(q.device), SIZES["block"])
 
@@ -192,7 +238,9 @@ def lsh(n, w):
 
 def linformer(n, w):
     maps = torch.randn(2, SIZES["rank"], n, generator=torch.Generator().manual_seed(0)) * n**-0.5
-    return lambda q, k, v: F.scaled_dot_product_attention(q, maps[0].to(q.device) @ k, maps[1].to(q.device) @ v)
+    return lambda q, k, v: F.scaled_dot_product_attention(
+        q, maps[0].to(q.device) @ k, maps[1].to(q.device) @ v
+    )
 
 
 def linear(n, w):
@@ -213,14 +261,18 @@ CORES = {f.__name__: f for f in (softmax, window, bigbird, lsh, linformer, linea
 
 
 def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """A call that mixes a sequence of n by one of CORES; with `backward` also the gradients of q, k and v.
+    """A call that mixes a sequence of n by one of CORES; with `backward` also the gradients of q, k
+    and v.
 
     ValueError for an unknown kind.
     """
     if kind not in CORES:
         raise ValueError(f"unknown core {kind!r}; choose from {', '.join(CORES)}")
     mixed, generator = CORES[kind](n, w), torch.Generator(device).manual_seed(0)
-    q, k, v = (torch.randn(1, h, n, w, generator=generator, device=device, requires_grad=backward) for _ in range(3))
+    q, k, v = (
+        torch.randn(1, h, n, w, generator=generator, device=device, requires_grad=backward)
+        for _ in range(3)
+    )
 
     def call():
         out = mixed(q, k, v)
@@ -235,14 +287,18 @@ def run_core(kind, n, w=64, h=1, backward=False, device="cpu"):
 
 
 def state_elements(kind, n, w=64, h=1):
-    """Elements that decoding keeps for one sequence and layer after n tokens: keys and values, or their sum."""
+    """Elements that decoding keeps for one sequence and layer after n tokens: keys and values, or
+    their sum.
+    """
     kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
     return h * kept[kind]
 
 
 @torch.no_grad()
 def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
-    """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps between calls."""
+    """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps
+    between calls.
+    """
     q, key, value = torch.randn(3, batch, h, 1, w, device=device)
     if kind == "linear":
 

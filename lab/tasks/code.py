@@ -1,4 +1,6 @@
-"""The next byte of real code, or of any text: as it is, half prose, or shuffled; windows with gold labels."""
+"""The next byte of real code, or of any text: as it is, half prose, or shuffled; windows with gold
+labels.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -37,14 +39,17 @@ class Code(Task):
         return corpus_hash(self.path)
 
     def text(self, held_out=False):
-        """The bytes for training, or those for validation, files joined by newlines: uint8 (bytes,).
+        """The bytes for training, or those for validation, files joined by newlines: uint8
+        (bytes,).
 
         ValueError where they are too few for a window.
         """
         text = _joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
             name = "validation" if held_out else "training"
-            raise ValueError(f"the {name} text of corpus {self.path!r} has {len(text)} bytes, too few for a window")
+            raise ValueError(
+                f"the {name} text of corpus {self.path!r} has {len(text)} bytes, too few for a window"
+            )
         return text
 
     @property
@@ -60,21 +65,29 @@ class Code(Task):
         return (counts / counts.sum()).log()
 
     def marks(self):
-        """Of single bytes of the validation text; what contexts are worth is learnt by measure.ngrams."""
+        """Of single bytes of the validation text; what contexts are worth is learnt by
+        measure.ngrams.
+        """
         counts = self.text(held_out=True).bincount()
-        return Marks(chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy)
+        return Marks(
+            chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy
+        )
 
     def batch(self, generator, size):
         """Windows at random places of the training text."""
         text = self.text()
-        return self._windows(text, torch.randint(len(text) - self.context, (size,), generator=generator))
+        return self._windows(
+            text, torch.randint(len(text) - self.context, (size,), generator=generator)
+        )
 
     def validation(self, size, seed=0):
-        """Windows of the validation text that stand nowhere in the training text, the same for every model:
-        tokens, targets (size, context). ValueError where there are too few.
+        """Windows of the validation text that stand nowhere in the training text, the same for
+        every model: tokens, targets (size, context). ValueError where there are too few.
         """
         text = self.text(held_out=True)
-        return self._windows(text, _unseen(self.path, self.hash, self.validation_share, self.context + 1, size, seed))
+        return self._windows(
+            text, _unseen(self.path, self.hash, self.validation_share, self.context + 1, size, seed)
+        )
 
     def _windows(self, text, starts):
         windows = text[starts[:, None] + torch.arange(self.context + 1)].long()
@@ -83,13 +96,16 @@ class Code(Task):
     def annotated(self, windows, seed=0):
         """Validation windows that hold a bracket pair, with gold labels, all (windows, context).
 
-        {tokens, targets, kind, opener, last_use}: kind indexes labels.KINDS for each byte; opener is the window's own
-        index of the bracket that a closing bracket closes; last_use, at the last byte of a name, that of the same name
-        before. Both are -1 elsewhere and where what they point to lies before the window. Python files only.
+        {tokens, targets, kind, opener, last_use}: kind indexes labels.KINDS for each byte; opener
+        is the window's own index of the bracket that a closing bracket closes; last_use, at the
+        last byte of a name, that of the same name before. Both are -1 elsewhere and where what they
+        point to lies before the window. Python files only.
         """
         text, kind, opener, last_use = _annotations(self.path, self.hash, self.validation_share)
         rng = np.random.default_rng(seed)
-        at = rng.integers(len(text) - self.context, size=50 * windows)[:, None] + np.arange(self.context + 1)
+        at = rng.integers(len(text) - self.context, size=50 * windows)[:, None] + np.arange(
+            self.context + 1
+        )
         inside, used = (np.maximum(gold[at[:, :-1]] - at[:, :1], -1) for gold in (opener, last_use))
         paired = (inside >= 0).any(1)
         if paired.sum() < windows:
@@ -116,18 +132,24 @@ def _unseen(path, sha, share, length, size, seed):
 
 
 def unseen(known, text, length, size, seed, path):
-    """Where windows of a validation `text` start that the training text `known` does not hold: int64 (size,).
+    """Where windows of a validation `text` start that the training text `known` does not hold:
+    int64 (size,).
 
-    Code repeats licences and imports. A window is not new where the training text holds it; of windows under 64 tokens,
-    it and what follows up to 64. ValueError names the corpus at `path` where there are too few.
+    Code repeats licences and imports. A window is not new where the training text holds it; of
+    windows under 64 tokens, it and what follows up to 64. ValueError names the corpus at `path`
+    where there are too few.
     """
     known, text = known.numpy(), text.numpy()
     span = min(max(length, 64), len(text) - 1, len(known))
-    starts = torch.randint(len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)).numpy()
+    starts = torch.randint(
+        len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)
+    ).numpy()
     asked = np.concatenate(list(_hashes(text, span)))[starts]
     new = starts[~np.isin(asked, _held(known, span, asked))]
     if len(new) < size:
-        raise ValueError(f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted")
+        raise ValueError(
+            f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted"
+        )
     return torch.from_numpy(new[:size])
 
 
@@ -157,7 +179,9 @@ def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
 
 @trace.cache
 def _annotations(path, sha, share, limit=1_000_000):
-    """Validation text up to about `limit` bytes with kinds, openers and last uses, without files that do not parse."""
+    """Validation text up to about `limit` bytes with kinds, openers and last uses, without files
+    that do not parse.
+    """
     texts, golds, start = [], [], 0
     for text in parts(path, sha, share)[1].values():
         try:
@@ -166,14 +190,19 @@ def _annotations(path, sha, share, limit=1_000_000):
             continue
         texts.append(text)
         golds.append(
-            (np.frombuffer(kinds, np.uint8), *(_placed(g, text, start) for g in (openers, last_uses(text, kinds))))
+            (
+                np.frombuffer(kinds, np.uint8),
+                *(_placed(g, text, start) for g in (openers, last_uses(text, kinds))),
+            )
         )
         start += len(text)
         if start > limit:
             break
     if not texts:
         raise ValueError(f"corpus {path!r} has no Python file to annotate in its validation part")
-    return np.frombuffer(b"".join(texts), np.uint8), *(np.concatenate(gold) for gold in zip(*golds, strict=True))
+    return np.frombuffer(b"".join(texts), np.uint8), *(
+        np.concatenate(gold) for gold in zip(*golds, strict=True)
+    )
 
 
 def _placed(pointers, text, start):
@@ -194,25 +223,38 @@ class ProseAndCode(Code):
     """
 
     def marks(self):
-        """Of single bytes of the validation text, those in docstrings counting half, and the others."""
+        """Of single bytes of the validation text, those in docstrings counting half, and the
+        others.
+        """
         inside = _within(self.path, self.hash, self.validation_share, True, 1) > 0
         text = self.text(held_out=True)[: len(inside)]
-        shares = [part.bincount(minlength=256).double() / len(part) for part in (text[inside], text[~inside])]
+        shares = [
+            part.bincount(minlength=256).double() / len(part)
+            for part in (text[inside], text[~inside])
+        ]
         mixed = sum(shares) / 2
-        return Marks(chance=mixed.max().item(), unigram_entropy=-torch.special.xlogy(mixed, mixed).sum().item())
+        return Marks(
+            chance=mixed.max().item(),
+            unigram_entropy=-torch.special.xlogy(mixed, mixed).sum().item(),
+        )
 
     def batch(self, generator, size):
         """Windows at random places of the training text, of either kind as a coin falls."""
         starts = [
-            _starts(self.path, self.hash, self.validation_share, self.context + 1, kind) for kind in ("prose", "code")
+            _starts(self.path, self.hash, self.validation_share, self.context + 1, kind)
+            for kind in ("prose", "code")
         ]
         coin = torch.randint(2, (size,), generator=generator)
         odds = torch.rand(size, generator=generator, dtype=torch.float64)
-        chosen = [starts[kind][int(share * len(starts[kind]))] for kind, share in zip(coin, odds, strict=True)]
+        chosen = [
+            starts[kind][int(share * len(starts[kind]))]
+            for kind, share in zip(coin, odds, strict=True)
+        ]
         return self._windows(self.text(), torch.stack(chosen))
 
     def validation(self, size, seed=0):
-        """Windows of the validation text that stand nowhere in the training text: prose first, then as much code.
+        """Windows of the validation text that stand nowhere in the training text: prose first, then
+        as much code.
 
         ValueError where there are too few.
         """
@@ -222,7 +264,9 @@ class ProseAndCode(Code):
         for wanted, share in ((half, span), (size - half, 0)):
             kept = new[within == share][:wanted]
             if len(kept) < wanted:
-                raise ValueError(f"corpus {self.path!r}: {len(kept)} of {wanted} validation windows of one kind")
+                raise ValueError(
+                    f"corpus {self.path!r}: {len(kept)} of {wanted} validation windows of one kind"
+                )
             found.append(kept)
         return self._windows(self.text(held_out=True), torch.cat(found))
 
@@ -247,7 +291,8 @@ def _starts(path, sha, share, span, kind):
 
 @dataclass(frozen=True)
 class Shuffled(Task):
-    """The byte that follows a window of code whose bytes were shuffled within spans; 256 at the end asks, mask "none".
+    """The byte that follows a window of code whose bytes were shuffled within spans; 256 at the end
+    asks, mask "none".
 
     span 2    text     d e f _ f ( x        tokens   e d  f _  ( f  #      the spans tile the window
                                             targets  . .  . .  . .  x      the true next byte in every arm
@@ -279,7 +324,9 @@ class Shuffled(Task):
 
     def _asked(self, text, following, generator):
         spans = text.unflatten(1, (-1, self.span))
-        order = torch.rand(spans.shape, generator=generator).argsort(-1)  # drawn in every arm: all see the same windows
+        order = torch.rand(spans.shape, generator=generator).argsort(
+            -1
+        )  # drawn in every arm: all see the same windows
         query = torch.full((len(text), 1), 256)
         tokens = torch.cat([spans.gather(2, order).flatten(1), query], 1)
         return tokens, torch.cat([torch.full_like(text, -100), following[:, -1:]], 1)

@@ -1,8 +1,9 @@
-"""Real text without a download, the same bytes on every system and Python: source that torch itself brings along.
+"""Real text without a download, the same bytes on every system and Python: source that torch itself
+brings along.
 
-Without a path the text is the source of networkx and sympy, two pure-Python packages that torch requires, in the
-versions that pyproject.toml pins, without their tests and without what a program wrote. Any file or folder of text may
-stand in by its path. Needs nothing but the standard library.
+Without a path the text is the source of networkx and sympy, two pure-Python packages that torch
+requires, in the versions that pyproject.toml pins, without their tests and without what a program
+wrote. Any file or folder of text may stand in by its path. Needs nothing but the standard library.
 """
 
 import hashlib
@@ -31,11 +32,13 @@ GENERATED = {
 
 
 def read_corpus(path=""):
-    """({name: bytes}, hash) of the text at `path`, a file or a folder; without one, of the source of PACKAGES.
+    """({name: bytes}, hash) of the text at `path`, a file or a folder; without one, of the source
+    of PACKAGES.
 
-    Ends of lines are "\\n"; names are paths with "/", in the order of their characters. The hash is the first 12 digits
-    of the sha256 of names and contents. What has been read is kept as long as sizes and times of the files stay.
-    FileNotFoundError if there is nothing at `path`; a warning if the installed packages are other versions.
+    Ends of lines are "\\n"; names are paths with "/", in the order of their characters. The hash is
+    the first 12 digits of the sha256 of names and contents. What has been read is kept as long as
+    sizes and times of the files stay. FileNotFoundError if there is nothing at `path`; a warning if
+    the installed packages are other versions.
     """
     found = _read(path, _files(path))
     trace.reads(f"corpus {path}".strip(), found[1])
@@ -43,28 +46,40 @@ def read_corpus(path=""):
 
 
 def corpus_hash(path=""):
-    """Identifies the text at `path`: a few milliseconds where it was read before and no file has changed."""
+    """Identifies the text at `path`: a few milliseconds where it was read before and no file has
+    changed.
+    """
     return read_corpus(path)[1]
 
 
 def split(files, share=0.1):
     """Files for training and for validation, two dicts; a single file is cut in two.
 
-    A file's name alone decides: about `share` of the files are for validation, on any machine and whatever the others.
+    A file's name alone decides: about `share` of the files are for validation, on any machine and
+    whatever the others.
     """
     if len(files) == 1:
         ((name, text),) = files.items()
         cut = int(len(text) * (1 - share))
         return {name: text[:cut]}, {name: text[cut:]}
-    held_out = {n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < share}
-    return {n: t for n, t in files.items() if n not in held_out}, {n: files[n] for n in files if n in held_out}
+    held_out = {
+        n for n in files if int(hashlib.sha256(n.encode()).hexdigest()[:8], 16) / 2**32 < share
+    }
+    return {n: t for n, t in files.items() if n not in held_out}, {
+        n: files[n] for n in files if n in held_out
+    }
 
 
 def parts(path, sha, share=0.1):
-    """`split` of the text that had the hash `sha`. RuntimeError if the text at `path` is another one by now."""
+    """`split` of the text that had the hash `sha`.
+
+    RuntimeError if the text at `path` is another one by now.
+    """
     files, found = read_corpus(path)
     if found != sha:
-        raise RuntimeError(f"the text of corpus {path!r} changed while it was in use: build the task again")
+        raise RuntimeError(
+            f"the text of corpus {path!r} changed while it was in use: build the task again"
+        )
     return split(files, share)
 
 
@@ -93,12 +108,18 @@ def _files(path):
     if path:
         root = Path(path).expanduser()
         if not root.exists():
-            raise FileNotFoundError(f"corpus {str(root)!r} does not exist: give a text file or a folder of them")
+            raise FileNotFoundError(
+                f"corpus {str(root)!r} does not exist: give a text file or a folder of them"
+            )
         listed = [root] if root.is_file() else (p for p in root.rglob("*") if p.is_file())
         base = root.parent if root.is_file() else root
         found = [(p.relative_to(base).as_posix(), str(p), p.stat()) for p in listed]
     else:
-        found = [file for package in PACKAGES for file in _modules(_folder(package), package + "/", GENERATED[package])]
+        found = [
+            file
+            for package in PACKAGES
+            for file in _modules(_folder(package), package + "/", GENERATED[package])
+        ]
     return tuple(sorted((name, file, stat.st_size, stat.st_mtime_ns) for name, file, stat in found))
 
 

@@ -14,13 +14,30 @@ from lab.tasks.task import Task, uniform
 
 OPENERS = "([{"
 CLOSERS = ")]}"
-SIGNS = ("=", ".", ",", ":", "def", "class", "return", "if", "for", "in", "import", "self", "#newline", "#other")
+SIGNS = (
+    "=",
+    ".",
+    ",",
+    ":",
+    "def",
+    "class",
+    "return",
+    "if",
+    "for",
+    "in",
+    "import",
+    "self",
+    "#newline",
+    "#other",
+)
 
 
 @dataclass(frozen=True)
 class Definitions(Task):
-    """Windows of tokens of real code. The first occurrence of a name, and every opening bracket, carries a random mark;
-    asked at the name's later uses, and at the closing bracket.
+    """Windows of tokens of real code.
+
+    The first occurrence of a name, and every opening bracket, carries a random mark; asked at the
+    name's later uses, and at the closing bracket.
 
     code     x  =  f  (  x  ,  y  )  .  y       names are renamed at random in each window
     marks    2     5  1        0
@@ -61,29 +78,43 @@ class Definitions(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size, *, held_out=False):
-        """{tokens, targets, source, parent, kind: (b, t)} of windows of the training or the held-out text.
+        """{tokens, targets, source, parent, kind: (b, t)} of windows of the training or the
+        held-out text.
 
-        source and parent are places in the window, -1 for none; kind is 1 where a name is asked, 2 where a bracket is.
+        source and parent are places in the window, -1 for none; kind is 1 where a name is asked, 2
+        where a bracket is.
         """
         bank = _bank(self.path, self.hash, self.length, self.names, self.windows, held_out)
-        sign, slot, source, parent, kind = bank[:, torch.randint(bank.shape[1], (size,), generator=generator)]
+        sign, slot, source, parent, kind = bank[
+            :, torch.randint(bank.shape[1], (size,), generator=generator)
+        ]
         renamed = torch.rand(size, self.names, generator=generator).argsort(1)
         mark = torch.randint(self.values, slot.shape, generator=generator)
         named, opens, closes = slot >= 0, (kind == 3), (kind == 2)
         name = renamed.gather(1, slot.clamp(min=0))
         first = len(SIGNS)
         uses, marked = first + name, first + self.names + name * self.values + mark
-        tokens = torch.where(named, torch.where(kind == 1, uses, marked), sign.clamp(min=0, max=len(SIGNS) - 1))
+        tokens = torch.where(
+            named, torch.where(kind == 1, uses, marked), sign.clamp(min=0, max=len(SIGNS) - 1)
+        )
         first += self.names * (self.values + 1)
         tokens = torch.where(closes, first + sign, tokens)  # at brackets, sign is their shape
         tokens = torch.where(opens, first + len(OPENERS) + sign * self.values + mark, tokens)
         targets = mark.gather(1, source.clamp(min=0)).where(source >= 0, -100)
-        return {"tokens": tokens, "targets": targets, "source": source, "parent": parent, "kind": kind % 3}
+        return {
+            "tokens": tokens,
+            "targets": targets,
+            "source": source,
+            "parent": parent,
+            "kind": kind % 3,
+        }
 
 
 @trace.cache
 def _bank(path, sha, length, names, windows, held_out):
-    """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows, length)."""
+    """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows,
+    length).
+    """
     rows = []
     for text in parts(path, sha)[held_out].values():
         try:
@@ -92,7 +123,9 @@ def _bank(path, sha, length, names, windows, held_out):
             continue
         parent = np.array(parent, dtype=np.int64)
         for start in range(0, len(spelled) - length, length):
-            row = _window(spelled[start : start + length], parent[start : start + length] - start, names)
+            row = _window(
+                spelled[start : start + length], parent[start : start + length] - start, names
+            )
             if row is not None:
                 rows.append(row)
         if len(rows) >= windows:

@@ -25,7 +25,9 @@ class Dialogue(Task):
 
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
-            raise ValueError(f"1 <= shortest <= longest is needed, got {self.shortest} and {self.longest}")
+            raise ValueError(
+                f"1 <= shortest <= longest is needed, got {self.shortest} and {self.longest}"
+            )
 
     @property
     def vocabulary(self):
@@ -43,7 +45,9 @@ class Dialogue(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """{tokens, targets, source, speaker, starts: (b, t)}; source is the answer's place, -1 where none is asked."""
+        """{tokens, targets, source, speaker, starts: (b, t)}; source is the answer's place, -1
+        where none is asked.
+        """
         shape = (size, self.length)
         turns = torch.randint(self.shortest, self.longest + 1, shape, generator=generator).cumsum(1)
         at = torch.arange(self.length)
@@ -51,7 +55,9 @@ class Dialogue(Task):
         starts = torch.diff(turn, dim=1, prepend=torch.full((size, 1), -1)) > 0
         speaker = (turn + torch.randint(2, (size, 1), generator=generator)) % 2
         word = torch.randint(self.words, shape, generator=generator)
-        begins = turns.gather(1, (turn - 2).clamp(min=0))  # where the turn before this one began, from the third on
+        begins = turns.gather(
+            1, (turn - 2).clamp(min=0)
+        )  # where the turn before this one began, from the third on
         source = (begins - 1).where(starts & (turn >= 2), -1)
         return {
             "tokens": (2 * speaker + starts) * self.words + word,
@@ -64,7 +70,8 @@ class Dialogue(Task):
 
 @dataclass(frozen=True)
 class Document(Task):
-    """For mask "none": at every position the word before it, and the topic that one marked token announces.
+    """For mask "none": at every position the word before it, and the topic that one marked token
+    announces.
 
     tokens   S  d  a  f  T  b  e     T is one of `topics` tokens after the words; S fills the first `front` places
     output 0 .  .  d  a  f  .  b     local: a word; nothing is asked after S and after T
@@ -85,7 +92,9 @@ class Document(Task):
         return 2 * max(self.words, self.topics)
 
     def marks(self):
-        """Of both outputs together: a topic is asked everywhere, a word where the token before is one."""
+        """Of both outputs together: a topic is asked everywhere, a word where the token before is
+        one.
+        """
         words = (self.length - 1 - self.front) * (1 - 1 / (self.length - self.front))
         share = words / (words + self.length)
         nats = share * log(self.words) + (1 - share) * log(self.topics)
@@ -106,7 +115,8 @@ class Document(Task):
 
 @dataclass(frozen=True)
 class Pronouns(Task):
-    """The name of a woman and that of a man among other words, in either order, at last a pronoun: whose is it?
+    """The name of a woman and that of a man among other words, in either order, at last a pronoun:
+    whose is it?
 
     tokens   .  Bob  .  .  Ann  .  she     names 0..7 are women's, 8..15 men's, then she, he, and other words
     targets  .   .   .  .   .   .  Ann     the name, asked at the pronoun
@@ -117,7 +127,9 @@ class Pronouns(Task):
 
     def __post_init__(self):
         if self.others < 1 or self.length < 3:
-            raise ValueError(f"at least one other word and three tokens, got {self.others} and {self.length}")
+            raise ValueError(
+                f"at least one other word and three tokens, got {self.others} and {self.length}"
+            )
 
     @property
     def vocabulary(self):

@@ -1,7 +1,8 @@
 """Gold labels of Python source: what every byte is, and what belongs together. By tokenize and ast.
 
-They are the same under every Python that reads the source. Before 3.12 tokenize takes an f-string as one string and
-from then on looks inside: here it is always one string. Needs nothing but the standard library.
+They are the same under every Python that reads the source. Before 3.12 tokenize takes an f-string
+as one string and from then on looks inside: here it is always one string. Needs nothing but the
+standard library.
 """
 
 import ast
@@ -15,16 +16,23 @@ from itertools import accumulate
 KINDS = ("blank", "name", "keyword", "number", "string", "comment", "operator")
 PAIRS = {")": "(", "]": "[", "}": "{"}
 _NAMED = {
-    tokenize.NAME: "name", tokenize.NUMBER: "number", tokenize.STRING: "string", tokenize.COMMENT: "comment",
+    tokenize.NAME: "name",
+    tokenize.NUMBER: "number",
+    tokenize.STRING: "string",
+    tokenize.COMMENT: "comment",
     tokenize.OP: "operator",
-}  # fmt: skip
-_OPENS, _CLOSES = (getattr(tokenize, name, None) for name in ("FSTRING_START", "FSTRING_END"))  # from 3.12 on
+}
+_OPENS, _CLOSES = (
+    getattr(tokenize, name, None) for name in ("FSTRING_START", "FSTRING_END")
+)  # from 3.12 on
 
 
 def annotate(text):
-    """Kind of every byte of Python source given as bytes (index in KINDS), and {closing bracket: the one it closes}.
+    """Kind of every byte of Python source given as bytes (index in KINDS), and {closing bracket:
+    the one it closes}.
 
-    Brackets are positions in bytes; those inside a string are text. SyntaxError where the source does not parse.
+    Brackets are positions in bytes; those inside a string are text. SyntaxError where the source
+    does not parse.
     """
     ast.parse(text)
     kinds, openers, stack = bytearray(len(text)), {}, []
@@ -54,7 +62,8 @@ def last_uses(text, kinds):
 
 
 def tokens_and_parents(text):
-    """The tokens of Python source given as bytes, and for each the first token of the syntax node around it, or -1.
+    """The tokens of Python source given as bytes, and for each the first token of the syntax node
+    around it, or -1.
 
     Numbers and strings are "#other", the end of a statement is "#newline"; comments are left out.
     """

@@ -28,14 +28,18 @@ class Dyck(Task):
         if self.length % 2 or self.length < 2:
             raise ValueError(f"length must be even, a bracket and its partner, got {self.length}")
         if self.kinds < 1 or self.depth < 1:
-            raise ValueError(f"kinds and depth must be at least 1, got {self.kinds} and {self.depth}")
+            raise ValueError(
+                f"kinds and depth must be at least 1, got {self.kinds} and {self.depth}"
+            )
 
     @property
     def vocabulary(self):
         return 2 * self.kinds
 
     def marks(self):
-        """Summed over the heights at which a text can be: an opener's kind is anybody's guess, a closer's is known."""
+        """Summed over the heights at which a text can be: an opener's kind is anybody's guess, a
+        closer's is known.
+        """
         heights, right, nats = {0: 1.0}, 0.0, 0.0  # share of texts at each height
         for t in range(self.length):
             after = {}
@@ -64,11 +68,17 @@ class Dyck(Task):
         tokens, partner = torch.empty_like(kind), torch.empty_like(kind)
         pending = torch.full_like(kind, -1)
         rows, height = torch.arange(size), torch.zeros(size, dtype=torch.long)
-        stack = torch.full((size, self.depth + 1), -1)  # positions of the open brackets, the innermost at [height]
+        stack = torch.full(
+            (size, self.depth + 1), -1
+        )  # positions of the open brackets, the innermost at [height]
         for t in range(self.length):
-            opens = (height == 0) | (heads[:, t] & (height < self.depth) & (height < self.length - t))
+            opens = (height == 0) | (
+                heads[:, t] & (height < self.depth) & (height < self.length - t)
+            )
             opener = stack[rows, height]
-            tokens[:, t] = torch.where(opens, kind[:, t], tokens[rows, opener.clamp(min=0)] + self.kinds)
+            tokens[:, t] = torch.where(
+                opens, kind[:, t], tokens[rows, opener.clamp(min=0)] + self.kinds
+            )
             closing = rows[~opens], opener[~opens]
             partner[closing] = t
             partner[closing[0], t] = closing[1]
@@ -81,7 +91,8 @@ class Dyck(Task):
 
 @dataclass(frozen=True)
 class Markov(Task):
-    """Next token of a chain in which the last token alone decides the odds of the next; the chain is drawn from `seed`.
+    """Next token of a chain in which the last token alone decides the odds of the next; the chain
+    is drawn from `seed`.
 
     tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
     targets  a  c  b  c  a
@@ -94,10 +105,14 @@ class Markov(Task):
 
     @cached_property
     def transition(self):
-        """Probability of the next token (column) after each token (row), float64 (vocabulary, vocabulary)."""
+        """Probability of the next token (column) after each token (row), float64 (vocabulary,
+        vocabulary).
+        """
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.vocabulary, self.vocabulary)
-        return (self.contrast * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)
+        return (
+            self.contrast * torch.randn(shape, generator=generator, dtype=torch.float64)
+        ).softmax(-1)
 
     @cached_property
     def stationary(self):
@@ -108,12 +123,20 @@ class Markov(Task):
 
     def marks(self):
         likeliest = (self.stationary * self.transition.amax(1)).sum().item()
-        return Marks(self.stationary.max().item(), likeliest, self.unigram_entropy, self.entropy_rate)
+        return Marks(
+            self.stationary.max().item(), likeliest, self.unigram_entropy, self.entropy_rate
+        )
 
     @property
     def entropy_rate(self):
-        """Nats a token that no predictor gets below: the mean entropy of a row, weighted by the stationary shares."""
-        return -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition)).sum().item()
+        """Nats a token that no predictor gets below: the mean entropy of a row, weighted by the
+        stationary shares.
+        """
+        return (
+            -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition))
+            .sum()
+            .item()
+        )
 
     @property
     def unigram_entropy(self):
@@ -135,7 +158,8 @@ class Markov(Task):
 
 @dataclass(frozen=True)
 class MaskedLM(Task):
-    """Masked language modelling: a share of the bytes of code is hidden behind the id 256 and asked for, mask "none".
+    """Masked language modelling: a share of the bytes of code is hidden behind the id 256 and asked
+    for, mask "none".
 
     tokens   d  #  f  _  #  (        # is 256
     targets  .  e  .  .  g  .
@@ -166,6 +190,8 @@ class MaskedLM(Task):
         return self._hide(self.code.validation(size, seed)[0], torch.Generator().manual_seed(seed))
 
     def _hide(self, text, generator):
-        rank = torch.rand(text.shape, generator=generator).argsort(1)  # a random order: the same number in each window
+        rank = torch.rand(text.shape, generator=generator).argsort(
+            1
+        )  # a random order: the same number in each window
         hidden = rank < max(1, round(self.share * self.length))
         return text.where(~hidden, 256), text.where(hidden, -100)

@@ -9,15 +9,18 @@ from lab.tasks.task import Marks, Task, certain, uniform
 
 
 class AnyLength(Task):
-    """A batch is of one length, drawn from shortest..longest anew each time; validation holds all lengths.
+    """A batch is of one length, drawn from shortest..longest anew each time; validation holds all
+    lengths.
 
-    of_length(generator, size, n) gives inputs and targets of length n, as long as a test asks for; text_length(n) is
-    how many tokens a model is given then.
+    of_length(generator, size, n) gives inputs and targets of length n, as long as a test asks for;
+    text_length(n) is how many tokens a model is given then.
     """
 
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
-            raise ValueError(f"1 <= shortest <= longest is needed, got {self.shortest}, {self.longest}")
+            raise ValueError(
+                f"1 <= shortest <= longest is needed, got {self.shortest}, {self.longest}"
+            )
 
     @property
     def length(self):
@@ -34,18 +37,28 @@ class AnyLength(Task):
         return self.of_length(generator, size, self.drawn_length(generator))
 
     def parts(self, generator, size, n):
-        """Batches that together hold `size` sequences of length n, whatever a single draw makes alike."""
+        """Batches that together hold `size` sequences of length n, whatever a single draw makes
+        alike.
+        """
         return [self.of_length(generator, size, n)]
 
     def validation(self, size, seed=0):
-        """Inputs and targets of sequences of all lengths, as many of each as `size` allows, the shortest first.
+        """Inputs and targets of sequences of all lengths, as many of each as `size` allows, the
+        shortest first.
 
-        Shorter ones go on with their last token, where nothing is asked; a causal model does not see it.
+        Shorter ones go on with their last token, where nothing is asked; a causal model does not
+        see it.
         """
-        generator, most = torch.Generator().manual_seed(10**6 + seed), self.longest - self.shortest + 1
+        generator, most = (
+            torch.Generator().manual_seed(10**6 + seed),
+            self.longest - self.shortest + 1,
+        )
         drawn = torch.bincount(torch.arange(size) * most // size, minlength=most).tolist()
         parts = [
-            part for i, many in enumerate(drawn) if many for part in self.parts(generator, many, self.shortest + i)
+            part
+            for i, many in enumerate(drawn)
+            if many
+            for part in self.parts(generator, many, self.shortest + i)
         ]
         width = max(tokens.shape[1] for tokens, _ in parts)
         tokens = [torch.cat([x, x[:, -1:].expand(-1, width - x.shape[1])], 1) for x, _ in parts]
@@ -71,7 +84,9 @@ ORDERS = ("forward", "reversed", "same")
 
 @dataclass(frozen=True)
 class Copy(AnyLength):
-    """Symbols, a mark, the symbols again, an end. `order`: forward, reversed, or one and the same symbol throughout.
+    """Symbols, a mark, the symbols again, an end.
+
+    `order`: forward, reversed, or one and the same symbol throughout.
 
     forward   tokens   c  a  f  =  c  a  f        reversed   c  a  f  =  f  a  c        same   c  c  c  =  c  c  c
               targets  .  .  .  c  a  f  E                   .  .  .  f  a  c  E               .  .  .  c  c  c  E
@@ -120,8 +135,8 @@ class Addition(AnyLength):
     padded              0 7 5 + 9 6 3 = 1 0 3 8 E      zeros in front: digits of one place keep their distances
     targets             . . . . . . . 1 0 3 8 E        padded, not reversed
 
-    A tenth of all pairs of numbers never occurs in a batch, whatever their order, by `held_out_pairs`; of_length and
-    validation draw from these alone.
+    A tenth of all pairs of numbers never occurs in a batch, whatever their order, by
+    `held_out_pairs`; of_length and validation draw from these alone.
     """
 
     shortest: int = 1
@@ -132,7 +147,9 @@ class Addition(AnyLength):
     holds_out = "a tenth of the pairs of numbers"
 
     def marks(self):
-        """Of padded sums: all digits are as frequent but the first, the carry; the end comes once in a text."""
+        """Of padded sums: all digits are as frequent but the first, the carry; the end comes once
+        in a text.
+        """
         if not self.padded:
             return Marks(ceiling=1.0, entropy=0.0)
         lengths = range(self.shortest, self.longest + 1)
@@ -151,8 +168,12 @@ class Addition(AnyLength):
         """Sums of pairs that training leaves out, or, not `held_out`, of the others."""
         widths = [n, n]
         if not self.padded:
-            widths[torch.randint(2, (), generator=generator)] = torch.randint(1, n + 1, (), generator=generator).item()
-        numbers = [self._number(generator, size, width) for width in widths]  # (b, width), the ones first
+            widths[torch.randint(2, (), generator=generator)] = torch.randint(
+                1, n + 1, (), generator=generator
+            ).item()
+        numbers = [
+            self._number(generator, size, width) for width in widths
+        ]  # (b, width), the ones first
         while len(other := (held_out_pairs(*numbers) != held_out).nonzero()[:, 0]):
             for number, width in zip(numbers, widths, strict=True):
                 number[other] = self._number(generator, len(other), width)
@@ -234,7 +255,9 @@ class Order(AnyLength):
     def __post_init__(self):
         super().__post_init__()
         if self.shortest < 2:
-            raise ValueError(f"shortest must be at least 2, two tokens are marked; got {self.shortest}")
+            raise ValueError(
+                f"shortest must be at least 2, two tokens are marked; got {self.shortest}"
+            )
 
     def of_length(self, generator, size, n):
         tokens = torch.randint(self.symbols, (size, n + 1), generator=generator)
@@ -246,7 +269,8 @@ class Order(AnyLength):
 
 @dataclass(frozen=True)
 class Needle(AnyLength):
-    """One token among n - 1 others carries a value, asked for at the end: found by content, wherever it stands.
+    """One token among n - 1 others carries a value, asked for at the end: found by content,
+    wherever it stands.
 
     tokens   c  a  5  c  b  ?
     targets  .  .  .  .  .  5         a class 0..values-1

@@ -1,4 +1,6 @@
-"""Recall: values are found by their keys, in the text or, for facts that were learned by heart, in the weights."""
+"""Recall: values are found by their keys, in the text or, for facts that were learned by heart, in
+the weights.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +13,8 @@ from lab.tasks.task import Task, certain, uniform
 
 @dataclass(frozen=True)
 class MQAR(Task):
-    """Pairs of a key and its value, then keys alone: the value of each (multi-query associative recall, Arora 2023).
+    """Pairs of a key and its value, then keys alone: the value of each (multi-query associative
+    recall, Arora 2023).
 
     tokens   a  7  c  3  b  7  b  c      keys 0..keys-1 differ within a sequence, values are keys..vocabulary-1
     targets  .  .  .  .  .  .  7  3      the value's own token
@@ -24,7 +27,9 @@ class MQAR(Task):
 
     def __post_init__(self):
         if not self.queries <= self.pairs <= self.keys:
-            raise ValueError(f"queries <= pairs <= keys is needed, got {self.queries}, {self.pairs}, {self.keys}")
+            raise ValueError(
+                f"queries <= pairs <= keys is needed, got {self.queries}, {self.pairs}, {self.keys}"
+            )
 
     @property
     def vocabulary(self):
@@ -49,7 +54,8 @@ class MQAR(Task):
 
 @dataclass(frozen=True)
 class Pairs(Task):
-    """Pairs of a key and a value, each one token, then all their keys in another order: the value of each.
+    """Pairs of a key and a value, each one token, then all their keys in another order: the value
+    of each.
 
     tokens   a7  c3  b7  c  a  b        keys differ within a sequence
     targets  .   .   .   3  7  7        a value 0..values-1
@@ -82,13 +88,16 @@ class Pairs(Task):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
         value = torch.randint(self.values, key.shape, generator=generator)
         asked = torch.rand(size, self.pairs, generator=generator).argsort(1)
-        tokens = torch.cat([key * self.values + value, self.keys * self.values + key.gather(1, asked)], 1)
+        tokens = torch.cat(
+            [key * self.values + value, self.keys * self.values + key.gather(1, asked)], 1
+        )
         return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, asked)], 1)
 
 
 @dataclass(frozen=True)
 class ConjunctiveLookup(Task):
-    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH; the rest half-match.
+    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH;
+    the rest half-match.
 
     tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
     targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
@@ -114,7 +123,9 @@ class ConjunctiveLookup(Task):
         return uniform(self.values)
 
     def batch(self, generator, size):
-        pair = torch.rand(size, self.pairs, generator=generator).argsort(1)  # every pair once, shuffled
+        pair = torch.rand(size, self.pairs, generator=generator).argsort(
+            1
+        )  # every pair once, shuffled
         value = torch.randint(self.values, (size, self.pairs), generator=generator)
         asked = torch.randint(self.pairs, (size, 1), generator=generator)
         query = self.pairs * self.values + pair.gather(1, asked)
@@ -156,15 +167,22 @@ class Facts(Task):
 
     @cached_property
     def answers(self):
-        """The object's token of every fact, (facts,); fact f has subject f // relations, relation f % relations."""
-        drawn = torch.randint(self.objects, (self.facts,), generator=torch.Generator().manual_seed(self.table_seed))
+        """The object's token of every fact, (facts,); fact f has subject f // relations, relation f
+        % relations.
+        """
+        drawn = torch.randint(
+            self.objects, (self.facts,), generator=torch.Generator().manual_seed(self.table_seed)
+        )
         return self.subjects + self.relations + drawn
 
     def questions(self, fact, wording):
         """Tokens (b, 4) of facts (b,) in wordings (b,)."""
         subject, relation = fact // self.relations, self.subjects + fact % self.relations
         swapped = wording % 2 == 1
-        first, second = torch.where(swapped, relation, subject), torch.where(swapped, subject, relation)
+        first, second = (
+            torch.where(swapped, relation, subject),
+            torch.where(swapped, subject, relation),
+        )
         word = self.subjects + self.relations + self.objects + wording
         return torch.stack([word, first, second, torch.full_like(fact, self.vocabulary - 1)], 1)
 
@@ -179,9 +197,13 @@ class Facts(Task):
         return tokens, targets
 
     def table(self):
-        """Every fact in every wording: tokens (wordings, facts, 4); the answers are `answers`, the same in each."""
+        """Every fact in every wording: tokens (wordings, facts, 4); the answers are `answers`, the
+        same in each.
+        """
         fact = torch.arange(self.facts)
-        return torch.stack([self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)])
+        return torch.stack(
+            [self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)]
+        )
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ from lab.tasks.task import Task, certain, uniform
 
 @dataclass(frozen=True)
 class Lookup(Task):
-    """At every position, the tokens at several fixed offsets back, each through an output of its own.
+    """At every position, the tokens at several fixed offsets back, each through an output of its
+    own.
 
     offsets 1 and 3     tokens   c  a  f  b  e
                         output 0 .  c  a  f  b      the token 1 back
@@ -94,7 +95,8 @@ class GridAbove(Task):
 
 @dataclass(frozen=True)
 class Repeats(Task):
-    """Next token of a random block over and over, its period drawn for each sequence from low..high.
+    """Next token of a random block over and over, its period drawn for each sequence from
+    low..high.
 
     tokens   c  a  f  c  a  f  c  a      period 3; targets start where the token given is itself a repetition
     targets  .  .  .  a  f  c  a  f
@@ -108,10 +110,14 @@ class Repeats(Task):
 
     def __post_init__(self):
         if not 1 <= self.low <= self.high < self.length:
-            raise ValueError(f"1 <= low <= high < length is needed, got {self.low}, {self.high}, {self.length}")
+            raise ValueError(
+                f"1 <= low <= high < length is needed, got {self.low}, {self.high}, {self.length}"
+            )
 
     def marks(self):
-        """The ceiling is a bound: a reader must tell the period, and blocks repeat tokens by chance."""
+        """The ceiling is a bound: a reader must tell the period, and blocks repeat tokens by
+        chance.
+        """
         return uniform(self.vocabulary)
 
     def batch(self, generator, size):
@@ -119,7 +125,9 @@ class Repeats(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """The same batch with its gold: {tokens, targets, source: (b, t), period: (b,)}; source is -1 where none is."""
+        """The same batch with its gold: {tokens, targets, source: (b, t), period: (b,)}; source is
+        -1 where none is.
+        """
         period = torch.randint(self.low, self.high + 1, (size, 1), generator=generator)
         block = torch.randint(self.vocabulary, (size, self.high), generator=generator)
         t = torch.arange(self.length + 1)
@@ -135,7 +143,8 @@ class Repeats(Task):
 
 @dataclass(frozen=True)
 class Blocks(Task):
-    """Next token of a random block whose tokens all differ, `repeats` times over (induction, Olsson 2022).
+    """Next token of a random block whose tokens all differ, `repeats` times over (induction, Olsson
+    2022).
 
     tokens   c  a  f  c  a  f        period 3, twice; a token occurs once in a block, so its successor is certain
     targets  .  .  .  a  f  c        asked from the second block on
@@ -167,7 +176,8 @@ class Blocks(Task):
 
 @dataclass(frozen=True)
 class Sort(Task):
-    """Digits, then the same digits in ascending order; next token, answers on the ordered part only.
+    """Digits, then the same digits in ascending order; next token, answers on the ordered part
+    only.
 
     tokens   2  0  1  0  0  0  1         digits 2 0 1 0
     targets  .  .  .  0  0  1  2
@@ -197,7 +207,8 @@ class Sort(Task):
 
 @dataclass(frozen=True)
 class Count(Task):
-    """How often the symbol that is asked for at the end occurred among the items; every count 0..items is as frequent.
+    """How often the symbol that is asked for at the end occurred among the items; every count
+    0..items is as frequent.
 
     tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
     targets  .  .  .  .  .  .  3         a class 0..items
@@ -229,8 +240,12 @@ class Count(Task):
         marked = torch.randint(self.symbols, (size, 1), generator=generator)
         count = torch.randint(self.items + 1, (size, 1), generator=generator)
         others = marked + torch.randint(1, self.symbols, (size, self.items), generator=generator)
-        rank = torch.rand(size, self.items, generator=generator).argsort(1)  # a random order of 0..items-1
-        tokens = torch.cat([marked.where(rank < count, others % self.symbols), self.symbols + marked], 1)
+        rank = torch.rand(size, self.items, generator=generator).argsort(
+            1
+        )  # a random order of 0..items-1
+        tokens = torch.cat(
+            [marked.where(rank < count, others % self.symbols), self.symbols + marked], 1
+        )
         targets = torch.full_like(tokens, -100)
         targets[:, -1:] = count
         return tokens, targets
@@ -238,7 +253,8 @@ class Count(Task):
 
 @dataclass(frozen=True)
 class Maximum(Task):
-    """The largest of the numbers, at the last of them; a ceiling drawn for each sequence makes small answers common.
+    """The largest of the numbers, at the last of them; a ceiling drawn for each sequence makes
+    small answers common.
 
     tokens   4  9  0  7
     targets  .  .  .  9
@@ -249,7 +265,9 @@ class Maximum(Task):
 
     def marks(self):
         ceilings = torch.arange(1, self.vocabulary + 1.0).double()
-        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(max=1) ** self.length  # all under it
+        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(
+            max=1
+        ) ** self.length  # all under it
         return certain(below.mean(1).diff().tolist())
 
     def batch(self, generator, size):

@@ -1,4 +1,7 @@
-"""Time series with a season, as tokens: a generated one, and weekly CO2 as the real check. Targets are real numbers."""
+"""Time series with a season, as tokens: a generated one, and weekly CO2 as the real check.
+
+Targets are real numbers.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +34,8 @@ class Seasonal(Task):
         return self.levels
 
     def marks(self):
-        """Ceiling: the best estimate from k noisy periods, Bayes with the prior that patterns are drawn from.
+        """Ceiling: the best estimate from k noisy periods, Bayes with the prior that patterns are
+        drawn from.
 
         What the steps of the tokens hide is left out.
         """
@@ -45,7 +49,9 @@ class Seasonal(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """{tokens, targets, source: (b, t)}; source is what followed the same phase one period ago, -1 before."""
+        """{tokens, targets, source: (b, t)}; source is what followed the same phase one period ago,
+        -1 before.
+        """
         at = torch.arange(self.length + 1)
         value = torch.randn(size, self.period, generator=generator)[:, at % self.period]
         value = value + self.noise * torch.randn(value.shape, generator=generator)
@@ -59,7 +65,8 @@ class Seasonal(Task):
 
 @dataclass(frozen=True)
 class WeeklyCO2(Task):
-    """By how much CO2 changes in the next quarter, from its changes over a quarter up to each week (units: sd).
+    """By how much CO2 changes in the next quarter, from its changes over a quarter up to each week
+    (units: sd).
 
     changes  .3  .5  .2  -.4      tokens are the changes in `levels` steps, week by week
     targets   .   .  1.1  .9      the change `ahead` weeks later; NaN before the window holds a year
@@ -99,7 +106,9 @@ class WeeklyCO2(Task):
         part = self._parts[1]
         starts = torch.arange(0, len(part) - self.length - self.ahead + 1, 4)
         if size is not None:
-            starts = starts[torch.randint(len(starts), (size,), generator=torch.Generator().manual_seed(seed))]
+            starts = starts[
+                torch.randint(len(starts), (size,), generator=torch.Generator().manual_seed(seed))
+            ]
         return self._windows(part, starts)
 
     def _windows(self, part, starts):
@@ -111,7 +120,8 @@ class WeeklyCO2(Task):
 
 @trace.cache
 def weekly_co2():
-    """Weekly CO2 at Mauna Loa from March 1958 to December 2001, ppm; missing weeks on a line between their neighbours.
+    """Weekly CO2 at Mauna Loa from March 1958 to December 2001, ppm; missing weeks on a line
+    between their neighbours.
 
     Keeling & Whorf 2004, Carbon Dioxide Information Analysis Center; public domain.
     """
@@ -127,7 +137,9 @@ def to_bins(values, levels):
 
 
 def squared_error(model, inputs, targets):
-    """Mean squared error of a model with one output, targets that are NaN left out: a loss for training."""
+    """Mean squared error of a model with one output, targets that are NaN left out: a loss for
+    training.
+    """
     forecast, asked = model(inputs).squeeze(-1), ~targets.isnan()
     return (forecast[asked] - targets[asked]).square().mean()
 

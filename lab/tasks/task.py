@@ -1,4 +1,6 @@
-"""What a task is: what it asks, what a score on it is held against, and what it keeps from training."""
+"""What a task is: what it asks, what a score on it is held against, and what it keeps from
+training.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -12,13 +14,16 @@ import torch
 class Marks:
     """What a score on a task's answers is held against; None where it is not known.
 
-    Accuracies are shares of right answers, entropies nats an answer. Where targets are real numbers, chance and ceiling
-    are shares of their variance (series.explained), and there are no entropies.
+    Accuracies are shares of right answers, entropies nats an answer. Where targets are real
+    numbers, chance and ceiling are shares of their variance (series.explained), and there are no
+    entropies.
     """
 
     chance: float | None = None  # of who always gives the commonest answer
     ceiling: float | None = None  # no reader gets more right
-    unigram_entropy: float | None = None  # of who knows how frequent the answers are, and nothing else
+    unigram_entropy: float | None = (
+        None  # of who knows how frequent the answers are, and nothing else
+    )
     entropy: float | None = None  # no reader gets below
 
 
@@ -52,8 +57,8 @@ class Task(ABC):
     def batch(self, generator, size):
         """Inputs and targets of `size` sequences for training.
 
-        Inputs are tokens (b, t), or a tuple of two such. Targets are (b, t) or (b, t, outputs): classes, where -100
-        marks a place without an answer, or real numbers, where NaN does.
+        Inputs are tokens (b, t), or a tuple of two such. Targets are (b, t) or (b, t, outputs):
+        classes, where -100 marks a place without an answer, or real numbers, where NaN does.
         """
 
     @abstractmethod
@@ -61,7 +66,9 @@ class Task(ABC):
         """Chance, ceiling and entropies of the answers of a batch."""
 
     def validation(self, size, seed=0):
-        """Inputs and targets that every model is measured on, the same for the same `size` and `seed`."""
+        """Inputs and targets that every model is measured on, the same for the same `size` and
+        `seed`.
+        """
         return self.batch(torch.Generator().manual_seed(10**6 + seed), size)
 
 
@@ -73,7 +80,8 @@ def accuracy(logits, targets):
 
 @dataclass(frozen=True)
 class Few(Task):
-    """A task of which only `samples` sequences exist, drawn once from `seed`: what can be learnt of few examples.
+    """A task of which only `samples` sequences exist, drawn once from `seed`: what can be learnt of
+    few examples.
 
     samples 2    batch of 4    tokens  1 3 2    0 1 1    0 1 1    1 3 2      targets as in `task`
     """

@@ -9,13 +9,16 @@ import typer
 
 # What several commands take.
 Notebooks = Annotated[
-    list[str] | None, typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises.")
+    list[str] | None,
+    typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises."),
 ]
 Profile = Annotated[str, typer.Option(help="smoke, quick or full.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Cluster = Annotated[str, typer.Option(help="A Dask scheduler, such as tcp://host:8786.")]
-Parameters = Annotated[list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
+Parameters = Annotated[
+    list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="A parameter; may be repeated.")
+]
 
 
 def refuse(error):
@@ -64,11 +67,15 @@ def check_device(wanted):
 
 
 def under_test(exercise):
-    """The claims of an exercise as text, which changes when one of them does; none where the package is alone."""
+    """The claims of an exercise as text, which changes when one of them does; none where the
+    package is alone.
+    """
     from lab.claims import claims
 
     try:
         known = [claim for claim in claims.ledger().values() if claim.exercise == exercise]
-        return json.dumps([claim.model_dump_json(exclude={"finding", "finding_zh"}) for claim in known])
+        return json.dumps(
+            [claim.model_dump_json(exclude={"finding", "finding_zh"}) for claim in known]
+        )
     except FileNotFoundError:
         return "[]"

@@ -1,4 +1,6 @@
-"""The runner: notebooks one after another, so that timings are undisturbed; the trials inside them in parallel."""
+"""The runner: notebooks one after another, so that timings are undisturbed; the trials inside them
+in parallel.
+"""
 
 import ast
 import contextlib
@@ -39,7 +41,9 @@ class Job:
 
     @property
     def folder(self):
-        return runs.place_of_run(self.profile, "-".join(filter(None, (self.notebook.stem, self.name))), self.results)
+        return runs.place_of_run(
+            self.profile, "-".join(filter(None, (self.notebook.stem, self.name))), self.results
+        )
 
     @property
     def foreign(self):
@@ -53,7 +57,9 @@ class Job:
 
     @property
     def fingerprint(self):
-        """Of the code cells, all that they import from lab, the claims under test, the parameters, the translations."""
+        """Of the code cells, all that they import from lab, the claims under test, the parameters,
+        the translations.
+        """
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         told = [values, self.under_test]
         return runs.text_hash(
@@ -65,19 +71,24 @@ class Job:
     def to_do(self):
         """Why the notebook has to run, or None where this very code ran with these parameters.
 
-        A published run does not count. A notebook from elsewhere always runs, since it may read anything.
+        A published run does not count. A notebook from elsewhere always runs, since it may read
+        anything.
         """
         if self.foreign:
             return "a notebook of your own"
         run = runs.read_run(self.folder)
         if run is None:
-            return "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
+            return (
+                "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
+            )
         if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
         return None
 
     def _other_kinds(self, run):
-        """Whether a kind that the run's trials looked up is another one now; of kinds of its own its cells tell."""
+        """Whether a kind that the run's trials looked up is another one now; of kinds of its own
+        its cells tell.
+        """
         if run.get("kinds"):
             for node in ast.walk(parameters.parsed(self.code)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab."):
@@ -96,20 +107,28 @@ class Job:
         if (there["profile"], there["own_parameters"], spoken) != mine:
             words = runs.own_words(there["own_parameters"]) or "those of the profile"
             return (
-                f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} with {words}, language {spoken}"
+                f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} "
+                f"with {words}, language {spoken}"
             )
         return None
 
     def run(self, options, watch=lambda **state: None):
-        """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in its place.
+        """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in
+        its place.
 
-        Raises what papermill raises, and RuntimeError where a notebook of the project does not finish its study.
+        Raises what papermill raises, and RuntimeError where a notebook of the project does not
+        finish its study.
         """
         aside = self.results / ".running" / self.folder.parent.name
         done = aside / self.notebook.stem
         shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True)
-        where = {"own": self.own, "notebook": self.notebook, "place": runs.shown(self.folder), "headless": True}
+        where = {
+            "own": self.own,
+            "notebook": self.notebook,
+            "place": runs.shown(self.folder),
+            "headless": True,
+        }
         where |= {"language": self.language}
         store = FreshRun(self.results).store if options.fresh else self.results / ".trials"
         options.model_copy(update=where | {"store": store}).write(aside)
@@ -121,7 +140,9 @@ class Job:
         with ThreadPoolExecutor(1) as beside:
             # takes as long as the kernel takes to start
             made_of = beside.submit(self._made_of)
-            executed = kernel.execute(book, values, self.notebook.parent, aside / "kernel.log", watch)
+            executed = kernel.execute(
+                book, values, self.notebook.parent, aside / "kernel.log", watch
+            )
         run = runs.read_run(done)
         if run is None:
             if not self.foreign:
@@ -129,18 +150,27 @@ class Job:
             run = self._told(began)
         text = kernel.tidy(executed, {str(aside): runs.shown(self.folder.parent)})
         runs.write_text(done / "notebook.ipynb", text)
-        runs.write_text(done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True))
-        run |= {"seconds": round(time.time() - began, 1), "language": self.language} | made_of.result()
+        runs.write_text(
+            done / "parameters.yaml", yaml.safe_dump(self.parameters, allow_unicode=True)
+        )
+        run |= {
+            "seconds": round(time.time() - began, 1),
+            "language": self.language,
+        } | made_of.result()
         runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
         runs.put(done, self.folder)
         shutil.rmtree(aside)
 
     def check_publishable(self):
-        """Refused where the run is not finished, not of today's code and claims, or was made beside a commit."""
+        """Refused where the run is not finished, not of today's code and claims, or was made beside
+        a commit.
+        """
         if reason := self.to_do():
             raise parameters.Refused(f"{self.notebook.stem}: {reason}; `lab run` comes first")
         if runs.read_run(self.folder)["changes"] is not False:
-            raise parameters.Refused(f"{runs.shown(self.folder)} was not made by a commit alone: commit, then run")
+            raise parameters.Refused(
+                f"{runs.shown(self.folder)} was not made by a commit alone: commit, then run"
+            )
 
     def publish(self):
         """Put the finished run in the place of the published one; returns where that is."""
@@ -154,8 +184,14 @@ class Job:
         return final
 
     def _made_of(self):
-        """What tells later whether the run is of the notebook as it then is; nothing of one from elsewhere."""
-        return {} if self.foreign else {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
+        """What tells later whether the run is of the notebook as it then is; nothing of one from
+        elsewhere.
+        """
+        return (
+            {}
+            if self.foreign
+            else {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
+        )
 
     def _told(self, began):
         """What is told of the run of a notebook that keeps no study."""
@@ -173,7 +209,8 @@ class Job:
 
 
 class FreshRun:
-    """A run of everything here, past record and store: its trials are kept apart until all notebooks are done.
+    """A run of everything here, past record and store: its trials are kept apart until all
+    notebooks are done.
 
     So an interrupted one resumes, and the next one begins again.
     """
@@ -200,22 +237,37 @@ class FreshRun:
         shutil.rmtree(self.store)
 
 
-def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak="en", under_test=lambda exercise: ""):
-    """The jobs of the named notebooks (all of the project's when none is named), checked before anything starts.
+def plan(
+    names,
+    profile,
+    folder,
+    overrides=None,
+    *,
+    file=None,
+    name=None,
+    speak="en",
+    under_test=lambda exercise: "",
+):
+    """The jobs of the named notebooks (all of the project's when none is named), checked before
+    anything starts.
 
-    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not all the profile's,
-    or where it does not speak English, the run has a name, `name` or one made of them, and so has every run of a
-    notebook from elsewhere. Refused where a value is not allowed, or where a run of that name has other parameters.
-    `under_test(exercise)` tells the claims.
+    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not
+    all the profile's, or where it does not speak English, the run has a name, `name` or one made of
+    them, and so has every run of a notebook from elsewhere. Refused where a value is not allowed,
+    or where a run of that name has other parameters. `under_test(exercise)` tells the claims.
     """
-    chosen = list(dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks()))
+    chosen = list(
+        dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks())
+    )
     if not chosen:
         raise parameters.Refused(parameters.ALONE)
     given = (parameters.read_file(file) if file else {}) | (overrides or {})
     if "results" in given:
         raise parameters.Refused("results: choose the folder with --results")
     if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
-        raise parameters.Refused(f"--name {name!r}: letters, digits, and . _ - after the first are allowed")
+        raise parameters.Refused(
+            f"--name {name!r}: letters, digits, and . _ - after the first are allowed"
+        )
     if speak not in language.languages():
         raise parameters.Refused(f"--language {speak!r}: one of {', '.join(language.languages())}")
     given = {key: from_anywhere(value) for key, value in given.items()}
@@ -223,23 +275,36 @@ def plan(names, profile, folder, overrides=None, *, file=None, name=None, speak=
     for notebook in chosen:
         values = usual = parameters.of_profile(notebook, profile)
         if given:
-            values = parameters.validate(notebook, values | given, source=str(file or "command line"))
+            values = parameters.validate(
+                notebook, values | given, source=str(file or "command line")
+            )
             usual = parameters.of_profile(notebook, values.get("profile", profile))
         own = {key: value for key, value in values.items() if value != usual[key]}
-        job = Job(notebook, values.get("profile", ""), values, folder, own=own,
-                  under_test=under_test(parameters.exercise_of(notebook)), language=speak)  # fmt: skip
+        job = Job(
+            notebook,
+            values.get("profile", ""),
+            values,
+            folder,
+            own=own,
+            under_test=under_test(parameters.exercise_of(notebook)),
+            language=speak,
+        )
         if own or name is not None or job.foreign or speak != "en":
             job = replace(job, name=name or name_of(own, speak))
         if earlier := job.conflict():
             raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
         if any(job.folder == other.folder for other in jobs):
-            raise parameters.Refused(f"two notebooks are called {notebook.stem}: run one after the other, with --name")
+            raise parameters.Refused(
+                f"two notebooks are called {notebook.stem}: run one after the other, with --name"
+            )
         jobs.append(job)
     return jobs
 
 
 def name_of(own, speak="en"):
-    """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart that say not all."""
+    """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart
+    that say not all.
+    """
     words = [] if speak == "en" else [speak]
     for key, value in own.items():
         words += [key, *map(str, value if isinstance(value, list) else [value])]
@@ -251,7 +316,9 @@ def name_of(own, speak="en"):
 
 
 def from_anywhere(value):
-    """A path below the folder in which it was given, made whole, since notebooks run in theirs; else the value."""
+    """A path below the folder in which it was given, made whole, since notebooks run in theirs;
+    else the value.
+    """
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value
@@ -265,7 +332,9 @@ def only_one(folder):
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise parameters.Refused(f"another `lab run` works on {folder}; wait for it, or choose --results") from None
+        raise parameters.Refused(
+            f"another `lab run` works on {folder}; wait for it, or choose --results"
+        ) from None
     try:
         yield
     finally:

@@ -1,4 +1,6 @@
-"""What can be looked at: the five things to begin with, the list of lessons, a lesson or its figures in the browser."""
+"""What can be looked at: the five things to begin with, the list of lessons, a lesson or its
+figures in the browser.
+"""
 
 import re
 from pathlib import Path
@@ -24,28 +26,43 @@ def front():
     ]
     width = max(len(command) for _, command in rows)
     lines = [f"  {command.ljust(width)}   {said}" for said, command in rows]
-    more = tr("All lessons: lab list. All commands: lab --help. Is all here that is needed? lab doctor")
-    return "\n".join([tr("Transformer Lab: what a chapter claims, measured."), "", *lines, "", more])
+    more = tr(
+        "All lessons: lab list. All commands: lab --help. Is all here that is needed? lab doctor"
+    )
+    return "\n".join(
+        [tr("Transformer Lab: what a chapter claims, measured."), "", *lines, "", more]
+    )
 
 
 def lessons(language: Language = "en"):
-    """The lessons: question, minutes of the last run, minutes without the record, and whether they ran here."""
+    """The lessons: question, minutes of the last run, minutes without the record, and whether they
+    ran here.
+    """
     from rich.cells import cell_len, set_cell_size
 
     from lab.trials import parameters
 
     speaks(language)
     with using(language):
-        rows = [(tr("lesson"), tr("question"), tr("minutes"), tr("fresh"), tr("record"), tr("state"))]
+        rows = [
+            (tr("lesson"), tr("question"), tr("minutes"), tr("fresh"), tr("record"), tr("state"))
+        ]
         asked = [(path, question(path)) for path in parameters.notebooks()]
         fit = [
-            said if cell_len(said) <= WIDEST else set_cell_size(said, WIDEST - 1).rstrip() + "…" for _, said in asked
+            said if cell_len(said) <= WIDEST else set_cell_size(said, WIDEST - 1).rstrip() + "…"
+            for _, said in asked
         ]
-        rows += [(parameters.exercise_of(path), said, *state(path)) for (path, _), said in zip(asked, fit, strict=True)]
+        rows += [
+            (parameters.exercise_of(path), said, *state(path))
+            for (path, _), said in zip(asked, fit, strict=True)
+        ]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [gap + cell if i in (2, 3) else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
+        cells = [
+            gap + cell if i in (2, 3) else cell + gap
+            for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))
+        ]
         typer.echo("  ".join(cells).rstrip())
     if len(rows) > 1:
         typer.echo(tr("minutes: of the last run; fresh: minutes without the record"))
@@ -69,7 +86,8 @@ def question(notebook):
 
 
 def state(notebook):
-    """(minutes of the last quick run, minutes without the record, whether there is a record, state).
+    """(minutes of the last quick run, minutes without the record, whether there is a record,
+    state).
 
     The state is whether it ran here, is published, or not at all.
     """
@@ -83,7 +101,12 @@ def state(notebook):
         return "", f"{recorded / 60:.1f}" if recorded else "", there, tr("not run yet")
     fresh = recorded or run["core_seconds"]
     published = folder == runs.published("quick", notebook.stem)
-    return f"{run['seconds'] / 60:.1f}", f"{fresh / 60:.1f}", there, tr("published") if published else tr("run here")
+    return (
+        f"{run['seconds'] / 60:.1f}",
+        f"{fresh / 60:.1f}",
+        there,
+        tr("published") if published else tr("run here"),
+    )
 
 
 def show(
@@ -103,15 +126,23 @@ def show(
         if not (folder / "run.json").exists():
             notebook = parameters.notebook_of(lesson)
             folder = runs.latest(profile, notebook.stem)
-            if notebook not in parameters.notebooks():  # its profile is that of its run, if it has one
+            if (
+                notebook not in parameters.notebooks()
+            ):  # its profile is that of its run, if it has one
                 there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
                 folder = next((place for place in there if of_notebook(place, notebook)), there[0])
         if runs.read_run(folder) is None:
-            raise parameters.Refused(f"{lesson} has not run at {profile}: `lab run {lesson}` comes first")
+            raise parameters.Refused(
+                f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
+            )
     except ValueError as error:
         refuse(error)
     with using(language):
-        page = figures_page(folder) if figures or not (folder / "notebook.ipynb").exists() else lesson_page(folder)
+        page = (
+            figures_page(folder)
+            if figures or not (folder / "notebook.ipynb").exists()
+            else lesson_page(folder)
+        )
     typer.echo(page)
     try:
         opened = webbrowser.open(page.as_uri())
@@ -129,21 +160,35 @@ def of_notebook(folder, notebook):
 
 
 def lesson_page(folder):
-    """The executed notebook as an HTML page: the book's, where it is newer than the run, else one of its own."""
+    """The executed notebook as an HTML page: the book's, where it is newer than the run, else one
+    of its own.
+    """
     from lab.trials import runs
 
     built = runs.project_root() / "results" / "book" / "exercises" / f"{folder.name}.html"
     source = folder / "notebook.ipynb"
-    if built.exists() and built.stat().st_mtime >= source.stat().st_mtime and folder.parent.name == "quick":
+    if (
+        built.exists()
+        and built.stat().st_mtime >= source.stat().st_mtime
+        and folder.parent.name == "quick"
+    ):
         return built
     import nbformat
     from nbconvert import HTMLExporter
 
     book = nbformat.read(source, 4)
-    if not (runs.read_run(folder) or {}).get("own_parameters"):  # the cell of papermill says the same again
-        book.cells = [cell for cell in book.cells if "injected-parameters" not in cell.metadata.get("tags", ())]
+    if not (runs.read_run(folder) or {}).get(
+        "own_parameters"
+    ):  # the cell of papermill says the same again
+        book.cells = [
+            cell
+            for cell in book.cells
+            if "injected-parameters" not in cell.metadata.get("tags", ())
+        ]
     text, _ = HTMLExporter().from_notebook_node(book)  # embed_images closes every <details> at once
-    typer.echo(tr("formulas need the network on this page; the pages of `lab book` need none"), err=True)
+    typer.echo(
+        tr("formulas need the network on this page; the pages of `lab book` need none"), err=True
+    )
     return written(folder, "lesson", text)
 
 

@@ -1,4 +1,6 @@
-"""The command `lab zh`: the notebooks with Chinese and English in each other's place, to be opened in JupyterLab."""
+"""The command `lab zh`: the notebooks with Chinese and English in each other's place, to be opened
+in JupyterLab.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,9 @@ MADE = "lab_made"  # metadata: the hash of what was written
 
 
 def zh(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="The folder for them; else notebooks/zh.")] = None,
 ):
     """Write the notebooks in Chinese, English unfolds; what was edited there stays as it is."""
@@ -20,7 +24,9 @@ def zh(
 
     folder = to or runs.project_root() / "notebooks" / "zh"
     try:
-        chosen = [parameters.notebook_of(name) for name in notebooks or []] or parameters.notebooks()
+        chosen = [
+            parameters.notebook_of(name) for name in notebooks or []
+        ] or parameters.notebooks()
     except ValueError as error:
         refuse(error)
     for edited in write(chosen, folder):
@@ -29,7 +35,9 @@ def zh(
 
 
 def write(notebooks, folder):
-    """Write those of the notebooks that hold both languages; returns the paths of those left since they were edited."""
+    """Write those of the notebooks that hold both languages; returns the paths of those left since
+    they were edited.
+    """
     import nbformat
 
     from lab.trials import runs

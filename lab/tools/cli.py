@@ -36,8 +36,13 @@ class Commands(typer.core.TyperGroup):
             raise typer.Exit(1) from None
 
 
-app = typer.Typer(cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="Run the notebooks of Transformer Lab and browse what they measured.")  # fmt: skip
+app = typer.Typer(
+    cls=Commands,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run the notebooks of Transformer Lab and browse what they measured.",
+)
 app.command("list")(browse.lessons)
 
 
@@ -57,17 +62,35 @@ def run(
     cluster: arguments.Cluster = "",
     parameter: arguments.Parameters = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")] = None,
-    results: Annotated[str | None, typer.Option(help="Folder for results; the project's own by default.")] = None,
-    record: Annotated[list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Execute what is done once more, from its trials.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")
+    ] = None,
+    results: Annotated[
+        str | None, typer.Option(help="Folder for results; the project's own by default.")
+    ] = None,
+    record: Annotated[
+        list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Execute what is done once more, from its trials.")
+    ] = False,
     budget: Annotated[str, typer.Option(help="Time after which to end, such as 2h.")] = "",
-    recorded_only: Annotated[bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")] = False,
-    language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")] = "en",
+    recorded_only: Annotated[
+        bool, typer.Option("--recorded-only", help="Compute nothing that is missing.")
+    ] = False,
+    language: Annotated[
+        str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")
+    ] = "en",
 ):
-    """Run notebooks; what is done already is skipped, what was interrupted goes on where it stopped."""
-    sys.modules.setdefault("rfc3987_syntax", None)  # seconds for a grammar of addresses, which no notebook holds
+    """Run notebooks; what is done already is skipped, what was interrupted goes on where it
+    stopped.
+    """
+    sys.modules.setdefault(
+        "rfc3987_syntax", None
+    )  # seconds for a grammar of addresses, which no notebook holds
     from lab.tools import batch
     from lab.trials import runs
 
@@ -94,12 +117,18 @@ def run(
 
 @app.command()
 def claims(
-    ids: Annotated[list[str] | None, typer.Argument(help="Exercises, or ids of claims; none: all.")] = None,
-    exercise: Annotated[str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")] = "",
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Exercises, or ids of claims; none: all.")
+    ] = None,
+    exercise: Annotated[
+        str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")
+    ] = "",
     verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
     profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where one is pending."""
+    """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where
+    one is pending.
+    """
     from lab.claims import cards, report
     from lab.claims import claims as ledger
     from lab.trials import parameters
@@ -109,9 +138,16 @@ def claims(
         if verdict and verdict not in ledger.VERDICTS:
             raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
         if profile not in parameters.PROFILES:
-            raise parameters.Refused(f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}")
+            raise parameters.Refused(
+                f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
+            )
         by_id, notebooks = ledger.ledger(), parameters.notebooks()
-        named = [(name, path) for name in ids or [] for path in notebooks if parameters.is_called(path, name)]
+        named = [
+            (name, path)
+            for name in ids or []
+            for path in notebooks
+            if parameters.is_called(path, name)
+        ]
         asked = {parameters.exercise_of(path) for _, path in named}
         ids = [name for name in ids or [] if name not in dict(named)]
         chosen = {ledger.find(name).id for name in ids}
@@ -139,7 +175,10 @@ def claims(
 
 @app.command()
 def diff(
-    run_a: Annotated[str, typer.Argument(help="A folder, or its name under results, such as quick/04_head_count.")],
+    run_a: Annotated[
+        str,
+        typer.Argument(help="A folder, or its name under results, such as quick/04_head_count."),
+    ],
     run_b: Annotated[str, typer.Argument(help="Another.")],
 ):
     """Parameters, verdicts and effects of two runs side by side; what differs first."""

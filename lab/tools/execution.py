@@ -1,4 +1,6 @@
-"""Running what a command planned: one run at a time on a folder, and what each failure is answered with."""
+"""Running what a command planned: one run at a time on a folder, and what each failure is answered
+with.
+"""
 
 import errno
 import signal
@@ -13,7 +15,8 @@ from lab.tools.arguments import refuse
 def execute(plan, folder, options, again=False):
     """Run the jobs that `plan()` gives, on the results folder; returns (jobs, those that failed).
 
-    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C or SIGTERM.
+    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C
+    or SIGTERM.
     """
     from lab.claims import report
     from lab.tools import batch, terminal
@@ -24,17 +27,23 @@ def execute(plan, folder, options, again=False):
             announce(options.cluster, options.device)
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
-            for place in {job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()}:
+            for place in {
+                job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()
+            }:
                 if report.outdated(place):
                     report.summarise(place)
         return todo, failed
     except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
         refuse(error)
     except OSError as error:
-        typer.echo(f"lab: {error.filename or folder}: {error.strerror or error}{mended(error)}", err=True)
+        typer.echo(
+            f"lab: {error.filename or folder}: {error.strerror or error}{mended(error)}", err=True
+        )
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("\nlab: stopped; finished trials are kept, the same command goes on from here", err=True)
+        typer.echo(
+            "\nlab: stopped; finished trials are kept, the same command goes on from here", err=True
+        )
         raise typer.Exit(130) from None
 
 
@@ -49,18 +58,25 @@ def stopped_by_sigterm():
 
 
 def mended(error, runs=True):
-    """What one does about a folder that cannot be written to, in words after the error; a run may go elsewhere."""
+    """What one does about a folder that cannot be written to, in words after the error; a run may
+    go elsewhere.
+    """
     if error.errno == errno.ENOSPC:
         return tr("; make room: lab clean --keep 500MB")
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ""
     if runs:
         return tr("; choose another folder with --results")
-    return tr("; where the project is read only, work in a copy of it, or with `lab run --results FOLDER`")
+    return tr(
+        "; where the project is read only, work in a copy of it, or with `lab run --results FOLDER`"
+    )
 
 
 def announce(cluster, device):
-    """Say who will work, before anything starts. ConnectionError: nobody answers; RuntimeError: workers differ."""
+    """Say who will work, before anything starts.
+
+    ConnectionError: nobody answers; RuntimeError: workers differ.
+    """
     from lab.trials import place, workers
 
     with workers.connected(cluster) as client:

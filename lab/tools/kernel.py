@@ -11,9 +11,11 @@ from lab.trials import runs
 
 
 class LocalKernelManager(AsyncKernelManager):
-    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on the network.
+    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on
+    the network.
 
-    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped they say a lot.
+    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped
+    they say a lot.
     """
 
     aside = os.devnull
@@ -21,7 +23,9 @@ class LocalKernelManager(AsyncKernelManager):
     def __init__(self, **options):
         super().__init__(**options)
         if os.name == "posix":
-            self._folder = tempfile.TemporaryDirectory(prefix="lab-")  # short: a socket's path is limited
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="lab-"
+            )  # short: a socket's path is limited
             self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
             self.ip = f"{self._folder.name}/socket"
 
@@ -31,17 +35,21 @@ class LocalKernelManager(AsyncKernelManager):
 
 
 def execute(book, values, folder, aside, watch):
-    """The notebook `book`, executed in `folder` with the parameters `values`; watch(cell=, cells=) at every cell.
+    """The notebook `book`, executed in `folder` with the parameters `values`; watch(cell=, cells=)
+    at every cell.
 
-    What the kernel says beside it goes to the file `aside`, and to the error where it dies before it answers. Raises
-    what papermill raises, RuntimeError where sys.exit left cells that did not run, and KeyboardInterrupt.
+    What the kernel says beside it goes to the file `aside`, and to the error where it dies before
+    it answers. Raises what papermill raises, RuntimeError where sys.exit left cells that did not
+    run, and KeyboardInterrupt.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
     cells = len(book.cells) + bool(values)  # papermill puts one with the values among them
-    logging.getLogger("papermill").setLevel(logging.ERROR)  # `results` may be unknown to a notebook from elsewhere
+    logging.getLogger("papermill").setLevel(
+        logging.ERROR
+    )  # `results` may be unknown to a notebook from elsewhere
     manager = type("Manager", (LocalKernelManager,), {"aside": aside})
     said = []
 
@@ -73,22 +81,30 @@ def execute(book, values, folder, aside, watch):
             error.add_note("\n".join(aside.read_text(errors="replace").splitlines()[-20:]))
         raise
     except KeyboardInterrupt:
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was stopped, at the end
+        logging.getLogger("asyncio").setLevel(
+            logging.CRITICAL
+        )  # of the cell that was stopped, at the end
         raise
     check_to_the_end(executed)
     return executed
 
 
 def check_to_the_end(executed):
-    """RuntimeError where a cell called sys.exit, which papermill takes for success, and code cells come after it."""
-    code = [(number, cell) for number, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"]
+    """RuntimeError where a cell called sys.exit, which papermill takes for success, and code cells
+    come after it.
+    """
+    code = [
+        (number, cell) for number, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"
+    ]
     for number, cell in code[:-1]:
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
             raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
 
 
 def tidy(executed, moved):
-    """The text of an executed notebook, so that it names its final place and nothing of the machine it ran on."""
+    """The text of an executed notebook, so that it names its final place and nothing of the machine
+    it ran on.
+    """
     text = nbformat.writes(executed)
     for before, after in moved.items():
         text = text.replace(before, after)
@@ -96,7 +112,11 @@ def tidy(executed, moved):
     notebook = nbformat.reads(text, 4)
     for name in ("papermill", "widgets"):  # sliders have their static twin
         notebook.metadata.pop(name, None)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata.kernelspec = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     for cell in notebook.cells:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)

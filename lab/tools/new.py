@@ -1,4 +1,6 @@
-"""The command `lab new`: a notebook of one's own that runs at once, and the ledger of its claims beside it."""
+"""The command `lab new`: a notebook of one's own that runs at once, and the ledger of its claims
+beside it.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +15,14 @@ TEMPLATES = Path(__file__).parents[1] / "own"  # notebook.ipynb in both language
 
 def new(
     name: Annotated[str, typer.Argument(help="Such as mine, or ideas/mine: the folder is made.")],
-    language: Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="Of its prose: en or zh.")] = "en",
+    language: Annotated[
+        str, typer.Option(envvar="LAB_LANGUAGE", help="Of its prose: en or zh.")
+    ] = "en",
 ):
-    """Make NAME.ipynb (parameters, question, experiment, card) and NAME.yaml, its claims. Both run as they are."""
+    """Make NAME.ipynb (parameters, question, experiment, card) and NAME.yaml, its claims.
+
+    Both run as they are.
+    """
     import re
 
     path = Path(name).expanduser().resolve()
@@ -49,5 +56,7 @@ def write(files, name, slug):
     book = translated(nbformat.read(TEMPLATES / "notebook.ipynb", 4), language(), alone=True)
     home = json.dumps(str(files[0].parent))
     for cell in book.cells:
-        cell.source = cell.source.replace("NAME", name).replace("SLUG", slug).replace('"HOME"', home)
+        cell.source = (
+            cell.source.replace("NAME", name).replace("SLUG", slug).replace('"HOME"', home)
+        )
     write_text(files[0], nbformat.writes(book) + "\n")

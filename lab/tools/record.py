@@ -1,5 +1,5 @@
-"""The commands record and publish: what of finished runs git holds, changes that are accepted, and how it all stands to
-today's code.
+"""The commands record and publish: what of finished runs git holds, changes that are accepted, and
+how it all stands to today's code.
 """
 
 import os
@@ -11,10 +11,18 @@ from lab.tools.arguments import refuse
 
 
 def record(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
-    status: Annotated[bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")] = False,
-    accept: Annotated[str, typer.Option(metavar="WHY", help="Keep stale rows where no digit moves.")] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="With --status: exit 1 where something is stale.")] = False,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")
+    ] = False,
+    accept: Annotated[
+        str, typer.Option(metavar="WHY", help="Keep stale rows where no digit moves.")
+    ] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="With --status: exit 1 where something is stale.")
+    ] = False,
 ):
     """Write the trials of finished runs, made by a clean commit, to results/record."""
     from lab.trials import parameters, runs
@@ -31,7 +39,10 @@ def record(
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
         chosen = chosen or recorded
         for notebook in chosen:
-            finished, stored = runs.place_of_run("quick", notebook.stem), root / ".trials" / f"{notebook.stem}.jsonl"
+            finished, stored = (
+                runs.place_of_run("quick", notebook.stem),
+                root / ".trials" / f"{notebook.stem}.jsonl",
+            )
             found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
             said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
             typer.echo(f"{notebook.stem}: {said}")
@@ -40,10 +51,14 @@ def record(
 
 
 def publish(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
+    ] = None,
     profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
 ):
-    """Put finished runs of a clean commit in the place of the published ones, and rewrite what the READMEs say."""
+    """Put finished runs of a clean commit in the place of the published ones, and rewrite what the
+    READMEs say.
+    """
     from lab.claims import report
     from lab.tools import batch
     from lab.tools.arguments import under_test
@@ -53,10 +68,14 @@ def publish(
         if profile not in ("quick", "full"):
             raise parameters.Refused(f"--profile {profile!r}: quick or full")
         chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
-            path for path in parameters.notebooks() if runs.read_run(runs.place_of_run(profile, path.stem))
+            path
+            for path in parameters.notebooks()
+            if runs.read_run(runs.place_of_run(profile, path.stem))
         ]
         if not chosen:
-            raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
+            raise parameters.Refused(
+                f"no notebook has run at {profile} here: `lab run` comes first"
+            )
         stems, results = [path.stem for path in chosen], runs.project_root() / "results"
         planned = batch.plan(stems, profile, results, under_test=under_test)
         for job in planned:
@@ -93,7 +112,9 @@ def accepted(notebook, why):
     about = {"data_hash": data_hash(), "jobs": os.cpu_count() or 1, "report": typer.echo}
     counted, faults = trials.accept(notebook, record_of(notebook), why, **about)
     said = ", ".join(f"{n} rows of {name} count again" for name, n in counted.items())
-    typer.echo(f"{notebook.stem}: {said or ('nothing is accepted' if faults else 'nothing is stale')}")
+    typer.echo(
+        f"{notebook.stem}: {said or ('nothing is accepted' if faults else 'nothing is stale')}"
+    )
     for fault in faults:
         typer.echo(f"{notebook.stem}: stays stale: {fault}", err=True)
     return faults
@@ -126,18 +147,25 @@ def older():
 
 
 def told(notebooks):
-    """Print how the record and the committed runs of the notebooks stand; whether anything is stale or older."""
+    """Print how the record and the committed runs of the notebooks stand; whether anything is stale
+    or older.
+    """
     data, rows, stale, older_runs = data_hash(), [], 0, 0
     for notebook in notebooks:
         found, run = status_of(notebook, data)
-        counts = [sum(len(getattr(each, kind)) for each in found) for kind in ("fresh", "accepted", "stale")]
+        counts = [
+            sum(len(getattr(each, kind)) for each in found)
+            for kind in ("fresh", "accepted", "stale")
+        ]
         minutes = sum(body["seconds"] for each in found for body in each.stale) / 60
         changed = sorted({name for each in found for name in each.changed()})
         stale, older_runs = stale + counts[2], older_runs + bool(run and run.older)
         rows.append((notebook.stem, *counts, minutes, run, changed))
     typer.echo(f"{'':28}{'fresh':>6}{'accepted':>9}{'stale':>6}{'minutes':>8}  committed run")
     for stem, fresh, accepted_, stale_, minutes, run, changed in rows:
-        typer.echo(f"{stem:28}{fresh:6}{accepted_:9}{stale_:6}{minutes:8.1f}  {words_of(run)}".rstrip())
+        typer.echo(
+            f"{stem:28}{fresh:6}{accepted_:9}{stale_:6}{minutes:8.1f}  {words_of(run)}".rstrip()
+        )
         if changed:
             typer.echo(f"{'':28}changed: {shortened(changed)}")
     typer.echo(

@@ -21,21 +21,29 @@ from lab.trials.parameters import exercise_of
 
 MOST = 12  # claims that are told at the end of a run; a command tells the others
 OFTEN = 30  # seconds between two lines of a log
-NO_TRACEBACK = ("TrialsFailed", "NotRecorded", "ConnectionError", "OSError", "PermissionError")  # said in words
+NO_TRACEBACK = (
+    "TrialsFailed",
+    "NotRecorded",
+    "ConnectionError",
+    "OSError",
+    "PermissionError",
+)  # said in words
 
 
 def run_all(todo, options, again=False):
     """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
 
-    With options.fresh all trials run here, and what an interrupted run of that kind finished is skipped. At the
-    deadline it ends, though the first notebook begins in any case; `again` executes notebooks that are done from the
-    trials that are there.
+    With options.fresh all trials run here, and what an interrupted run of that kind finished is
+    skipped. At the deadline it ends, though the first notebook begins in any case; `again` executes
+    notebooks that are done from the trials that are there.
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
     anew = batch.FreshRun(todo[0].results) if options.fresh and todo else None
     if anew:
-        console.print("all trials run here; `lab list` has the minutes that each lesson takes without the record")
+        console.print(
+            "all trials run here; `lab list` has the minutes that each lesson takes without the record"
+        )
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
         reason = why(job, anew, again)
@@ -72,7 +80,9 @@ def run_all(todo, options, again=False):
         anew.close()
     if failed:
         names = ", ".join(job.notebook.stem for job, _ in failed)
-        console.print(f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s")
+        console.print(
+            f"{len(failed)} of {len(todo)} failed ({names}) in {time.time() - began:.0f} s"
+        )
     return failed
 
 
@@ -108,7 +118,9 @@ def explain(job, error):
             return f"cell {error.cell_index + 1}: {first}: {error.evalue or 'failed'}"
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
-    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):  # while it ran, or before it answered
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(
+        error
+    ):  # while it ran, or before it answered
         said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
     else:
         said = f"{type(error).__name__}: {error}"
@@ -116,16 +128,20 @@ def explain(job, error):
 
 
 def at_the_end(finished, console):
-    """What finished jobs found, a claim in two or three lines; where their notebooks are, and what to open next.
+    """What finished jobs found, a claim in two or three lines; where their notebooks are, and what
+    to open next.
 
-    Of many claims only those are told whose verdict is another than in the published run, and the first few.
+    Of many claims only those are told whose verdict is another than in the published run, and the
+    first few.
     """
     hidden = {}
     for job in finished:
         table, before = claims.read_verdicts(job.folder), published(job)
         rows = list(table.itertuples())
         turned = [row for row in rows if before.get(row.id, row.verdict) != row.verdict]
-        others = [row for row in rows if row not in turned][: max(0, MOST // len(finished) - len(turned))]
+        others = [row for row in rows if row not in turned][
+            : max(0, MOST // len(finished) - len(turned))
+        ]
         yield " · ".join(filter(None, [title(job), report.verdict_counts(table)]))
         for row in (*turned, *others):
             yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
@@ -136,18 +152,26 @@ def at_the_end(finished, console):
         command = ", ".join(hidden) if len(hidden) < 4 else "lab claims"
         yield tr("{n} more claims: {command}", n=sum(hidden.values()), command=command)
     if finished:
-        places = dict.fromkeys(runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished)
+        places = dict.fromkeys(
+            runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished
+        )
         yield tr("Executed notebook, tables and figures: {places}", places=", ".join(places))
         yield tr("To look at it: {command}", command=f"lab show {address(finished[-1])}")
 
 
 def title(job):
     """A notebook by number and question; by its name where it is none of the project's."""
-    return job.notebook.stem if job.foreign else f"{exercise_of(job.notebook)} {question(job.notebook)}"
+    return (
+        job.notebook.stem
+        if job.foreign
+        else f"{exercise_of(job.notebook)} {question(job.notebook)}"
+    )
 
 
 def sentence(job, name):
-    """What a claim says, also one of a ledger that stands beside its notebook and is named alike; else its id."""
+    """What a claim says, also one of a ledger that stands beside its notebook and is named alike;
+    else its id.
+    """
     by_id, beside = claims.known(), job.notebook.with_suffix(".yaml")
     if job.foreign and beside.exists():
         with suppress(ValueError):  # another kind of file
@@ -184,18 +208,24 @@ def of_profile(job):
 
 
 def published(job):
-    """{claim: verdict} of the published run in the place of this one, questions aside; none where there is none."""
+    """{claim: verdict} of the published run in the place of this one, questions aside; none where
+    there is none.
+    """
     folder = runs.published(job.profile, job.notebook.stem)
     if job.name is not None or not (folder / "verdicts.csv").exists():
         return {}
     table, by_id = claims.read_verdicts(folder), claims.known()
     asked = {name for name, claim in by_id.items() if claim.kind == "question"}
-    return {name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked}
+    return {
+        name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked
+    }
 
 
 @contextmanager
 def shown(console, now, often=OFTEN):
-    """While the block runs, tells of a `Running`: in place on a terminal, elsewhere by a line every `often` seconds."""
+    """While the block runs, tells of a `Running`: in place on a terminal, elsewhere by a line every
+    `often` seconds.
+    """
     if console.is_terminal:
         with console.status(now, refresh_per_second=2):
             yield
@@ -216,7 +246,9 @@ def shown(console, now, often=OFTEN):
 
 
 class Running:
-    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and remaining time."""
+    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and
+    remaining time.
+    """
 
     def __init__(self, name, file):
         self.name, self.file, self.began = name, file, time.time()

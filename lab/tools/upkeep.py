@@ -32,7 +32,9 @@ def doctor():
         kernel = sys.executable if kernel in ("python", "python3") else kernel
         typer.echo(f"kernel     {kernel}")
         if Path(kernel).parent.resolve() != Path(sys.executable).parent.resolve():
-            problems.append(f"the python3 kernel runs {kernel}, not {sys.executable}: use .venv/bin/jupyter lab")
+            problems.append(
+                f"the python3 kernel runs {kernel}, not {sys.executable}: use .venv/bin/jupyter lab"
+            )
     except NoSuchKernel:
         problems.append("there is no python3 kernel: pip install ipykernel")
     typer.echo(f"cores      {os.cpu_count()}")
@@ -58,18 +60,29 @@ def broken():
 
     loads = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True)
     if loads.returncode < 0:
-        yield tr("torch cannot run on this processor (signal {n}; without AVX?): pip install another build of it",
-                 n=-loads.returncode)  # fmt: skip
+        yield tr(
+            "torch cannot run on this processor (signal {n}; without AVX?): pip install another build of it",
+            n=-loads.returncode,
+        )
     elif loads.returncode:
         said = loads.stderr.strip().rpartition("\n")[2]
-        yield tr("torch cannot be imported ({said}): pip install --force-reinstall -c constraints.txt torch", said=said)
+        yield tr(
+            "torch cannot be imported ({said}): pip install --force-reinstall -c constraints.txt torch",
+            said=said,
+        )
     place = project_root() if project_root().exists() else Path.cwd()
     if (free := shutil.disk_usage(place).free) < 2**30:
-        yield tr("{free:.0f} MB are free in {place}: lab clean --keep 500MB", free=free / 1e6, place=place)
+        yield tr(
+            "{free:.0f} MB are free in {place}: lab clean --keep 500MB",
+            free=free / 1e6,
+            place=place,
+        )
 
 
 def unlike():
-    """What does not stop a run: extras that are not here, versions that are not those that were tested."""
+    """What does not stop a run: extras that are not here, versions that are not those that were
+    tested.
+    """
     from importlib import metadata
     from importlib.util import find_spec
 
@@ -77,21 +90,32 @@ def unlike():
     from lab.trials.runs import CHECKOUT
 
     if figures.chinese_font() is None:
-        yield tr("no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk")
+        yield tr(
+            "no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk"
+        )
     extras = {"transformers": "pretrained", "tokenizers": "pieces", "sphinx": "book"}
     for module, extra in extras.items():
         if find_spec(module) is None:
             yield tr(
-                "{module} is not here; where it is wanted: pip install -e '.[{extra}]'", module=module, extra=extra
+                "{module} is not here; where it is wanted: pip install -e '.[{extra}]'",
+                module=module,
+                extra=extra,
             )
     pins = CHECKOUT / "constraints.txt"
     lines = pins.read_text("utf-8").splitlines() if pins.exists() else []
-    for name, wanted in (line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line)):
+    for name, wanted in (
+        line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line)
+    ):
         if name in ("torch", "numpy", "networkx", "sympy"):
             here = metadata.version(name).partition("+")[0]
             if here != wanted:
-                yield tr("{name} {here} is not the tested {wanted}: recorded digits may differ; "
-                         "pip install -c constraints.txt -e .", name=name, here=here, wanted=wanted)  # fmt: skip
+                yield tr(
+                    "{name} {here} is not the tested {wanted}: recorded digits may differ; "
+                    "pip install -c constraints.txt -e .",
+                    name=name,
+                    here=here,
+                    wanted=wanted,
+                )
 
 
 LEFT = {  # folders of results: what they hold; the option that removes them, "" for always
@@ -104,15 +128,25 @@ LEFT = {  # folders of results: what they hold; the option that removes them, ""
 
 
 def clean(
-    runs: Annotated[bool, typer.Option("--runs", help="Remove finished runs too; published ones stay.")] = False,
-    trials: Annotated[bool, typer.Option("--trials", help="Forget finished trials: the next run starts anew.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", help="Remove what was run by hand.")] = False,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Remove finished runs too; published ones stay.")
+    ] = False,
+    trials: Annotated[
+        bool, typer.Option("--trials", help="Forget finished trials: the next run starts anew.")
+    ] = False,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Remove what was run by hand.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     keep: Annotated[
-        str, typer.Option(help="Only shrink the trial store to this size, such as 2GB: what is oldest goes.")
+        str,
+        typer.Option(
+            help="Only shrink the trial store to this size, such as 2GB: what is oldest goes."
+        ),
     ] = "",
     place: Annotated[
-        Path | None, typer.Option("--results", help="Folder of results; the project's own by default.")
+        Path | None,
+        typer.Option("--results", help="Folder of results; the project's own by default."),
     ] = None,
 ):
     """Remove what unfinished runs left; the rest is listed, and goes only where an option says so."""
@@ -129,7 +163,9 @@ def clean(
         with only_one(results):
             if keep:
                 gone, left = shrink(results / ".trials", size_of(keep))
-                typer.echo(f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}")
+                typer.echo(
+                    f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}"
+                )
                 return
             for name, (what, option) in LEFT.items():
                 if not (folder := results / name).exists():
@@ -137,7 +173,9 @@ def clean(
                 goes = asked[option]
                 word = ("would go" if dry_run else "removed") if goes else "stays"
                 said = "" if goes else f"; --{option} removes it"
-                typer.echo(f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}")
+                typer.echo(
+                    f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}"
+                )
                 if goes and not dry_run:
                     shutil.rmtree(folder)
     except ValueError as error:
@@ -160,9 +198,12 @@ def size_of(text):
 def shrink(store, most):
     """Remove the oldest files of a store until it has `most` bytes: (how many files, bytes left).
 
-    A file holds the finished trials of a notebook, or a model. What is gone runs again where it is wanted.
+    A file holds the finished trials of a notebook, or a model. What is gone runs again where it is
+    wanted.
     """
-    files = sorted([*store.glob("*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime)
+    files = sorted(
+        [*store.glob("*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime
+    )
     sizes = {path: path.stat().st_size for path in files}
     left, gone = sum(sizes.values()), 0
     for path in files:

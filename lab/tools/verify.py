@@ -10,11 +10,19 @@ from lab.tools.arguments import refuse
 
 
 def verify(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all recorded.")] = None,
-    minutes: Annotated[float, typer.Option(min=0, help="How long; a training that has begun may be cut off.")] = 2,
-    record: Annotated[Path | None, typer.Option(help="Folder of recorded trials; the project's by default.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all recorded.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="How long; a training that has begun may be cut off.")
+    ] = 2,
+    record: Annotated[
+        Path | None, typer.Option(help="Folder of recorded trials; the project's by default.")
+    ] = None,
 ):
-    """Run recorded trials here again, each time others; exit 1 where one differs from what is recorded."""
+    """Run recorded trials here again, each time others; exit 1 where one differs from what is
+    recorded.
+    """
     from lab.tools.record import data_hash
     from lab.trials import parameters, runs
     from lab.trials import verify as trials
@@ -22,15 +30,23 @@ def verify(
     results = runs.project_root() / "results"
     folder = record or results / "record"
     try:
-        chosen = [parameters.notebook_of(name) for name in notebooks or []] or parameters.notebooks()
+        chosen = [
+            parameters.notebook_of(name) for name in notebooks or []
+        ] or parameters.notebooks()
         pairs = [(notebook, folder / f"{notebook.stem}.jsonl") for notebook in chosen]
         there = [pair for pair in pairs if pair[1].exists()]
         if not there:
-            raise parameters.Refused(f"{folder} holds no record of {', '.join(notebook.stem for notebook in chosen)}")
+            raise parameters.Refused(
+                f"{folder} holds no record of {', '.join(notebook.stem for notebook in chosen)}"
+            )
         cursor = results / ".verified"
-        found = trials.verify(there, 60 * minutes, cursor, data_hash=data_hash(), report=lambda one: typer.echo(one))
+        found = trials.verify(
+            there, 60 * minutes, cursor, data_hash=data_hash(), report=lambda one: typer.echo(one)
+        )
     except ValueError as error:
         refuse(error)
     counts = Counter("DIFFERS" if result.differs else result.found for result in found)
-    typer.echo(", ".join(f"{n} {word}" for word, n in counts.items()) or "no recorded trial counts today")
+    typer.echo(
+        ", ".join(f"{n} {word}" for word, n in counts.items()) or "no recorded trial counts today"
+    )
     raise typer.Exit(1 if counts["DIFFERS"] else 0)

@@ -1,4 +1,6 @@
-"""The command `lab worker`: Dask workers for trials, with the settings that keep a training step fast."""
+"""The command `lab worker`: Dask workers for trials, with the settings that keep a training step
+fast.
+"""
 
 import os
 import subprocess
@@ -11,22 +13,45 @@ import typer
 def worker(
     scheduler: Annotated[str, typer.Argument(help="Its address, such as tcp://host:8786.")],
     workers: Annotated[int, typer.Option(min=0, help="On this machine; 0: one a core.")] = 0,
-    gpu: Annotated[str, typer.Option(help="The number of a graphics card: one worker that has it.")] = "",
+    gpu: Annotated[
+        str, typer.Option(help="The number of a graphics card: one worker that has it.")
+    ] = "",
 ):
     """Work for a Dask scheduler: trials of `lab run --cluster`, one at a time in each worker."""
-    raise typer.Exit(subprocess.call(command(scheduler, workers, gpu), env=os.environ | settings(gpu)))
+    raise typer.Exit(
+        subprocess.call(command(scheduler, workers, gpu), env=os.environ | settings(gpu))
+    )
 
 
 def command(scheduler, workers=0, gpu=""):
     """The call of Dask's own command."""
-    many = ["--nworkers", "1", "--resources", "GPU=1"] if gpu else ["--nworkers", str(workers or os.cpu_count() or 1)]
-    return [sys.executable, "-m", "dask", "worker", scheduler, "--nthreads", "1", "--memory-limit", "0", *many]
+    many = (
+        ["--nworkers", "1", "--resources", "GPU=1"]
+        if gpu
+        else ["--nworkers", str(workers or os.cpu_count() or 1)]
+    )
+    return [
+        sys.executable,
+        "-m",
+        "dask",
+        "worker",
+        scheduler,
+        "--nthreads",
+        "1",
+        "--memory-limit",
+        "0",
+        *many,
+    ]
 
 
 def settings(gpu=""):
-    """Dask's settings of lab.trials.workers as environment variables, which worker processes inherit."""
+    """Dask's settings of lab.trials.workers as environment variables, which worker processes
+    inherit.
+    """
     from lab.trials.workers import ENVIRONMENT, MEMORY, QUIET
 
     told = {name.removeprefix(f"{ENVIRONMENT}."): value for name, value in MEMORY.items()}
     told |= {f"DASK_{name.upper().replace('.', '__')}": value for name, value in QUIET.items()}
-    return {name: str(value) for name, value in told.items()} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+    return {name: str(value) for name, value in told.items()} | (
+        {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
+    )

@@ -1,1 +1,3 @@
-"""Trials: sweeps of them, the store and the record of finished ones, the code and data that they depend on, workers."""
+"""Trials: sweeps of them, the store and the record of finished ones, the code and data that they
+depend on, workers.
+"""

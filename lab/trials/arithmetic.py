@@ -1,5 +1,6 @@
-"""Matrix products at the full speed of the processor, since MKL runs at half of it on AVX-512 that is not Intel's; and
-a hash of what this processor computes."""
+"""Matrix products at the full speed of the processor, since MKL runs at half of it on AVX-512 that
+is not Intel's; and a hash of what this processor computes.
+"""
 
 import hashlib
 import warnings
@@ -29,9 +30,10 @@ def replaceable():
 def fast():
     """Inside, large float32 products of two matrices on the CPU are oneDNN's, where it is faster.
 
-    The kernels below autograd are replaced, so gradients, counters of operations and every model of torch stay as they
-    are; results differ by rounding. Torch's own kernels compute again when the last block, of all threads, has ended;
-    until this process ends every product takes 2 microseconds more on its way to them.
+    The kernels below autograd are replaced, so gradients, counters of operations and every model of
+    torch stay as they are; results differ by rounding. Torch's own kernels compute again when the
+    last block, of all threads, has ended; until this process ends every product takes 2
+    microseconds more on its way to them.
     """
     if replaceable():
         _count(1)
@@ -51,17 +53,28 @@ def _count(change):
 
 @cache
 def _replace():
-    own_mm, own_addmm = (torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm"))
+    own_mm, own_addmm = (
+        torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm")
+    )
     linear = torch.ops.mkldnn._linear_pointwise.default
 
-    def dense(x):  # of other strides, such as an expanded gradient's, oneDNN makes a hundred times the work
+    def dense(
+        x,
+    ):  # of other strides, such as an expanded gradient's, oneDNN makes a hundred times the work
         return x.is_contiguous() or x.t().is_contiguous()
 
     def large(a, b):
         size = a.numel() * b.shape[1]
-        if size < LEAST or (size < 2 * LEAST and not a.is_contiguous()):  # oneDNN copies a first factor that is not
+        if size < LEAST or (
+            size < 2 * LEAST and not a.is_contiguous()
+        ):  # oneDNN copies a first factor that is not
             return False
-        return a.dtype == b.dtype == torch.float32 and a.shape[1] == b.shape[0] and dense(a) and dense(b)
+        return (
+            a.dtype == b.dtype == torch.float32
+            and a.shape[1] == b.shape[0]
+            and dense(a)
+            and dense(b)
+        )
 
     def mm(keys, a, b):
         if not (_using and large(a, b)):
@@ -71,14 +84,18 @@ def _replace():
         return linear(a, b.t(), None, "none", [], "")
 
     def addmm(keys, bias, a, b, *, beta=1, alpha=1):
-        row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32  # what oneDNN adds
+        row = (
+            bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32
+        )  # what oneDNN adds
         if _using and row and beta == alpha == 1 and large(a, b):
             return linear(a, b.t(), bias, "none", [], "")
         return own_addmm.call_boxed(keys, bias, a, b, beta=beta, alpha=alpha)
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced is the aim
+        warnings.filterwarnings(
+            "ignore", "Warning only once for all operators"
+        )  # that a kernel is replaced is the aim
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
     return library  # whose end would be theirs
@@ -86,10 +103,12 @@ def _replace():
 
 @cache
 def digest(device="cpu", threads=1):
-    """Short hash of a fixed calculation: what makes digits equal or not on this processor with this build of torch.
+    """Short hash of a fixed calculation: what makes digits equal or not on this processor with this
+    build of torch.
 
-    Products of matrices of the shapes that small models have, as trials compute them (`fast`), batched ones, fused
-    attention, softmax, sums, exponentials, a step of AdamW; forward and backward. Equal hashes: equal digits.
+    Products of matrices of the shapes that small models have, as trials compute them (`fast`),
+    batched ones, fused attention, softmax, sums, exponentials, a step of AdamW; forward and
+    backward. Equal hashes: equal digits.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -108,16 +127,34 @@ def _numbers(device):
         return leaves[-1]
 
     def calculations():
-        for rows, inner, columns in ((16, 64, 64), (1024, 64, 256), (512, 128, 512), (2048, 256, 64), (7, 33, 5)):
+        for rows, inner, columns in (
+            (16, 64, 64),
+            (1024, 64, 256),
+            (512, 128, 512),
+            (2048, 256, 64),
+            (7, 33, 5),
+        ):
             yield draw(rows, inner) @ draw(inner, columns)
             yield F.linear(draw(rows, inner), draw(columns, inner), draw(columns))
         for heads, length, width in ((4, 16, 16), (8, 64, 8), (2, 128, 32)):
             q, k, v = (draw(3, heads, length, width) for _ in range(3))
-            yield F.scaled_dot_product_attention(q, k, v, is_causal=True) + (q @ k.mT).softmax(-1) @ v
+            yield (
+                F.scaled_dot_product_attention(q, k, v, is_causal=True) + (q @ k.mT).softmax(-1) @ v
+            )
         for size in (65, 1000, 70001):
             x = draw(size)
-            yield x.exp() + x.tanh() + F.gelu(x) + F.silu(x) + x.sum() + x.log_softmax(0) + F.layer_norm(x, (size,))
-        yield F.cross_entropy(draw(1024, 64) @ draw(64, 256), torch.arange(1024, device=device) % 256)
+            yield (
+                x.exp()
+                + x.tanh()
+                + F.gelu(x)
+                + F.silu(x)
+                + x.sum()
+                + x.log_softmax(0)
+                + F.layer_norm(x, (size,))
+            )
+        yield F.cross_entropy(
+            draw(1024, 64) @ draw(64, 256), torch.arange(1024, device=device) % 256
+        )
         weight = draw(256, 64)
         weight.grad = weight.detach().square()
         torch.optim.AdamW([weight], 0.01).step()

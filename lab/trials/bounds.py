@@ -1,12 +1,13 @@
-"""What a value may be, as the line that declares it says: its type, its default and the bounds in its comment.
+"""What a value may be, as the line that declares it says: its type, its default and the bounds in
+its comment.
 
     steps: int = 300  # optimiser steps; multiple of 10
     heads: list = [1, 2, 4]  # head counts compared; at most 64; at least 2 entries
 
-An int is 1 or more, a float above 0 and finite, a list has one entry or more, all different, each as
-its default's entries. Without a type the default's counts, and what a default breaks is not implied.
-None is allowed where the type is Optional[…]. A part of the comment after a semicolon may say
-otherwise, in one of the `FORMS`; what follows a colon in it is prose.
+An int is 1 or more, a float above 0 and finite, a list has one entry or more, all different, each
+as its default's entries. Without a type the default's counts, and what a default breaks is not
+implied. None is allowed where the type is Optional[…]. A part of the comment after a semicolon may
+say otherwise, in one of the `FORMS`; what follows a colon in it is prose.
 """
 
 import json
@@ -152,10 +153,14 @@ def bounds_of(clause, kind):
     """
     for form, (kinds, tests) in FORMS.items():
         if kind in kinds and (found := re.fullmatch(form, clause)):
-            said = [number(text) if re.fullmatch(N, text or "") else text for text in found.groups()]
+            said = [
+                number(text) if re.fullmatch(N, text or "") else text for text in found.groups()
+            ]
             return {side: (clause, test) for side, test in tests(*said).items()}
     if LOOKS_LIKE_A_BOUND.fullmatch(clause):
-        raise ValueError(f"{clause!r} looks like a bound of {WORDS[kind]} and is none; bounds are {FORMS_IN_WORDS}")
+        raise ValueError(
+            f"{clause!r} looks like a bound of {WORDS[kind]} and is none; bounds are {FORMS_IN_WORDS}"
+        )
     return {}
 
 

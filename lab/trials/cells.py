@@ -1,4 +1,6 @@
-"""A notebook's definitions as a module: its trials can be followed, or run by themselves, while no cell runs."""
+"""A notebook's definitions as a module: its trials can be followed, or run by themselves, while no
+cell runs.
+"""
 
 import ast
 import linecache
@@ -13,9 +15,10 @@ from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
 
 @contextmanager
 def as_module(notebook, names):
-    """A module, there while the block runs, with all imports of a notebook, its kinds, and the functions and classes
-    that `names` and what they use call for; of what is defined twice the last one, as after a run. `failed` of it tells
-    {name: error} of what cannot be defined apart from the notebook.
+    """A module, there while the block runs, with all imports of a notebook, its kinds, and the
+    functions and classes that `names` and what they use call for; of what is defined twice the last
+    one, as after a run. `failed` of it tells {name: error} of what cannot be defined apart from the
+    notebook.
     """
     imports, known = definitions(notebook)
     wanted = [name for name, node in known.items() if name in names or is_kind(node)]
@@ -47,7 +50,9 @@ def as_module(notebook, names):
 
 
 def definitions(notebook):
-    """(imports, {name: function or class}) of a notebook's code cells, as syntax trees in their order."""
+    """(imports, {name: function or class}) of a notebook's code cells, as syntax trees in their
+    order.
+    """
     imports, known = [], {}
     for kind, _, source in cells_of(notebook):
         for node in parsed(source).body if kind == "code" else ():
@@ -61,4 +66,6 @@ def definitions(notebook):
 
 def hash_of(notebook):
     """The hash of a notebook's code cells as they run: without comments and layout."""
-    return digest(";".join(normal(parsed(source)) for kind, _, source in cells_of(notebook) if kind == "code"))
+    return digest(
+        ";".join(normal(parsed(source)) for kind, _, source in cells_of(notebook) if kind == "code")
+    )

@@ -1,11 +1,12 @@
 """The code behind a trial, as parts with a hash each.
 
-The parts are the trial and the functions and classes of its notebook that it uses, and every module of `lab` or of
-the user that these import, directly or through another, each as a whole. Installed packages count by their versions.
+The parts are the trial and the functions and classes of its notebook that it uses, and every module
+of `lab` or of the user that these import, directly or through another, each as a whole. Installed
+packages count by their versions.
 
-A registered kind (`class Alibi(Position, kind="alibi")`) is left out of its module: it counts where code uses its
-Python name or inherits from it, and, when it is chosen by a word, where a trial looks that word up (`lab.trace`). So
-a new kind makes no other trial stale.
+A registered kind (`class Alibi(Position, kind="alibi")`) is left out of its module: it counts where
+code uses its Python name or inherits from it, and, when it is chosen by a word, where a trial looks
+that word up (`lab.trace`). So a new kind makes no other trial stale.
 """
 
 import ast
@@ -51,7 +52,10 @@ class ImpureTrial(ValueError):
 
 
 class Code:
-    """Parts {name: hash} gathered from functions, classes and modules. `outside` are modules that never count."""
+    """Parts {name: hash} gathered from functions, classes and modules.
+
+    `outside` are modules that never count.
+    """
 
     def __init__(self, outside=OUTSIDE):
         self.parts = {}
@@ -75,7 +79,10 @@ class Code:
             function.cache_clear()
 
     def add(self, value, user, name, attributes=()):
-        """Count what `name`, or `name.attributes` of a module, means in the code of `user`. ImpureTrial for data."""
+        """Count what `name`, or `name.attributes` of a module, means in the code of `user`.
+
+        ImpureTrial for data.
+        """
         if isinstance(value, ModuleType):
             self.add_module(value.__name__)
             there = getattr(value, attributes[0], None) if attributes else None
@@ -125,7 +132,9 @@ class Code:
                 self.add(scope[name], item.__qualname__, name, attributes)
 
     def add_module(self, name):
-        """Count a module of `lab` or of the user without its registered kinds, and all that it imports."""
+        """Count a module of `lab` or of the user without its registered kinds, and all that it
+        imports.
+        """
         if name in self.modules or self._is_outside(name):
             return
         found = module(name)
@@ -148,7 +157,9 @@ class Code:
         self._follow(found, found.kinds[name])
 
     def _is_outside(self, name):
-        return name == "lab" or any(name == each or name.startswith(f"{each}.") for each in self._outside)
+        return name == "lab" or any(
+            name == each or name.startswith(f"{each}.") for each in self._outside
+        )
 
     def _follow(self, found, part):
         """Count what a part of a module imports, and the registered kinds that it names."""
@@ -166,7 +177,9 @@ class Code:
         """Count what `import home` or `from home import name` leads to."""
         self.add_module(home)
         if name == "*" and module(home):
-            raise ImpureTrial(f"from {home} import *: import the names that are used, so that they can be followed")
+            raise ImpureTrial(
+                f"from {home} import *: import the names that are used, so that they can be followed"
+            )
         if name:
             self.add_module(f"{home}.{name}")
             self._add_kind_named(home, name)
@@ -183,8 +196,11 @@ class Code:
 
 
 def code_of(item):
-    """The `Code` of a trial or of a class. ImpureTrial where it reads data from outside, or cannot be followed;
-    RuntimeError where a module was edited after this process imported it."""
+    """The `Code` of a trial or of a class.
+
+    ImpureTrial where it reads data from outside, or cannot be followed; RuntimeError where a module
+    was edited after this process imported it.
+    """
     found = Code()
     found.parts[RUN] = module(RUN).rest.hash
     found.add_object(item)
@@ -203,7 +219,9 @@ def refuse_computed(part, user):
 
 
 def code_of_cells(tree):
-    """The `Code` of all cells of a notebook as one syntax tree, with all of `lab` that they import, drawing too."""
+    """The `Code` of all cells of a notebook as one syntax tree, with all of `lab` that they import,
+    drawing too.
+    """
     found = Code(outside=("lab.device", "lab.trace", "lab.trials"))
     part = Part([tree])
     found.parts["cells"] = part.hash
@@ -227,13 +245,19 @@ def kind_hash(name):
 
 
 def is_typed_in(name):
-    """Whether a module is a notebook, a script or what was typed into Python: only what is named of it counts."""
+    """Whether a module is a notebook, a script or what was typed into Python: only what is named of
+    it counts.
+    """
     spec = getattr(sys.modules.get(name), "__spec__", None)
-    return name == "__main__" or (source_file(name) is None and getattr(spec, "origin", None) is None)
+    return name == "__main__" or (
+        source_file(name) is None and getattr(spec, "origin", None) is None
+    )
 
 
 def home_of_code(item):
-    """The module in which the code of a function or class stands, which a decorator may say is another."""
+    """The module in which the code of a function or class stands, which a decorator may say is
+    another.
+    """
     return item.__globals__["__name__"] if isinstance(item, FunctionType) else type(item).__module__
 
 
@@ -250,10 +274,14 @@ def closed_over(function):
 
 
 def home_of(value):
-    """The module that binds a value, such as a constant that a notebook imported; None for data made while running."""
+    """The module that binds a value, such as a constant that a notebook imported; None for data
+    made while running.
+    """
     if isinstance(value, BuiltinFunctionType) or typing.get_origin(value):
         return getattr(value, "__module__", None) or "builtins"
-    if isinstance(value, (int, str, bytes, type(None))):  # shared between modules by the interpreter
+    if isinstance(
+        value, (int, str, bytes, type(None))
+    ):  # shared between modules by the interpreter
         return None
     for name, found in list(sys.modules.items()):
         if isinstance(found, ModuleType) and not is_typed_in(name):
@@ -265,7 +293,11 @@ def home_of(value):
 def tree_of(item):
     """The syntax tree of one function or class. ImpureTrial where its source cannot be read."""
     try:
-        source = inspect.getsource(item.__code__) if isinstance(item, FunctionType) else _class_source(item)
+        source = (
+            inspect.getsource(item.__code__)
+            if isinstance(item, FunctionType)
+            else _class_source(item)
+        )
         return ast.parse(textwrap.dedent(source)).body[0]
     except (OSError, SyntaxError, IndexError):
         raise ImpureTrial(
@@ -277,8 +309,8 @@ def tree_of(item):
 def _class_source(cls):
     """The source of a class. In a notebook before Python 3.13 it is looked up among the cells.
 
-    A class with methods knows its cell. Of another one it is the cell that ran last, since cells may
-    run again in any order.
+    A class with methods knows its cell. Of another one it is the cell that ran last, since cells
+    may run again in any order.
     """
     try:
         return inspect.getsource(cls)
@@ -345,7 +377,9 @@ def source_file(name):
 def is_installed(path):
     """Whether a file belongs to the standard library or to an installed package."""
     library = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
-    return path.startswith(library) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    return path.startswith(library) or not {"site-packages", "dist-packages"}.isdisjoint(
+        Path(path).parts
+    )
 
 
 _in_use = {}  # path -> (spec, text) of modules that this process runs, as they were when first seen
@@ -360,5 +394,9 @@ def _module(name, path, changed, size):
             _in_use[path] = loaded, text
         elif before != text and normal(ast.parse(before)) != normal(ast.parse(text)):
             _module.cache_clear()
-            raise RuntimeError(f"{path} was edited after it was imported: restart the kernel, or reload {name}")
-    return Module(name, name if Path(path).name == "__init__.py" else name.rpartition(".")[0], ast.parse(text))
+            raise RuntimeError(
+                f"{path} was edited after it was imported: restart the kernel, or reload {name}"
+            )
+    return Module(
+        name, name if Path(path).name == "__init__.py" else name.rpartition(".")[0], ast.parse(text)
+    )

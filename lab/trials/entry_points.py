@@ -15,7 +15,9 @@ GROUP = "transformer_lab"
 
 @cache
 def load():
-    """Import every module of the group, once; what it defines registers itself. Returns {entry: its module or class}.
+    """Import every module of the group, once; what it defines registers itself.
+
+    Returns {entry: its module or class}.
 
     One that cannot be imported is named in a warning, and the others are there.
     """

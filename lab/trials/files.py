@@ -1,6 +1,8 @@
-"""The files that a trial may open: those that are its parameters, and those that cannot change its numbers.
+"""The files that a trial may open: those that are its parameters, and those that cannot change its
+numbers.
 
-What Python opens is seen through an audit hook. Files that a library opens in C or Rust are not seen.
+What Python opens is seen through an audit hook. Files that a library opens in C or Rust are not
+seen.
 """
 
 import functools
@@ -14,7 +16,14 @@ from pathlib import Path
 from lab import trace
 
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
-READERS_OF_CODE = ("<frozen importlib", "importlib", "linecache.py", "tokenize.py", "inspect.py", "zipimport")
+READERS_OF_CODE = (
+    "<frozen importlib",
+    "importlib",
+    "linecache.py",
+    "tokenize.py",
+    "inspect.py",
+    "zipimport",
+)
 PACKAGE = f"{Path(trace.__file__).parent}{os.sep}"
 PARENT = f"{Path(trace.__file__).parents[1]}{os.sep}"
 WRITES = os.O_WRONLY | os.O_RDWR
@@ -37,7 +46,9 @@ def _audit(event, arguments):
     if event == "open":
         _opened(here, *arguments)
     elif not here.timing:
-        raise UndeclaredInput(f"a trial calls {event}, whose input cannot be followed: read before the sweep, and pass")
+        raise UndeclaredInput(
+            f"a trial calls {event}, whose input cannot be followed: read before the sweep, and pass"
+        )
 
 
 def _opened(here, path, mode, flags):
@@ -46,7 +57,9 @@ def _opened(here, path, mode, flags):
     path = os.path.abspath(path)
     if set(mode or "") & set("wax+") or (mode is None and (flags or 0) & WRITES):
         here.written.add(path)
-    elif path.startswith(PACKAGE) and not path.endswith((".py", ".pyc")):  # data that comes with lab
+    elif path.startswith(PACKAGE) and not path.endswith(
+        (".py", ".pyc")
+    ):  # data that comes with lab
         here.data[path.removeprefix(PARENT)] = file_hash(path)
     elif not (path in here.written or _is_input(path, here.inputs) or _cannot_change_numbers(path)):
         raise UndeclaredInput(
@@ -60,7 +73,11 @@ def _is_input(path, inputs):
 
 
 def _cannot_change_numbers(path):
-    if path.startswith(_installed()) or path.endswith((".pyc", ".so", ".pyd", ".dll")) or os.path.isdir(path):
+    if (
+        path.startswith(_installed())
+        or path.endswith((".pyc", ".so", ".pyd", ".dll"))
+        or os.path.isdir(path)
+    ):
         return True
     if path.startswith(_scratch()) and not path.startswith(_work()):
         return True
@@ -72,20 +89,28 @@ def _cannot_change_numbers(path):
 def _installed():
     """Folders whose files belong to the system, to Python or to an installed package."""
     paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.prefix, sys.base_prefix}
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {
+        sys.prefix,
+        sys.base_prefix,
+    }
     return SYSTEM + tuple(f"{folder}{os.sep}" for folder in sorted(folders))
 
 
 @functools.cache
 def _scratch():
     """Folders of caches and of what is temporary."""
-    caches = (os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), os.environ.get("MPLCONFIGDIR", ""))
+    caches = (
+        os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"),
+        os.environ.get("MPLCONFIGDIR", ""),
+    )
     folders = (*caches, Path.home() / ".config", tempfile.gettempdir())
     return tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in folders if folder)
 
 
 def _work():
-    """Folders in which data may lie even where they are temporary: the project and the working folder."""
+    """Folders in which data may lie even where they are temporary: the project and the working
+    folder.
+    """
     from lab.trials.runs import project_root
 
     return f"{project_root()}{os.sep}", f"{os.getcwd()}{os.sep}"
@@ -100,13 +125,19 @@ def inputs_of(parameters):
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):
             found += inputs_of(value)
-        elif isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
+        elif (
+            isinstance(value, str)
+            and (os.sep in value or Path(value).suffix)
+            and os.path.exists(value)
+        ):
             found.append(os.path.abspath(value))
     return found
 
 
 def content_hash(path):
-    """sha256 of a file's bytes, short, or of names and bytes of all files of a folder; None where there is none."""
+    """sha256 of a file's bytes, short, or of names and bytes of all files of a folder; None where
+    there is none.
+    """
     if os.path.isfile(path):
         return file_hash(path)
     if not os.path.isdir(path):

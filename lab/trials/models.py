@@ -1,4 +1,5 @@
-"""Trained models of this machine, kept as safetensors files that are named by what they were trained from.
+"""Trained models of this machine, kept as safetensors files that are named by what they were
+trained from.
 
 It makes no difference to a trial whether its model was kept: what the training touched is reported
 again, and random numbers go on as they would have.

@@ -1,7 +1,8 @@
-"""Parameters of notebooks: declared in a cell tagged `parameters`, related in one tagged `checks`, held to both.
+"""Parameters of notebooks: declared in a cell tagged `parameters`, related in one tagged `checks`,
+held to both.
 
-The declaring lines say what each value may be (see `bounds`); checks are plain Python, an assert with a sentence. Both
-are evaluated before a kernel starts, and wherever a study begins.
+The declaring lines say what each value may be (see `bounds`); checks are plain Python, an assert
+with a sentence. Both are evaluated before a kernel starts, and wherever a study begins.
 """
 
 import ast
@@ -42,24 +43,33 @@ def notebooks():
 
 
 def notebook_of(name):
-    """The notebook named 1.4, 4, 04, 04_head_count or head_count, or at a path. Refused lists the valid ones."""
+    """The notebook named 1.4, 4, 04, 04_head_count or head_count, or at a path.
+
+    Refused lists the valid ones.
+    """
     for path in notebooks():
         if is_called(path, name):
             return path
     if str(name).endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
     valid = "there are " + ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
-    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; {valid if notebooks() else ALONE}")
+    raise Refused(
+        f"there is no exercise {name!r}, nor a notebook at such a path; {valid if notebooks() else ALONE}"
+    )
 
 
 def is_called(notebook, name):
-    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04, 04_head_count or head_count."""
+    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04, 04_head_count or
+    head_count.
+    """
     number, stem = int(notebook.stem[:2]), notebook.stem
     return str(name) in (f"1.{number}", str(number), stem[:2], stem, stem[3:])
 
 
 def exercise_of(notebook):
-    """The exercise that a notebook of the project is about, such as 1.4; the name of any other notebook."""
+    """The exercise that a notebook of the project is about, such as 1.4; the name of any other
+    notebook.
+    """
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
@@ -77,7 +87,9 @@ def cells_of(notebook):
     """(kind, tags, source) of every cell. Refused where the file is no notebook."""
     try:
         cells = json.loads(notebook.read_text("utf-8"))["cells"]
-        return [(c["cell_type"], c["metadata"].get("tags", ()), "".join(c["source"])) for c in cells]
+        return [
+            (c["cell_type"], c["metadata"].get("tags", ()), "".join(c["source"])) for c in cells
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Refused(f"{notebook}: no notebook that can be read: {error!r}") from None
 
@@ -91,9 +103,11 @@ WANTED = (
 
 
 def read_parameters(notebook):
-    """{name: Parameter} of the cell tagged `parameters`, as papermill reads it; empty where there is none.
+    """{name: Parameter} of the cell tagged `parameters`, as papermill reads it; empty where there
+    is none.
 
-    Refused where papermill would pass over a line in silence, or a value, a type or a bound is wrong.
+    Refused where papermill would pass over a line in silence, or a value, a type or a bound is
+    wrong.
     """
     from papermill.translators import PythonTranslator  # seconds, which `lab list` does not need
 
@@ -129,7 +143,10 @@ def read_declared(notebook):
 
 
 def validate(notebook, values, source):
-    """The defaults overridden by `values`, converted. Refused names source, field, value and what is allowed."""
+    """The defaults overridden by `values`, converted.
+
+    Refused names source, field, value and what is allowed.
+    """
     declared = read_parameters(notebook)
     for name in values:
         if name not in declared:
@@ -150,39 +167,58 @@ def validate(notebook, values, source):
 
 
 def check(cell, values, source):
-    """Run a cell tagged `checks` with the values as names. Refused: what does not hold, or why it cannot be run."""
+    """Run a cell tagged `checks` with the values as names.
+
+    Refused: what does not hold, or why it cannot be run.
+    """
     entry_points.load()  # a kind of an installed package is one
     try:
         exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
     except (AssertionError, ValueError) as error:
         line = cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip()
-        named = {name: f"{name} = {value!r}" for name, value in values.items() if re.search(rf"\b{name}\b", line)}
+        named = {
+            name: f"{name} = {value!r}"
+            for name, value in values.items()
+            if re.search(rf"\b{name}\b", line)
+        }
         told = str(error) or f"{line} does not hold with {', '.join(named.values())}"
-        meant = [said for name, said in named.items() if name not in told and repr(values[name]) in told]
-        aside = f" ({', '.join(meant)})" if meant else ""  # who is meant where only the value is told
+        meant = [
+            said for name, said in named.items() if name not in told and repr(values[name]) in told
+        ]
+        aside = (
+            f" ({', '.join(meant)})" if meant else ""
+        )  # who is meant where only the value is told
         raise Refused(f"{source}: {told}{aside}") from None
     except Exception as error:
-        raise Refused(f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}") from None
+        raise Refused(
+            f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}"
+        ) from None
 
 
 class EachOnce(yaml.SafeLoader):
-    """YAML as people read it. No key stands twice, and there are no aliases: a few of them can be gigabytes.
+    """YAML as people read it.
 
-    Words are true, false, null and None; numbers are decimal. All else is text, also what YAML 1.1 takes for a number
-    or a truth: 010 (8), 0x10, 1:30 (90), yes, off.
+    No key stands twice, and there are no aliases: a few of them can be gigabytes.
+
+    Words are true, false, null and None; numbers are decimal. All else is text, also what YAML 1.1
+    takes for a number or a truth: 010 (8), 0x10, 1:30 (90), yes, off.
     """
 
     yaml_implicit_resolvers = {}
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "an alias is not allowed", self.peek_event().start_mark)
+            raise yaml.composer.ComposerError(
+                None, None, "an alias is not allowed", self.peek_event().start_mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
         if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{twice[0]!r} stands twice", node.start_mark
+            )
         return super().construct_mapping(node, deep)
 
 
@@ -205,7 +241,8 @@ def read_yaml(text):
 
 
 def read_value(text):
-    """What is typed after NAME=: a list, a quoted text or a mapping as in YAML, a number or a word; else the text.
+    """What is typed after NAME=: a list, a quoted text or a mapping as in YAML, a number or a word;
+    else the text.
 
     So `a # b` and `a: b` are texts.
     """
@@ -225,17 +262,24 @@ def read_file(path):
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise Refused(f"{path}: a mapping of parameters to values is wanted, found {type(values).__name__}")
+        raise Refused(
+            f"{path}: a mapping of parameters to values is wanted, found {type(values).__name__}"
+        )
     return values
 
 
 def of_profile(notebook, profile):
-    """The parameters of a notebook in a profile: by its file, or else the notebook's own. Refused: no such profile."""
+    """The parameters of a notebook in a profile: by its file, or else the notebook's own.
+
+    Refused: no such profile.
+    """
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
     path = project_root() / "experiments" / profile / f"{notebook.stem}.yaml"
     if notebook in notebooks() and path.exists():
-        return validate(notebook, read_file(path), source=path.relative_to(project_root()).as_posix())
+        return validate(
+            notebook, read_file(path), source=path.relative_to(project_root()).as_posix()
+        )
     named = {"profile": profile} if read_declared(notebook).get("profile") in PROFILES else {}
     return validate(notebook, named, source=notebook.name)
 
@@ -244,24 +288,36 @@ def of_profile(notebook, profile):
 
 
 def injected(namespace):
-    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins with # Parameters."""
+    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins
+    with # Parameters.
+    """
     cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
-    return [name for name in re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE) if name in namespace]
+    return [
+        name
+        for name in re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE)
+        if name in namespace
+    ]
 
 
 def misspelt(namespace, notebook, declared):
-    """(name, the parameter that it resembles) of numbers, words and lists that the saved notebook says nothing of."""
+    """(name, the parameter that it resembles) of numbers, words and lists that the saved notebook
+    says nothing of.
+    """
     sources = "\n".join(source for kind, _, source in cells_of(notebook) if kind == "code")
     for name, value in namespace.items():
         typed = (
-            isinstance(value, (int, float, str, list)) and not name.startswith("_") and name not in ("In", "results")
+            isinstance(value, (int, float, str, list))
+            and not name.startswith("_")
+            and name not in ("In", "results")
         )
         if typed and name not in declared and not re.search(rf"\b{name}\b", sources):
             yield from ((name, like) for like in difflib.get_close_matches(name, declared, 1, 0.8))
 
 
 def in_namespace(namespace, notebook):
-    """The parameters in a notebook's globals(), converted, and those of its profile. Refused where one is not allowed.
+    """The parameters in a notebook's globals(), converted, and those of its profile.
+
+    Refused where one is not allowed.
 
     Where the notebook cannot be read, they are its numbers, words and lists.
     """
@@ -269,13 +325,17 @@ def in_namespace(namespace, notebook):
         found = {
             name: value
             for name, value in namespace.items()
-            if not name.startswith("_") and name != "In" and isinstance(value, (int, float, str, list))
+            if not name.startswith("_")
+            and name != "In"
+            and isinstance(value, (int, float, str, list))
         }
         return found, found
     declared = set(read_declared(notebook)) | set(injected(namespace))
     declared -= {"results"}  # where to is no part of what
     for name, like in misspelt(namespace, notebook, declared):
-        warnings.warn(f"{name} is no parameter, and nothing reads it; did you mean {like}?", stacklevel=3)
+        warnings.warn(
+            f"{name} is no parameter, and nothing reads it; did you mean {like}?", stacklevel=3
+        )
     values = {name: namespace[name] for name in declared if name in namespace}
     values = validate(notebook, values, source="notebook")
     values.pop("results", None)

@@ -1,4 +1,6 @@
-"""Where trials run: what must be the same on all workers of a sweep, and what a finished trial tells of it."""
+"""Where trials run: what must be the same on all workers of a sweep, and what a finished trial
+tells of it.
+"""
 
 import json
 import platform
@@ -42,12 +44,17 @@ def package_hash():
 
 
 def of_cluster(client, device, threads):
-    """`here` on a cluster. RuntimeError where its workers differ, or run another Python or lab than this process."""
+    """`here` on a cluster.
+
+    RuntimeError where its workers differ, or run another Python or lab than this process.
+    """
     from lab.trials import workers
 
     there = workers.agreed(client, partial(here, device, threads))
     if there["python"] != _minor_version():
-        raise RuntimeError(f"the workers run Python {there['python']}, but here it is {_minor_version()}: use the same")
+        raise RuntimeError(
+            f"the workers run Python {there['python']}, but here it is {_minor_version()}: use the same"
+        )
     if there["code"] != package_hash():
         raise RuntimeError("the workers run other code of lab: install the same commit there")
     return there

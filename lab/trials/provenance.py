@@ -14,14 +14,19 @@ CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what decides the
 
 
 def commit():
-    """{"commit": hash, "changes": whether what decides a run's numbers differs from it}; "" and None without git."""
+    """{"commit": hash, "changes": whether what decides a run's numbers differs from it}; "" and
+    None without git.
+    """
 
     def git(*arguments):
         command = ["git", "-C", str(project_root()), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changes": bool(git("status", "--porcelain", "--", *CODE))}
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "changes": bool(git("status", "--porcelain", "--", *CODE)),
+        }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "", "changes": None}
 
@@ -33,7 +38,9 @@ def is_here(commit):
 
 
 def machine():
-    """Versions, machine, device, threads, and whose products of matrices the trials of this process use."""
+    """Versions, machine, device, threads, and whose products of matrices the trials of this process
+    use.
+    """
     import torch
 
     from lab.device import device
@@ -41,7 +48,8 @@ def machine():
 
     packages = ("torch", "numpy", "pandas", "matplotlib", "papermill", "jupyterlab")
     return {
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
         "machine": machine_name(),
         "card": torch.cuda.get_device_name() if device().type == "cuda" else "",
         "device": str(device()),
@@ -77,7 +85,9 @@ def processor():
 
 
 def origins(used):
-    """What is told of the trials that a run drew: how many ran here, how many are recorded, by which runs."""
+    """What is told of the trials that a run drew: how many ran here, how many are recorded, by
+    which runs.
+    """
     counts, recorded, accepted, states = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
     for each in used:
         counts[each.origin] += 1
@@ -86,7 +96,9 @@ def origins(used):
             state["points"].append(key(each.body["parameters"]))
             continue
         labels = each.body["labels"]
-        name = ", ".join(filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10])))
+        name = ", ".join(
+            filter(None, (labels.get("date"), labels.get("machine"), labels.get("commit", "")[:10]))
+        )
         recorded[name] = recorded.get(name, 0) + 1
         if "accepted" in labels:
             accepted[labels["accepted"]] = accepted.get(labels["accepted"], 0) + 1
@@ -104,10 +116,19 @@ def told(origins):
     """The same as a sentence."""
     counts = {
         tr("{n} recorded", n=origins["recorded"]): origins["recorded"],
-        tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins["kept_here"],
+        tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins[
+            "kept_here"
+        ],
         tr("{n} run now", n=origins["ran_here"]): origins["ran_here"],
     }
-    said = tr("Trials: {counts}.", counts=", ".join(words for words, n in counts.items() if n) or tr("none"))
-    said += "".join(tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items())
+    said = tr(
+        "Trials: {counts}.",
+        counts=", ".join(words for words, n in counts.items() if n) or tr("none"),
+    )
+    said += "".join(
+        tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items()
+    )
     accepted = origins["accepted"].items()
-    return said + "".join(tr(" {n} of them by older code, accepted: {why}.", n=n, why=why) for why, n in accepted)
+    return said + "".join(
+        tr(" {n} of them by older code, accepted: {why}.", n=n, why=why) for why, n in accepted
+    )

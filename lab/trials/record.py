@@ -1,4 +1,6 @@
-"""Writing the record: rows of finished runs, and changes that are accepted because they move no digit."""
+"""Writing the record: rows of finished runs, and changes that are accepted because they move no
+digit.
+"""
 
 import os
 from datetime import UTC, datetime
@@ -13,24 +15,31 @@ class CannotRecord(ValueError):
 
 
 def record_run(notebook, folder, stored, path, data_hash):
-    """Write the trials of the finished run in `folder`, kept in the store file `stored`, to the record file `path`.
+    """Write the trials of the finished run in `folder`, kept in the store file `stored`, to the
+    record file `path`.
 
-    Rows that count by today's code stay, others go; a row whose commit is not in this repository gets the labels of the
-    run that agrees with it in every digit. Returns counts: new, same, replaced, dropped. CannotRecord where the run is
-    not there or was made beside a commit, where a trial read a file outside the project, or where a valid row would get
-    other digits.
+    Rows that count by today's code stay, others go; a row whose commit is not in this repository
+    gets the labels of the run that agrees with it in every digit. Returns counts: new, same,
+    replaced, dropped. CannotRecord where the run is not there or was made beside a commit, where a
+    trial read a file outside the project, or where a valid row would get other digits.
     """
     run = runs.read_run(folder)
     if run is None or "record" not in run:
         raise CannotRecord(f"{runs.shown(folder)} holds no finished run: `lab run` comes first")
     if run["changes"] is not False:
-        raise CannotRecord(f"{runs.shown(folder)} was not made by a commit alone: commit, run, record")
+        raise CannotRecord(
+            f"{runs.shown(folder)} was not made by a commit alone: commit, run, record"
+        )
     file = File(path, strict=True)
     known = {name_of(body): body for body in file.trials}
     count = dict.fromkeys(("new", "same", "replaced", "dropped"), 0)
     for body in rows_of(run, File(stored)):
-        if outside := [name for name in body["data"] if os.path.isabs(name.removeprefix("corpus ").strip())]:
-            raise CannotRecord(f"{body['trial']} read {', '.join(outside)}: what is recorded lies in the project")
+        if outside := [
+            name for name in body["data"] if os.path.isabs(name.removeprefix("corpus ").strip())
+        ]:
+            raise CannotRecord(
+                f"{body['trial']} read {', '.join(outside)}: what is recorded lies in the project"
+            )
         name = name_of(body)
         earlier = known.get(name)
         valid = earlier and all(earlier[part] == body[part] for part in ("code", "kinds", "data"))
@@ -50,8 +59,13 @@ def record_run(notebook, folder, stored, path, data_hash):
 
 
 def rows_of(run, stored):
-    """The bodies of the trials that a run used and that this machine ran. CannotRecord where the store lacks one."""
-    by_name = {(body["trial"], key(body["parameters"]), body["code"]): body for body in stored.trials}
+    """The bodies of the trials that a run used and that this machine ran.
+
+    CannotRecord where the store lacks one.
+    """
+    by_name = {
+        (body["trial"], key(body["parameters"]), body["code"]): body for body in stored.trials
+    }
     found = []
     for trial, used in run["record"]["trials"].items():
         for point in used["points"]:
@@ -65,12 +79,14 @@ def rows_of(run, stored):
 
 
 def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
-    """Let the stale rows of a notebook's record at `path` count where the code as it is gives their digits.
+    """Let the stale rows of a notebook's record at `path` count where the code as it is gives their
+    digits.
 
-    Of each trial the cheapest stale row for every setting of its word-valued parameters runs here, once: on the
-    arithmetic that recorded it all digits are compared, on another one the beginning of its training. Where all agree,
-    a line in the file says which change was accepted, after how many checks, and why. Works beside a commit too.
-    Returns ({trial: rows that count from now on}, [what does not agree, in words]): those rows stay stale.
+    Of each trial the cheapest stale row for every setting of its word-valued parameters runs here,
+    once: on the arithmetic that recorded it all digits are compared, on another one the beginning
+    of its training. Where all agree, a line in the file says which change was accepted, after how
+    many checks, and why. Works beside a commit too. Returns ({trial: rows that count from now on},
+    [what does not agree, in words]): those rows stay stale.
     """
     file, counted, faults = File(path), {}, []
     with status.of_record(notebook, file.trials, file.accepted, data_hash) as (module, found):
@@ -85,7 +101,12 @@ def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
                     faults += differing[:1]
                     continue
                 old, new = each.state.sides(bodies)
-                line = {"accepted": each.trial, "old": old, "new": new, "changed": each.changed(bodies)}
+                line = {
+                    "accepted": each.trial,
+                    "old": old,
+                    "new": new,
+                    "changed": each.changed(bodies),
+                }
                 line["checked"] = len(results)
                 line["compared"] = ", ".join(sorted({result.found for result in results}))
                 file.add_accepted(line | {"why": why}, who(bodies))
@@ -109,7 +130,9 @@ def _is_number(value):
 
 
 def checked(each, module, sample, jobs):
-    """[verify.Result] of the sampled rows of one trial, run here or by `jobs` workers of this machine."""
+    """[verify.Result] of the sampled rows of one trial, run here or by `jobs` workers of this
+    machine.
+    """
     try:
         trial = verify.function(module, sample[0])
     except Exception as error:
@@ -124,10 +147,20 @@ def checked(each, module, sample, jobs):
 
 
 def who(bodies):
-    """Labels of a check that runs now: where, on which commit, and whether the code differs from it."""
+    """Labels of a check that runs now: where, on which commit, and whether the code differs from
+    it.
+    """
     from lab.trials import arithmetic
 
     here, threads = provenance.machine(), bodies[0]["labels"]["threads"]
-    about = {"machine": here["machine"], "arithmetic": arithmetic.digest("cpu", threads), "device": "cpu"}
-    about |= {"threads": threads, "torch": here["versions"]["torch"], "python": here["versions"]["python"]}
+    about = {
+        "machine": here["machine"],
+        "arithmetic": arithmetic.digest("cpu", threads),
+        "device": "cpu",
+    }
+    about |= {
+        "threads": threads,
+        "torch": here["versions"]["torch"],
+        "python": here["versions"]["python"],
+    }
     return about | {"date": datetime.now(UTC).date().isoformat()} | provenance.commit()

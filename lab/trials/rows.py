@@ -35,7 +35,9 @@ def plain_or_error(value):
 
 def encoded(value):
     """One line of JSON: floats by repr, what is no number as null, infinities as ±1e999."""
-    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), default=plain_or_error)
+    text = json.dumps(
+        _finite(value), ensure_ascii=False, separators=(",", ":"), default=plain_or_error
+    )
     infinite = json.dumps(INFINITE)[1:-1]
     return text.replace(f'"{infinite}"', "1e999").replace(f'"-{infinite}"', "-1e999")
 
@@ -53,7 +55,10 @@ def _finite(x):
 
 
 def checked(result, parameters):
-    """The rows, dicts, of what a trial returned. TypeError where they are no rows, or name a column of the table."""
+    """The rows, dicts, of what a trial returned.
+
+    TypeError where they are no rows, or name a column of the table.
+    """
     import pandas
 
     if isinstance(result, pandas.DataFrame):
@@ -67,8 +72,14 @@ def checked(result, parameters):
 def _row(row, parameters):
     row = {name: plain(value) for name, value in row.items()}
     if taken := [name for name in row if name in parameters or name in LABELS]:
-        raise TypeError(f"the table has its own column for {', '.join(taken)}: give the row's value another name")
-    if odd := {name: value for name, value in row.items() if not isinstance(value, (str, int, float, type(None)))}:
+        raise TypeError(
+            f"the table has its own column for {', '.join(taken)}: give the row's value another name"
+        )
+    if odd := {
+        name: value
+        for name, value in row.items()
+        if not isinstance(value, (str, int, float, type(None)))
+    }:
         raise TypeError(f"a row holds numbers, words, True, False and None, not {odd}")
     return row
 
@@ -77,7 +88,10 @@ def columns(rows):
     """Rows as columns: a list where values differ, else the value that all share."""
     names = dict.fromkeys(name for row in rows for name in row)
     listed = {name: [row.get(name) for row in rows] for name in names}
-    return {name: values[0] if len(set(map(repr, values))) == 1 else values for name, values in listed.items()}
+    return {
+        name: values[0] if len(set(map(repr, values))) == 1 else values
+        for name, values in listed.items()
+    }
 
 
 def of_body(body):
@@ -85,7 +99,9 @@ def of_body(body):
     filled = {}
     for name, values in body["columns"].items():
         filled[name] = values if isinstance(values, list) else [values] * body["n"]
-    return [dict(zip(filled, row, strict=True)) for row in zip(*filled.values(), strict=True)] or [{}] * body["n"]
+    return [dict(zip(filled, row, strict=True)) for row in zip(*filled.values(), strict=True)] or [
+        {}
+    ] * body["n"]
 
 
 def table(points, bodies):

@@ -1,6 +1,9 @@
-"""How one trial runs: its seed, threads, number type and device. This file is part of every trial's code.
+"""How one trial runs: its seed, threads, number type and device.
 
-Random numbers that come from no generator of the trial's own follow from its parameter `seed`, 0 where it has none.
+This file is part of every trial's code.
+
+Random numbers that come from no generator of the trial's own follow from its parameter `seed`, 0
+where it has none.
 """
 
 import json
@@ -13,12 +16,15 @@ from lab.device import current
 from lab.trials import files, models, rows
 
 
-def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf"), models_in=None):
-    """What one trial gives: its rows with where it ran and what it touched, or the cause why it failed.
+def run_trial(
+    trial, parameters, *, device, threads, timing=False, until=float("inf"), models_in=None
+):
+    """What one trial gives: its rows with where it ran and what it touched, or the cause why it
+    failed.
 
-    A trial that is still in training `until` seconds after its start ends there: {"curve", "batch"} of its beginning.
-    `models_in` is the folder of trained models that it may use; without one it trains what it needs. Its seconds hold
-    the training of those that it took.
+    A trial that is still in training `until` seconds after its start ends there: {"curve", "batch"}
+    of its beginning. `models_in` is the folder of trained models that it may use; without one it
+    trains what it needs. Its seconds hold the training of those that it took.
     """
     import torch
 
@@ -33,12 +39,25 @@ def run_trial(trial, parameters, *, device, threads, timing=False, until=float("
     start = time.perf_counter()
     inputs = tuple(files.inputs_of(parameters))
     try:
-        with trace.touching(timing=timing, inputs=inputs, until=start + until) as touched, arithmetic.fast():
+        with (
+            trace.touching(timing=timing, inputs=inputs, until=start + until) as touched,
+            arithmetic.fast(),
+        ):
             result = trial(**json.loads(rows.canonical(parameters)))
         seconds = time.perf_counter() - start + touched.spared
         found = rows.checked(result, parameters)
-        place = {"device": device, "torch": torch.__version__, "threads": threads, "seconds": round(seconds, 4)}
-        seen = {"curve": touched.curve, "batch": touched.batch, "kinds": touched.kinds, "data": touched.data}
+        place = {
+            "device": device,
+            "torch": torch.__version__,
+            "threads": threads,
+            "seconds": round(seconds, 4),
+        }
+        seen = {
+            "curve": touched.curve,
+            "batch": touched.batch,
+            "kinds": touched.kinds,
+            "data": touched.data,
+        }
         return {"n": len(found), "columns": rows.columns(found)} | seen | place
     except trace.Enough:
         return {"curve": touched.curve, "batch": touched.batch}

@@ -1,4 +1,5 @@
-"""Where things are, how they are written (never by halves), and the run file that tells a notebook how it is run.
+"""Where things are, how they are written (never by halves), and the run file that tells a notebook
+how it is run.
 
 results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  parameters.yaml  run.json  verdicts.csv
                                     tables/*.csv  figures/*.png, *.svg
@@ -24,21 +25,26 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lab.language import tr
 
-CHECKOUT = Path(__file__).resolve().parents[2]  # where the package lies, with what it was tested with
+CHECKOUT = (
+    Path(__file__).resolve().parents[2]
+)  # where the package lies, with what it was tested with
 
 
 def project_root():
     """The folder of notebooks/, experiments/ and results/: the checkout that this package lives in.
 
-    Where the package is installed alone, it is the working folder: there are no lessons, and results go there.
-    LAB_PROJECT in the environment, which kernels and workers inherit, names another.
+    Where the package is installed alone, it is the working folder: there are no lessons, and
+    results go there. LAB_PROJECT in the environment, which kernels and workers inherit, names
+    another.
     """
     checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
     return Path(os.environ.get("LAB_PROJECT") or checkout)
 
 
 def place_of_run(profile, name, results=None):
-    """Where `lab run` leaves a run of this profile, and name, such as 04_head_count or 04_head_count-seeds-10."""
+    """Where `lab run` leaves a run of this profile, and name, such as 04_head_count or
+    04_head_count-seeds-10.
+    """
     return (results or project_root() / "results") / "runs" / (profile or "own") / name
 
 
@@ -53,7 +59,9 @@ def homes(profile):
 
 
 def latest(profile, stem):
-    """The folder of a notebook's run on this machine; that of the published one where none has finished here."""
+    """The folder of a notebook's run on this machine; that of the published one where none has
+    finished here.
+    """
     mine = place_of_run(profile, stem)
     return mine if read_run(mine) else published(profile, stem)
 
@@ -66,21 +74,30 @@ def shown(path):
 
 def own_words(own):
     """What is told of a run's own parameters, "" where they are all the profile's."""
-    return "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items()) if own else ""
+    return (
+        "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items())
+        if own
+        else ""
+    )
 
 
 # The run file
 
 
 class Options(BaseModel):
-    """How a notebook is run: what the runner tells it besides its parameters. By hand, the defaults hold."""
+    """How a notebook is run: what the runner tells it besides its parameters.
+
+    By hand, the defaults hold.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     jobs: int = 0  # trials at once; 0: one a core
     device: str = "auto"
     cluster: str = ""  # address of a Dask scheduler
-    store: Path = Field(default_factory=lambda: project_root() / "results" / ".trials")  # this machine's trials
+    store: Path = Field(
+        default_factory=lambda: project_root() / "results" / ".trials"
+    )  # this machine's trials
     record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
     fresh: bool = False
     recorded_only: bool = False
@@ -98,14 +115,17 @@ class Options(BaseModel):
 
 
 def read_options(folder):
-    """The run file in a folder, or the defaults where there is none. ValueError where it cannot be read."""
+    """The run file in a folder, or the defaults where there is none.
+
+    ValueError where it cannot be read.
+    """
     path = Path(folder) / "options.json"
     return Options.model_validate_json(path.read_text("utf-8")) if path.exists() else Options()
 
 
 class Progress:
-    """Tells how far a sweep is: the runner through a small file, a reader in a notebook by a bar that goes when it is
-    done, who runs a script with a line every few seconds.
+    """Tells how far a sweep is: the runner through a small file, a reader in a notebook by a bar
+    that goes when it is done, who runs a script with a line every few seconds.
     """
 
     def __init__(self, name, file=None):
@@ -124,7 +144,10 @@ class Progress:
         elif done == total or time.time() - self.told > 5:
             self.told = time.time()
             ahead = f", about {left:.0f} s left" if left else ""
-            print(f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}", file=sys.stderr)
+            print(
+                f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}",
+                file=sys.stderr,
+            )
 
     def _state(self, done, total, workers, left):
         return {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
@@ -152,7 +175,12 @@ class Progress:
 
         if self.bar:
             self.bar.update(
-                HTML(tr("{said}. Stopped: what is finished is kept; run the cell again to go on.", said=self.said))
+                HTML(
+                    tr(
+                        "{said}. Stopped: what is finished is kept; run the cell again to go on.",
+                        said=self.said,
+                    )
+                )
             )
 
 
@@ -167,7 +195,9 @@ def in_notebook():
 
 
 def put(aside, final, keep=0):
-    """The complete run in the folder `aside` takes the place of `final`; the last `keep` runs stay as final.1, .2, …"""
+    """The complete run in the folder `aside` takes the place of `final`; the last `keep` runs stay
+    as final.1, .2, …
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     earlier = [final, *(final.with_name(f"{final.name}.{i}") for i in range(1, keep + 1))]
     last = Path(tempfile.mkdtemp(dir=aside.parent, prefix=".replaced-"))
@@ -189,16 +219,22 @@ def new_folder(parent, name):
 
 
 def clear(parent, name):
-    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those that have ended."""
+    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those
+    that have ended.
+    """
     for folder in parent.glob(f"{name}-*-*"):
         process = folder.name.removeprefix(name).split("-")[1]
-        if process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process))):
+        if process.isdigit() and (
+            int(process) == os.getpid() or not psutil.pid_exists(int(process))
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not."""
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes
+    when it does not.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
@@ -232,7 +268,9 @@ def write_run(folder, run):
 
 
 def read_run(folder):
-    """run.json of a finished run, or None where there is none or it cannot be read: an unfinished run."""
+    """run.json of a finished run, or None where there is none or it cannot be read: an unfinished
+    run.
+    """
     try:
         run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     except (OSError, ValueError):

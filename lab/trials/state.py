@@ -1,4 +1,6 @@
-"""Whether a finished trial counts: what it was made of, beside code, kinds and data as they are now."""
+"""Whether a finished trial counts: what it was made of, beside code, kinds and data as they are
+now.
+"""
 
 
 class State:
@@ -12,11 +14,16 @@ class State:
         return body["code"] == self.code.digest and not any(self._changed(body).values())
 
     def accepts(self, body, accepted):
-        """The change among those accepted that leads from what made the body to what is there now, or None."""
+        """The change among those accepted that leads from what made the body to what is there now,
+        or None.
+        """
         changed = self._changed(body)
         for each in accepted:
             old, new = each["old"], each["new"]
-            if each["accepted"] != body["trial"] or (old["code"], new["code"]) != (body["code"], self.code.digest):
+            if each["accepted"] != body["trial"] or (old["code"], new["code"]) != (
+                body["code"],
+                self.code.digest,
+            ):
                 continue
             if all(
                 old[part].get(name) == body[part][name] and new[part].get(name) == now
@@ -27,12 +34,16 @@ class State:
         return None
 
     def _changed(self, body):
-        """{"kinds" and "data": {name: its hash now}} of those that are not what the body was made of."""
+        """{"kinds" and "data": {name: its hash now}} of those that are not what the body was made
+        of.
+        """
         now = {"kinds": self.kind_hash, "data": self.data_hash}
         changed = {}
         for part, hash_now in now.items():
             hashes = {name: hash_now(name) for name in body[part]}
-            changed[part] = {name: found for name, found in hashes.items() if found != body[part][name]}
+            changed[part] = {
+                name: found for name, found in hashes.items() if found != body[part][name]
+            }
         return changed
 
     def differences(self, body):

@@ -1,4 +1,7 @@
-"""How the record and the published runs stand to code, kinds and data as they are now. No cell and no trial runs."""
+"""How the record and the published runs stand to code, kinds and data as they are now.
+
+No cell and no trial runs.
+"""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,8 +13,8 @@ from lab.trials.state import State
 
 @dataclass
 class Status:
-    """The recorded rows of one trial: those made by what is there now, those that count since a change was accepted,
-    and those that are stale. `changes` are those that were accepted.
+    """The recorded rows of one trial: those made by what is there now, those that count since a
+    change was accepted, and those that are stale. `changes` are those that were accepted.
     """
 
     trial: str
@@ -33,14 +36,17 @@ class Status:
         return found
 
     def changed(self, bodies=None):
-        """Names of the parts of code, kinds and data that are not what made these bodies, or all stale ones."""
+        """Names of the parts of code, kinds and data that are not what made these bodies, or all
+        stale ones.
+        """
         found = {body["code"]: body for body in (self.stale if bodies is None else bodies)}
         return sorted({name for body in found.values() for name in self.state.differences(body)})
 
 
 @contextmanager
 def of_record(notebook, bodies, accepted, data_hash, more=()):
-    """(a module of the notebook's trials, [Status] of those that gave the bodies and of those named in `more`).
+    """(a module of the notebook's trials, [Status] of those that gave the bodies and of those named
+    in `more`).
 
     `accepted` are changes, as a record's `File` has them.
     """
@@ -64,7 +70,9 @@ def of_record(notebook, bodies, accepted, data_hash, more=()):
 
 
 def _code(module, name):
-    """The code of a trial; none where it is gone, or can no longer be followed: then all its rows are stale."""
+    """The code of a trial; none where it is gone, or can no longer be followed: then all its rows
+    are stale.
+    """
     try:
         return code.code_of(getattr(module, name))
     except (AttributeError, code.ImpureTrial):
@@ -73,9 +81,11 @@ def _code(module, name):
 
 @dataclass(frozen=True)
 class Run:
-    """A published run beside what is there now: `changed` names the trials and kinds that are not as they were then.
+    """A published run beside what is there now: `changed` names the trials and kinds that are not
+    as they were then.
 
-    corpus, ledger, cells: whether its text, its claims and its code cells are today's; None where it does not say.
+    corpus, ledger, cells: whether its text, its claims and its code cells are today's; None where
+    it does not say.
     """
 
     commit: str
@@ -91,7 +101,9 @@ class Run:
 
 
 def of_run(run, found, data_hash, *, ledger, cells):
-    """The `Run` that a run.json tells of, by the `Status` of its trials and the hashes of its claims and cells now."""
+    """The `Run` that a run.json tells of, by the `Status` of its trials and the hashes of its
+    claims and cells now.
+    """
     counts, kinds = {each.trial: {each.state.code.digest} for each in found}, set()
     for each in found:
         for change in each.changes:
@@ -100,7 +112,9 @@ def of_run(run, found, data_hash, *, ledger, cells):
                 kinds |= change["old"]["kinds"].items()
     trials = run.get("record", {}).get("trials", {})
     changed = [name for name, made in trials.items() if made["code"] not in counts.get(name, ())]
-    changed += [name for name, was in run.get("kinds", {}).items() - kinds if code.kind_hash(name) != was]
+    changed += [
+        name for name, was in run.get("kinds", {}).items() - kinds if code.kind_hash(name) != was
+    ]
     corpus = data_hash(_corpus_name(run)) if run.get("corpus") else None
     now = {"corpus": corpus, "ledger": ledger, "cells": cells}
     same = {name: run[name] == value if run.get(name) else None for name, value in now.items()}

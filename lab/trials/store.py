@@ -1,5 +1,5 @@
-"""Finished trials as JSON lines, a file for each notebook: this machine's in results/.trials, the published ones in
-results/record, both in one format.
+"""Finished trials as JSON lines, a file for each notebook: this machine's in results/.trials, the
+published ones in results/record, both in one format.
 
     {"run": id, machine, arithmetic, device, threads, torch, python, commit, date}      who ran trials
     {"code": hash, "parts": {name: hash}}                                               a state of a trial's code
@@ -7,9 +7,9 @@ results/record, both in one format.
     {"trial": name, "parameters": …, "n", "columns", "curve", "batch", "seconds",
      "code": hash, "kinds": {name: hash}, "data": {name: hash}, "run": id}              a finished trial
 
-In `columns` a list has an entry for each row, anything else holds for all of them. A line is appended as its trial
-ends. One that was cut by a kill is named and left out, and its trial runs again. The lines of a record are sorted, so
-that it diffs and merges by line.
+In `columns` a list has an entry for each row, anything else holds for all of them. A line is
+appended as its trial ends. One that was cut by a kill is named and left out, and its trial runs
+again. The lines of a record are sorted, so that it diffs and merges by line.
 """
 
 import json
@@ -43,10 +43,12 @@ def name_of(body):
 
 
 class File:
-    """The lines of one file: runs {id: labels}, codes {hash: parts}, accepted [change], trials [body].
+    """The lines of one file: runs {id: labels}, codes {hash: parts}, accepted [change], trials
+    [body].
 
-    Each body has its labels and the parts of its code, which stand in lines of their own. Of two lines of one trial,
-    the same in code, kinds, data, arithmetic and threads, the later counts; with `strict` they must agree in digits.
+    Each body has its labels and the parts of its code, which stand in lines of their own. Of two
+    lines of one trial, the same in code, kinds, data, arithmetic and threads, the later counts;
+    with `strict` they must agree in digits.
     """
 
     def __init__(self, path, strict=False):
@@ -60,7 +62,9 @@ class File:
                 read.append((LINES.index(next(iter(entry))), number, entry))
             except (ValueError, StopIteration, TypeError):
                 damaged.append(number)
-        for kind, number, entry in sorted(read, key=lambda line: line[:2]):  # runs and codes before their trials
+        for kind, number, entry in sorted(
+            read, key=lambda line: line[:2]
+        ):  # runs and codes before their trials
             try:
                 self._add(LINES[kind], entry, strict)
             except Contradiction as error:
@@ -68,8 +72,12 @@ class File:
             except (KeyError, TypeError):
                 damaged.append(number)
         if damaged:
-            told = f"line {', '.join(map(str, sorted(damaged)[:5]))}{' and more' * (len(damaged) > 5)}"
-            warnings.warn(f"{self.path}, {told} is damaged; what it held is run again", stacklevel=2)
+            told = (
+                f"line {', '.join(map(str, sorted(damaged)[:5]))}{' and more' * (len(damaged) > 5)}"
+            )
+            warnings.warn(
+                f"{self.path}, {told} is damaged; what it held is run again", stacklevel=2
+            )
 
     def _add(self, kind, entry, strict=False):
         if kind in ("run", "code"):
@@ -94,7 +102,10 @@ class File:
         return list(self._bodies.values())
 
     def append(self, body, labels, parts):
-        """Write a finished trial to the end of the file, and return it as it will be read. OSError names the path."""
+        """Write a finished trial to the end of the file, and return it as it will be read.
+
+        OSError names the path.
+        """
         run = key(labels)[:8]
         entry = body | {"run": run}
         lines = []
@@ -107,7 +118,9 @@ class File:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
-                if file.seek(0, 2) and not _ends_a_line(file):  # what was killed here left half a line
+                if file.seek(0, 2) and not _ends_a_line(
+                    file
+                ):  # what was killed here left half a line
                     text = f"\n{text}"
                 file.write(text.encode())
         except OSError as error:
@@ -122,11 +135,14 @@ class File:
         run = key(labels)[:8]
         self.runs[run] = labels
         place = change["accepted"], change["old"]["code"]
-        self.accepted = [each for each in self.accepted if (each["accepted"], each["old"]["code"]) != place]
+        self.accepted = [
+            each for each in self.accepted if (each["accepted"], each["old"]["code"]) != place
+        ]
         self.accepted.append(change | {"run": run})
 
     def rewrite(self, trials):
-        """Write the file anew with these trials, sorted, in one step: without runs, codes and changes that none needs.
+        """Write the file anew with these trials, sorted, in one step: without runs, codes and
+        changes that none needs.
 
         A trial that is not in the file yet brings its labels and parts.
         """
@@ -139,14 +155,18 @@ class File:
             lines.append({name: body[name] for name in BODY} | {"run": run})
         lines.sort(key=lambda line: (line["trial"], canonical(line["parameters"])))
         made = {(line["trial"], line["code"]) for line in lines}
-        accepted = [each for each in self.accepted if (each["accepted"], each["old"]["code"]) in made]
+        accepted = [
+            each for each in self.accepted if (each["accepted"], each["old"]["code"]) in made
+        ]
         accepted.sort(key=canonical)
         runs_used = {line["run"] for line in (*lines, *accepted)}
         codes_used = {line["code"] for line in lines}
         head = [{"run": name} | runs[name] for name in sorted(runs_used)]
         head += [{"code": name} | codes[name] for name in sorted(codes_used)]
         with replacing(self.path) as temporary:
-            temporary.write_text("".join(f"{encoded(line)}\n" for line in (*head, *accepted, *lines)), "utf-8")
+            temporary.write_text(
+                "".join(f"{encoded(line)}\n" for line in (*head, *accepted, *lines)), "utf-8"
+            )
 
 
 def _ends_a_line(file):

@@ -1,7 +1,9 @@
-"""A sweep: one function at every point of a grid of parameters, and no finished trial a second time.
+"""A sweep: one function at every point of a grid of parameters, and no finished trial a second
+time.
 
-A trial is looked up in this machine's store, then in the record of its notebook, then in that of other notebooks; what
-none of them knows runs now, and is written to the store as it ends, so that a kill costs only what was in flight.
+A trial is looked up in this machine's store, then in the record of its notebook, then in that of
+other notebooks; what none of them knows runs now, and is written to the store as it ends, so that a
+kill costs only what was in flight.
 """
 
 import json
@@ -21,7 +23,10 @@ from lab.trials.store import File
 
 
 class TrialsFailed(RuntimeError):
-    """Some trials of a sweep failed; the others are stored. `failures` lists (parameters, cause, traceback) of each."""
+    """Some trials of a sweep failed; the others are stored.
+
+    `failures` lists (parameters, cause, traceback) of each.
+    """
 
     def __init__(self, name, failures, total):
         self.failures = failures
@@ -42,9 +47,9 @@ class OutOfTime(RuntimeError):
 class Sources:
     """Where the finished trials of a notebook come from, and what they may still cost.
 
-    notebook: its name without ending. store: this machine's folder. record: folders. data: {name: function of what
-    follows the name, giving its hash}, for sources that trials report by `trace.reads`. root: the folder that paths of
-    files are told from.
+    notebook: its name without ending. store: this machine's folder. record: folders. data: {name:
+    function of what follows the name, giving its hash}, for sources that trials report by
+    `trace.reads`. root: the folder that paths of files are told from.
     """
 
     notebook: str
@@ -63,7 +68,9 @@ class Sources:
     @cached_property
     def recorded(self):
         """Each published `File` of the notebook, first folder first."""
-        return [File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record]
+        return [
+            File(Path(folder) / f"{self.notebook}.jsonl", strict=True) for folder in self.record
+        ]
 
     @cached_property
     def elsewhere(self):
@@ -114,7 +121,9 @@ class Finished:
         self._recorded = self._of(sources.recorded)
 
     def _of(self, files):
-        """{name: [(body, changes that its file accepts)]} of this trial, this machine's digits first."""
+        """{name: [(body, changes that its file accepts)]} of this trial, this machine's digits
+        first.
+        """
         found = {}
         for file in files:
             mine = [body for body in file.trials if body["trial"] == self.name]
@@ -156,7 +165,9 @@ class Finished:
         return None
 
     def stale(self, left):
-        """Of {name: point} that are left: what changed since they ran, and what that took; "" where none did."""
+        """Of {name: point} that are left: what changed since they ran, and what that took; "" where
+        none did.
+        """
         names = [(self.name, name) for name in left]
         known = [self._stored.get(name) or self._recorded.get(name) for name in names]
         bodies = [pairs[0][0] for pairs in known if pairs]
@@ -181,27 +192,34 @@ def sweep(
     progress=None,
     used=None,
 ):
-    """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then device, torch build,
-    threads and seconds. Its attrs hold core_seconds, what all trials took, finished now or long ago.
+    """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then
+    device, torch build, threads and seconds. Its attrs hold core_seconds, what all trials took,
+    finished now or long ago.
 
-    `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list of them or a
-    DataFrame; its numbers are converted as its annotations say. `grid` maps a parameter to its list of values (the
-    first varies slowest) or is a list of parameter dicts. `sources` says where finished trials are found and kept. More
-    than one job runs in worker processes of this machine, and an address such as tcp://host:8786 as `cluster` on the
-    Dask workers there. `timing` marks trials that read clocks or measure memory: they run here and now, one after
-    another, and are never kept. `progress(done, total, workers)` is called at the start and after every trial. `used`
-    is a list that gets a `Used` for every trial.
+    `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list
+    of them or a DataFrame; its numbers are converted as its annotations say. `grid` maps a
+    parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
+    `sources` says where finished trials are found and kept. More than one job runs in worker
+    processes of this machine, and an address such as tcp://host:8786 as `cluster` on the Dask
+    workers there. `timing` marks trials that read clocks or measure memory: they run here and now,
+    one after another, and are never kept. `progress(done, total, workers)` is called at the start
+    and after every trial. `used` is a list that gets a `Used` for every trial.
 
-    Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads data from outside
-    itself, ValueError for a device that is not there, ConnectionError for a cluster that does not answer, RuntimeError
-    for one whose workers differ, OSError for a store that cannot be written, NotRecorded and OutOfTime as `sources`
-    ask, and TrialsFailed after all other trials have finished.
+    Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads
+    data from outside itself, ValueError for a device that is not there, ConnectionError for a
+    cluster that does not answer, RuntimeError for one whose workers differ, OSError for a store
+    that cannot be written, NotRecorded and OutOfTime as `sources` ask, and TrialsFailed after all
+    other trials have finished.
     """
     points = points_of(trial, grid)
     report = progress or (lambda done, total, workers: None)
-    models_in = None if cluster else Path(sources.store) / models.FOLDER  # another machine does not see this one's
+    models_in = (
+        None if cluster else Path(sources.store) / models.FOLDER
+    )  # another machine does not see this one's
     if timing:
-        return _timed(trial, points, report, device=available(device), threads=threads, models_in=models_in)
+        return _timed(
+            trial, points, report, device=available(device), threads=threads, models_in=models_in
+        )
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
         where = place.of_cluster(client, device, threads) if client else place.here(device, threads)
@@ -234,7 +252,9 @@ def sweep(
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
     if left:
-        raise OutOfTime(f"{len(left)} of {len(work)} trials of {known.name} are left; what finished is stored")
+        raise OutOfTime(
+            f"{len(left)} of {len(work)} trials of {known.name} are left; what finished is stored"
+        )
     if used is not None:
         used += [Used(trial, *finished[name]) for name in work]
     made = table(points, [with_labels(finished[canonical(point)][0]) for point in points])
@@ -270,7 +290,9 @@ def _timed(trial, points, report, **options):
 def _run_once(trial, point, total, **options):
     outcome = run_trial(trial, point, timing=True, **options)
     if "failed" in outcome:
-        raise TrialsFailed(trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total)
+        raise TrialsFailed(
+            trial.__name__, [(point, outcome["failed"], outcome["traceback"])], total
+        )
     return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 

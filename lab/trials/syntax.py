@@ -1,6 +1,8 @@
-"""Source as syntax trees: text that is the same on all Pythons, the names that code uses, what it imports.
+"""Source as syntax trees: text that is the same on all Pythons, the names that code uses, what it
+imports.
 
-A tree is hashed without docstrings, comments, layout, empty fields and module paths: equal on Python 3.11 to 3.13.
+A tree is hashed without docstrings, comments, layout, empty fields and module paths: equal on
+Python 3.11 to 3.13.
 """
 
 import ast
@@ -16,7 +18,9 @@ def digest(text):
 
 
 def normal(node):
-    """A syntax tree as text, the same on every version of Python; docstrings and module paths are left out."""
+    """A syntax tree as text, the same on every version of Python; docstrings and module paths are
+    left out.
+    """
     if isinstance(node, list):
         return f"[{','.join(map(normal, node))}]"
     if not isinstance(node, ast.AST):
@@ -28,12 +32,20 @@ def normal(node):
         fields = {"names": node.names}
     if isinstance(node, (ast.Module, *DEFINING)) and node.body and _is_text(node.body[0]):
         fields["body"] = node.body[1:]
-    shown = (f"{name}={normal(value)}" for name, value in fields.items() if value not in (None, []) and name != "ctx")
+    shown = (
+        f"{name}={normal(value)}"
+        for name, value in fields.items()
+        if value not in (None, []) and name != "ctx"
+    )
     return f"{type(node).__name__}({','.join(shown)})"
 
 
 def _is_text(node):
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def names_used(tree):
@@ -50,7 +62,9 @@ def names_used(tree):
 
 
 def chains(tree):
-    """The pairs (name, attributes) in a tree: lab.models.Transformer is ("lab", ("models", "Transformer"))."""
+    """The pairs (name, attributes) in a tree: lab.models.Transformer is ("lab", ("models",
+    "Transformer")).
+    """
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner:
@@ -65,7 +79,8 @@ def imported(node, package=""):
     """{name: (module, name there or None)} of an import statement in a package."""
     if isinstance(node, ast.Import):
         return {
-            a.asname or a.name.split(".")[0]: (a.name if a.asname else a.name.split(".")[0], None) for a in node.names
+            a.asname or a.name.split(".")[0]: (a.name if a.asname else a.name.split(".")[0], None)
+            for a in node.names
         }
     above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
     base = ".".join([*above, *([node.module] if node.module else [])])
@@ -73,8 +88,12 @@ def imported(node, package=""):
 
 
 def is_kind(node):
-    """Whether a statement is a class that registers itself, such as `class Alibi(Position, kind="alibi")`."""
-    return isinstance(node, ast.ClassDef) and any(keyword.arg == "kind" for keyword in node.keywords)
+    """Whether a statement is a class that registers itself, such as `class Alibi(Position,
+    kind="alibi")`.
+    """
+    return isinstance(node, ast.ClassDef) and any(
+        keyword.arg == "kind" for keyword in node.keywords
+    )
 
 
 class Part:
@@ -100,7 +119,11 @@ class Part:
                 names = imported(node, package)
                 self.imports += names.values()
                 self.bound |= names
-            elif isinstance(node, ast.Call) and not isinstance((node.args or [None])[0], ast.Constant):
-                called = getattr(node.func, "id", "") or getattr(node.func, "attr", "").replace("eval", "")
+            elif isinstance(node, ast.Call) and not isinstance(
+                (node.args or [None])[0], ast.Constant
+            ):
+                called = getattr(node.func, "id", "") or getattr(node.func, "attr", "").replace(
+                    "eval", ""
+                )
                 if called in COMPUTED:  # model.eval() is none
                     self.computed.append(called)

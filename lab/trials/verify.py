@@ -1,8 +1,9 @@
 """Recorded trials, run here again: each is equal, equal up to rounding, or differs.
 
-On the arithmetic that recorded a trial every digit must be equal. Another one rounds differently and trainings drift
-apart: there the loss before training and in the first steps must agree, and the numbers of what trains nothing.
-A training that diverges, or that decides by a threshold, may differ there although nothing is wrong.
+On the arithmetic that recorded a trial every digit must be equal. Another one rounds differently
+and trainings drift apart: there the loss before training and in the first steps must agree, and the
+numbers of what trains nothing. A training that diverges, or that decides by a threshold, may differ
+there although nothing is wrong.
 """
 
 import hashlib
@@ -31,7 +32,9 @@ BEGINNING = "equal as far as it ran"  # the time was over during its training
 
 @dataclass(frozen=True)
 class Result:
-    """One recorded trial beside what it gave here: one of the words above, or what differs, with both numbers."""
+    """One recorded trial beside what it gave here: one of the words above, or what differs, with
+    both numbers.
+    """
 
     trial: str
     parameters: dict
@@ -45,8 +48,9 @@ class Result:
 def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
     """[Result] of as many of the recorded trials that count as fit in `seconds`, one at least.
 
-    `records` are pairs of a notebook and the file of its record. `cursor` is the file that says where the last call
-    stopped: the next one goes on from there, so that calls in turn come past every row. `report` hears of each Result.
+    `records` are pairs of a notebook and the file of its record. `cursor` is the file that says
+    where the last call stopped: the next one goes on from there, so that calls in turn come past
+    every row. `report` hears of each Result.
     """
     until = time.perf_counter() + seconds
     found = []
@@ -63,7 +67,9 @@ def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
 
 
 def counting(records, data_hash, stack):
-    """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack` holds the modules."""
+    """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack`
+    holds the modules.
+    """
     rows = []
     for notebook, path in records:
         file = File(path)
@@ -90,12 +96,17 @@ def of_row(module, body, limit):
     try:
         trial = function(module, body)
     except Exception as error:
-        return Result(body["trial"], body["parameters"], f"{type(error).__name__}: {error}", differs=True)
+        return Result(
+            body["trial"], body["parameters"], f"{type(error).__name__}: {error}", differs=True
+        )
     return of_trial(trial, body, limit)
 
 
 def function(module, body):
-    """The trial that gave a body, from the module of its notebook. ValueError where its parameters are others now."""
+    """The trial that gave a body, from the module of its notebook.
+
+    ValueError where its parameters are others now.
+    """
     if body["trial"] in module.failed:
         raise ValueError(module.failed[body["trial"]])
     trial = getattr(module, body["trial"])
@@ -110,15 +121,19 @@ def of_trial(trial, body, limit=math.inf):
 
 
 def run_again(trial, body, limit=math.inf):
-    """What a recorded trial gives here. On another arithmetic than that of `body` a training ends after its first
-    steps."""
+    """What a recorded trial gives here.
+
+    On another arithmetic than that of `body` a training ends after its first steps.
+    """
     threads = body["labels"]["threads"]
     with nullcontext() if is_exact(body) else trace.watching(end_after(trace.FIRST_STEPS)):
         return run_trial(trial, body["parameters"], device="cpu", threads=threads, until=limit)
 
 
 def is_exact(body):
-    """Whether this machine computes as the one that recorded `body`: then every digit must be equal."""
+    """Whether this machine computes as the one that recorded `body`: then every digit must be
+    equal.
+    """
     from lab.trials import arithmetic
 
     return body["labels"]["arithmetic"] == arithmetic.digest("cpu", body["labels"]["threads"])
@@ -129,7 +144,9 @@ def result_of(body, here):
     about = {"trial": body["trial"], "parameters": body["parameters"]}
     if "failed" in here:
         return Result(**about, found=f"fails here: {here['failed']}", differs=True)
-    here = json.loads(encoded({name: here[name] for name in ("n", "columns", "curve", "batch") if name in here}))
+    here = json.loads(
+        encoded({name: here[name] for name in ("n", "columns", "curve", "batch") if name in here})
+    )
     exact = is_exact(body)
     if fault := difference(body, here, exact=exact):
         return Result(**about, found=fault, differs=True)
@@ -149,7 +166,9 @@ def end_after(steps):
 
 
 def difference(recorded, here, *, exact):
-    """What differs between a recorded trial and what it gave here, with both numbers; "" where nothing does."""
+    """What differs between a recorded trial and what it gave here, with both numbers; "" where
+    nothing does.
+    """
     if exact and "columns" in here:
         return "" if digits(here) == digits(recorded) else first_difference(recorded, here)
     if recorded["curve"]:
@@ -169,7 +188,8 @@ def first_difference(recorded, here):
 def of_training(recorded, here, *, exact):
     """What differs in the losses of a training as far as both go; "" where they agree.
 
-    On another arithmetic drawn numbers may round otherwise: then first losses that agree tell that the data do.
+    On another arithmetic drawn numbers may round otherwise: then first losses that agree tell that
+    the data do.
     """
     if not here["curve"]:  # it was cut off before its first step
         return ""
@@ -188,7 +208,9 @@ def of_training(recorded, here, *, exact):
 
 
 def of_numbers(recorded, here):
-    """What differs, by more than rounding explains, where nothing is trained; "" where nothing does."""
+    """What differs, by more than rounding explains, where nothing is trained; "" where nothing
+    does.
+    """
     if here["n"] != recorded["n"]:
         return f"{here['n']} rows, recorded {recorded['n']}"
     old, new = numbers(recorded), numbers(here)
@@ -203,4 +225,6 @@ def of_numbers(recorded, here):
 def numbers(body):
     """{(row, column): value} of the numbers of a trial; True and False are none."""
     rows = enumerate(of_body(body))
-    return {(i, name): float(x) for i, row in rows for name, x in row.items() if type(x) in (int, float)}
+    return {
+        (i, name): float(x) for i, row in rows for name, x in row.items() if type(x) in (int, float)
+    }

@@ -1,7 +1,8 @@
 """Worker processes for trials: on this machine or on a Dask cluster, behind one interface.
 
-A trial travels by cloudpickle, what was typed into its notebook by value, with the kinds that are registered outside
-lab and the files of the user's own modules. Installed packages, and lab itself, have to be there.
+A trial travels by cloudpickle, what was typed into its notebook by value, with the kinds that are
+registered outside lab and the files of the user's own modules. Installed packages, and lab itself,
+have to be there.
 """
 
 import atexit
@@ -24,13 +25,21 @@ from lab.trials import code, place
 
 _pools = {}  # number of workers -> client
 _code = {}  # number of workers -> hash of the code of lab that they run
-# Dask lets a worker give memory back after every tensor, which costs a training step a third of its time.
+# Dask lets a worker give memory back after every tensor, which costs a training step a third of its
+# time.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
-MEMORY = {f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30, f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25}  # bytes
-# Sampling every trial's stack and timing an event loop 50 times a second cost a training step a tenth of its time.
+MEMORY = {
+    f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30,
+    f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25,
+}  # bytes
+# Sampling every trial's stack and timing an event loop 50 times a second cost a training step a
+# tenth of its time.
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
 # A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
-PATIENCE = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.no-workers-timeout": "60s"}
+PATIENCE = {
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.scheduler.no-workers-timeout": "60s",
+}
 _alone = Lock()  # of a worker's trials
 CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
 GONE = "the cluster went away; finished trials are stored, run again to go on"
@@ -67,7 +76,9 @@ def pack(trial, modules):
     finally:
         for module in typed_in:
             cloudpickle.unregister_pickle_by_value(module)
-    return cloudpickle.dumps((files_of(modules), inner, time()))  # the time: no cache outlives a sweep
+    return cloudpickle.dumps(
+        (files_of(modules), inner, time())
+    )  # the time: no cache outlives a sweep
 
 
 def files_of(modules):
@@ -122,10 +133,11 @@ def place_modules(files):
 
 @contextmanager
 def local(n_workers):
-    """A client of `n_workers` worker processes on this machine, which find modules where this process does.
+    """A client of `n_workers` worker processes on this machine, which find modules where this
+    process does.
 
-    They stay for the next sweep, since starting them takes seconds. They end with this process, with
-    an exception, and when a file of lab was edited: what a worker imported, it keeps.
+    They stay for the next sweep, since starting them takes seconds. They end with this process,
+    with an exception, and when a file of lab was edited: what a worker imported, it keeps.
     """
     now = place.files_hash()
     if n_workers in _pools and not (_code[n_workers] == now and _ready(n_workers)):
@@ -144,15 +156,23 @@ def _start(n_workers):
     from dask import config
     from dask.distributed import Client, LocalCluster
 
-    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
-    options["scheduler_kwargs"] = {"dashboard_address": "127.0.0.1:0"}  # any free port: a second run has its own
+    options = {
+        "threads_per_worker": 1,
+        "processes": True,
+        "dashboard_address": None,
+        "memory_limit": 0,
+    }
+    options["scheduler_kwargs"] = {
+        "dashboard_address": "127.0.0.1:0"
+    }  # any free port: a second run has its own
     with config.set(MEMORY | QUIET | PATIENCE), _script_left_alone():
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
 
 @contextmanager
 def _script_left_alone():
-    """Inside, a process that starts does not run the script again that runs here: trials bring what they need of it.
+    """Inside, a process that starts does not run the script again that runs here: trials bring what
+    they need of it.
 
     So a script needs no `if __name__ == "__main__"`.
     """
@@ -191,7 +211,10 @@ def _close(n_workers):
 
 @contextmanager
 def connected(address):
-    """A client of the cluster at an address such as tcp://host:8786. Raises ConnectionError if it has no workers."""
+    """A client of the cluster at an address such as tcp://host:8786.
+
+    Raises ConnectionError if it has no workers.
+    """
     from dask.distributed import Client
 
     try:
@@ -205,7 +228,9 @@ def connected(address):
         try:
             client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
-            raise ConnectionError(f"the scheduler at {address} has no workers: start `dask worker {address}`") from None
+            raise ConnectionError(
+                f"the scheduler at {address} has no workers: start `dask worker {address}`"
+            ) from None
         client.get_versions(check=True)
         yield client
 
@@ -213,16 +238,23 @@ def connected(address):
 def agreed(client, place):
     """What `place()` returns on every worker.
 
-    Raises RuntimeError if they differ or one cannot load `place`, and ConnectionError if none answers.
+    Raises RuntimeError if they differ or one cannot load `place`, and ConnectionError if none
+    answers.
     """
     try:
         answers = client.run(place, on_error="return")
     except OSError:  # the scheduler went away
         answers = {}
-    there = {worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)}  # killed just now
+    there = {
+        worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)
+    }  # killed just now
     for answer in there.values():
-        if isinstance(answer, ImportError) or type(answer) is Exception:  # so Dask reports what could not be loaded
-            raise RuntimeError(f"a worker cannot load lab or the trial ({answer}): install the same commit there")
+        if (
+            isinstance(answer, ImportError) or type(answer) is Exception
+        ):  # so Dask reports what could not be loaded
+            raise RuntimeError(
+                f"a worker cannot load lab or the trial ({answer}): install the same commit there"
+            )
         if isinstance(answer, Exception):
             raise answer
     if not there:
@@ -230,12 +262,16 @@ def agreed(client, place):
     first, *others = there.values()
     if any(other != first for other in others):
         found = "\n".join(f"  {worker}: {value}" for worker, value in there.items())
-        raise RuntimeError(f"the workers differ, so their trials would too; install the same on all:\n{found}")
+        raise RuntimeError(
+            f"the workers differ, so their trials would too; install the same on all:\n{found}"
+        )
     return first
 
 
 def slots(client):
-    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs, else all of it."""
+    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs,
+    else all of it.
+    """
     there = client.scheduler_info(n_workers=-1)["workers"]
     gpus = {name: int(worker["resources"].get("GPU", 0) > 0) for name, worker in there.items()}
     if any(gpus.values()):  # dask worker --resources GPU=1
@@ -255,20 +291,22 @@ def count(client):
 
 
 def run(client, call, trial, found, left, deadline=inf):
-    """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any order.
+    """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any
+    order.
 
-    `found` is the trial's `Code`; with the call travels what `pack` packs. A call that kills every worker it runs on,
-    or cannot be sent, yields {"failed": cause}; what has not finished at the deadline (time.time()) is left out, but
-    for the first one.
-    Raises RuntimeError if the workers cannot load it, and ConnectionError if the scheduler or all workers of this
-    machine go away.
+    `found` is the trial's `Code`; with the call travels what `pack` packs. A call that kills every
+    worker it runs on, or cannot be sent, yields {"failed": cause}; what has not finished at the
+    deadline (time.time()) is left out, but for the first one. Raises RuntimeError if the workers
+    cannot load it, and ConnectionError if the scheduler or all workers of this machine go away.
     """
     from dask.distributed import KilledWorker
     from distributed.client import ClosedClientError
     from distributed.scheduler import NoWorkerError
 
     packed = pack(trial, found.modules)
-    agreed(client, partial(_arrives, packed))  # a worker that is sent what it cannot load ends itself
+    agreed(
+        client, partial(_arrives, packed)
+    )  # a worker that is sent what it cannot load ends itself
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
     work = {key: partial(_call, call, packed, point) for key, point in left.items()}
 
@@ -284,7 +322,9 @@ def run(client, call, trial, found, left, deadline=inf):
 
     try:
         suspects = []
-        longest_first = reversed(work.items())  # as grids grow: nobody is left alone with a long trial at the end
+        longest_first = reversed(
+            work.items()
+        )  # as grids grow: nobody is left alone with a long trial at the end
         futures = {executor.submit(task): key for key, task in longest_first}
         for future in _finished(futures, client, deadline):
             if (result := outcome(future)) is None:
@@ -293,7 +333,11 @@ def run(client, call, trial, found, left, deadline=inf):
                 yield futures[future], result
         for key in suspects:  # alone now: whoever only shared a worker with a killer finishes
             result = outcome(executor.submit(work[key]))
-            yield key, result or {"failed": "every worker that ran it was killed (out of memory, or a crash)"}
+            yield (
+                key,
+                result
+                or {"failed": "every worker that ran it was killed (out of memory, or a crash)"},
+            )
     except TimeoutError:
         for future in futures:
             future.cancel()
@@ -303,8 +347,11 @@ def run(client, call, trial, found, left, deadline=inf):
 
 
 def _finished(futures, client, deadline):
-    """The futures as they finish. TimeoutError at the deadline, once there is one; ConnectionError where the client
-    has been closed: a result that was on its way when its scheduler died never arrives."""
+    """The futures as they finish.
+
+    TimeoutError at the deadline, once there is one; ConnectionError where the client has been
+    closed: a result that was on its way when its scheduler died never arrives.
+    """
     waiting = set(futures)
     while waiting:
         try:

@@ -5,7 +5,6 @@ import string
 
 import pandas as pd
 import pytest
-
 from lab.claims import errata, report
 from lab.claims.claims import JUDGED, ledger
 

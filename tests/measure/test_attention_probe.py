@@ -8,6 +8,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab.measure import attention as at
+from lab.measure.attention import attention_probe
+from lab.models.gpt import AttentionFn
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
 from helpers import (
     huggingface,
     local_mass,
@@ -18,14 +26,6 @@ from helpers import (
     tensors,
     tokens,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-from torch.nn.attention.bias import causal_lower_right
-
-from lab.measure import attention as at
-from lab.measure.attention import attention_probe
-from lab.models.gpt import AttentionFn
 
 MEASURES = [
     at.entropy,
@@ -50,9 +50,7 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
 @given(
     bgr=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)),
     qk=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    mask=st.sampled_from(
-        ["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]
-    ),
+    mask=st.sampled_from(["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]),
     scale=st.sampled_from([None, 0.3]),
     block_bytes=st.sampled_from([1, 200, 2**20]),
     seed=st.integers(0, 99),
@@ -60,26 +58,20 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
 def test_weights_mix_the_values_to_what_the_model_computed(bgr, qk, mask, scale, block_bytes, seed):
     (b, g, r), (q, k) = bgr, qk
     (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
-    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(
-        mask, (q, k)
-    )
+    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(mask, (q, k))
     attn_mask = torch.rand(shape, generator=rng)
     attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, attn_mask > 0.3)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
     options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
-    maps, out, probe = observed_maps(
-        query, key, value, block_bytes=block_bytes, measures=MEASURES, **options
-    )
+    maps, out, probe = observed_maps(query, key, value, block_bytes=block_bytes, measures=MEASURES, **options)
     filled = maps.shape[-1]  # the last keys may be hidden from all queries
     assert maps.shape == (b, g * r, q, filled) and filled >= min(q, k)
     mixed = maps @ value.repeat_interleave(r, 1)[:, :, :filled]
     torch.testing.assert_close(mixed, out, rtol=1e-4, atol=1e-5)
     whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
     torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
-    assert probe.table().value.tolist() == pytest.approx(
-        whole.table().value.tolist(), abs=1e-5, nan_ok=True
-    )
+    assert probe.table().value.tolist() == pytest.approx(whole.table().value.tolist(), abs=1e-5, nan_ok=True)
 
 
 def test_every_calling_form_is_understood():
@@ -103,9 +95,7 @@ def test_weights_are_float32_at_least_also_under_autocast(dtype):
     exact = (query.double() @ key.double().mT / 2).softmax(-1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with attention_probe([at.entropy], keep_maps=True) as probe:
-            F.scaled_dot_product_attention(
-                query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1)
-            )
+            F.scaled_dot_product_attention(query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1))
     assert probe.maps[0].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     if dtype == torch.bfloat16:  # rounded inputs, exact weights
         torch.testing.assert_close(probe.maps[0].double(), exact, rtol=1e-5, atol=1e-6)
@@ -114,9 +104,7 @@ def test_weights_are_float32_at_least_also_under_autocast(dtype):
 def test_measures_equal_their_definitions():
     (query, key, value), rng = tensors(2, 3, 3, 6, 6, 4)
     targets = torch.randint(-1, 6, (2, 6), generator=rng)
-    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor(
-        [[0.7]] * 5 + [[1.0]]
-    )  # nothing for the last query
+    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor([[0.7]] * 5 + [[1.0]])  # nothing for the last query
     measures = {m.__name__: m for m in MEASURES} | {
         "target": at.mass_on(targets),
         "pattern": at.mass_on(pattern),
@@ -138,9 +126,7 @@ def test_measures_equal_their_definitions():
                     wanted["max_weight"].append(max(p))
                     wanted["row_sum"].append(1)
                     wanted["target"] += [p[target[q]]] if target[q] >= 0 else []
-                    wanted["pattern"] += [
-                        sum(x for x, on in zip(p, picture[q], strict=True) if on)
-                    ] * picture[q].any()
+                    wanted["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[q].any()
             for name, values in wanted.items():
                 assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (
                     causal,
@@ -161,20 +147,12 @@ def test_with_a_cache_queries_are_the_last_positions():
         F.scaled_dot_product_attention(query, key, value, is_causal=True)
     with attention_probe(measures) as cached:
         for n in range(6):
-            F.scaled_dot_product_attention(
-                query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1]
-            )
-    means = [
-        probe.table().groupby(["measure", "head"]).value.mean().tolist() for probe in (full, cached)
-    ]
+            F.scaled_dot_product_attention(query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1])
+    means = [probe.table().groupby(["measure", "head"]).value.mean().tolist() for probe in (full, cached)]
     assert means[0] == pytest.approx(means[1], rel=1e-5)
-    three = at.mass_on(
-        torch.tensor([[0, 1, -1]])
-    )  # a row for each query of the call, none for the cached positions
+    three = at.mass_on(torch.tensor([[0, 1, -1]]))  # a row for each query of the call, none for the cached positions
     maps, _, probe = observed_maps(query[:, :, 3:], key, value, measures=[three])
-    assert probe.table().value.tolist() == pytest.approx(
-        ((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist()
-    )
+    assert probe.table().value.tolist() == pytest.approx(((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist())
     with pytest.raises(ValueError, match="targets for 3 queries of 6"), attention_probe([three]):
         F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
@@ -197,9 +175,7 @@ def test_in_a_cache_that_is_not_full_queries_are_the_last_of_those_that_are_ther
             with attention_probe(measures, padding_mask=padding_mask, keep_maps=True) as static:
                 F.scaled_dot_product_attention(query, *longer, mask)
             assert static.maps[0].shape == (2, 2, 2, 6)
-            assert static.table().value.tolist() == pytest.approx(
-                full.table().value.tolist(), rel=1e-5
-            )
+            assert static.table().value.tolist() == pytest.approx(full.table().value.tolist(), rel=1e-5)
     with attention_probe([at.distance]) as begun:
         F.scaled_dot_product_attention(query, *longer, is_causal=True)  # query 0 sees key 0 alone
     with attention_probe([at.distance]) as alone:
@@ -237,9 +213,7 @@ def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     maps, out, probe = observed_maps(query, key, value, mask, measures=[row_sum, at.entropy])
     assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
     assert probe.table().value[0] == pytest.approx(1)
-    assert probe.table().value[1] == pytest.approx(
-        torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6
-    )
+    assert probe.table().value[1] == pytest.approx(torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6)
 
 
 def test_nothing_is_recorded_for_autograd_and_errors_are_named():
@@ -284,9 +258,7 @@ def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
         attention(x, x, x, need_weights=False)
 
     for run in (lambda: 0, lambda: attention(x, x, x), both):
-        with pytest.raises(
-            RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'
-        ):
+        with pytest.raises(RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'):
             with attention_probe([at.entropy]):
                 run()
     with pytest.raises(KeyError), attention_probe([at.entropy]):  # not replaced by ours
@@ -311,9 +283,7 @@ def test_attention_inside_torchs_encoder_is_seen(training):
         out = encoder(x, src_key_padding_mask=padding)
     with torch.no_grad():
         torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
-        _, wanted = encoder.layers[0].self_attn(
-            x, x, x, key_padding_mask=padding, average_attn_weights=False
-        )
+        _, wanted = encoder.layers[0].self_attn(x, x, x, key_padding_mask=padding, average_attn_weights=False)
     torch.testing.assert_close(probe.maps[0], wanted)
     assert probe.table().module.unique().tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
 
@@ -322,9 +292,7 @@ def test_probes_inside_one_another_all_see_the_call():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
     with attention_probe([at.entropy]) as outer, attention_probe([row_sum]) as inner:
         attention(x, x, x, need_weights=False)
-    assert outer.table().measure.unique() == [
-        "entropy"
-    ] and inner.table().value.tolist() == pytest.approx([1, 1])
+    assert outer.table().measure.unique() == ["entropy"] and inner.table().value.tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
@@ -364,16 +332,11 @@ def test_calls_are_named_by_the_module_that_made_them(kind):
     for root, before in ((None, ""), (model, ""), (around, "model.")):
         with torch.no_grad(), attention_probe([at.entropy], model=root) as probe:
             model(torch.zeros(1, 4, dtype=torch.long))
-        assert probe.table().groupby("call").module.unique().map(list).tolist() == [
-            [before + name] for name in wanted
-        ]
+        assert probe.table().groupby("call").module.unique().map(list).tolist() == [[before + name] for name in wanted]
     with torch.no_grad(), attention_probe([at.entropy], model=nn.Linear(1, 1)) as probe:
         model(torch.zeros(1, 4, dtype=torch.long))
     assert probe.table().module.unique() == [""], "no module of that model was running"
-    assert (
-        not nn.modules.module._global_forward_hooks
-        and not nn.modules.module._global_forward_pre_hooks
-    )
+    assert not nn.modules.module._global_forward_hooks and not nn.modules.module._global_forward_pre_hooks
 
 
 def test_a_call_that_fails_leaves_no_module_running():
@@ -413,18 +376,14 @@ def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
         assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
         for kept, weights in zip(logits, probe.maps, strict=True):
             assert kept.dtype == torch.float64
-            torch.testing.assert_close(
-                kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6
-            )
+            torch.testing.assert_close(kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6)
 
 
 @torch.no_grad()
 def test_kept_products_are_those_of_queries_and_keys_alone():
     (query, key, value), _ = tensors(1, 4, 2, 5, 5, 4)
     with at.kept_logits(products=True) as logits:
-        F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=0.0, enable_gqa=True
-        )
+        F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.0, enable_gqa=True)
         F.scaled_dot_product_attention(query, key, value, torch.randn(5, 5), enable_gqa=True)
     wanted = query.double() @ key.double().repeat_interleave(2, 1).mT
     torch.testing.assert_close(logits[0], 0 * wanted)

@@ -6,9 +6,6 @@ import math
 
 import pytest
 import torch
-from helpers import close, loss_of, randn, small_model, tokens
-from torch import nn
-
 from lab.measure.depth import (
     likeness,
     moved,
@@ -17,6 +14,9 @@ from lab.measure.depth import (
 )
 from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
+from torch import nn
+
+from helpers import close, loss_of, randn, small_model, tokens
 
 
 def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():
@@ -44,9 +44,7 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     del shorter.blocks[1]
     base = loss_of(model).item()
     rises = rises_without(model.blocks, lambda: loss_of(model).item())
-    assert (
-        rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
-    )
+    assert rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
     assert loss_of(model).item() == base
     with torch.no_grad(), capture(model.blocks) as streams:
         model(tokens())

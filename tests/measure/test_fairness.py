@@ -2,7 +2,6 @@
 
 import pandas as pd
 import pytest
-
 from lab.measure.fairness import UnfairComparison, check_arms
 
 

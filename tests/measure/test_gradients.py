@@ -3,9 +3,8 @@
 import pandas as pd
 import pytest
 import torch
-from torch import nn
-
 from lab.measure.gradients import gradient_norms
+from torch import nn
 
 
 def model():

@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import uniform_maps
-from torch import nn
-
 from lab.measure import heads
 from lab.measure.attention import attention_maps
 from lab.models import ModelConfig, Transformer
+from torch import nn
+
+from helpers import uniform_maps
 
 
 def model_of(**options):
@@ -25,9 +25,7 @@ def test_uniform_attention_scores_one_or_its_baseline_everywhere():
     queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
     targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
     table = heads.head_scores(maps, queries, targets)
-    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(
-        table.uniform.tolist(), abs=1e-6
-    )
+    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
@@ -87,9 +85,7 @@ def test_key_effects_are_those_of_masking_by_hand(position):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", blind)
         without = model(tokens[None])[0, -1].log_softmax(-1)
-    assert effects[1, key] == pytest.approx(
-        (whole.exp() * (whole - without)).sum().item(), abs=1e-6
-    )
+    assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
 
 
 def test_silencing_costs_are_those_of_a_head_cut_off():
@@ -123,10 +119,7 @@ def test_pruning_costs_are_those_of_the_cheapest_heads_together():
     alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
     assert table.removal_cost.tolist() == alone.value.tolist()
     ranked = table.sort_values("importance_rank")
-    assert (
-        ranked.importance_rank.tolist() == list(range(8))
-        and ranked.removal_cost.is_monotonic_increasing
-    )
+    assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
     assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
     cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
     with torch.no_grad(), heads.ablate_heads(cheapest, 2):

@@ -3,9 +3,8 @@
 import pandas as pd
 import pytest
 import torch
-from torch import nn
-
 from lab.measure.hooks import capture, edit, tap
+from torch import nn
 
 
 def rms(x):
@@ -39,9 +38,7 @@ def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
     rows = table()
     assert list(rows.columns) == ["site", "measure", "call", "index", "value"]
     number = rows[(rows.site == "0") & (rows.measure == "rms")]
-    assert number["value"].item() == pytest.approx(
-        rms(model[0](x)).item()
-    )  # before the in-place ReLU that follows
+    assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the in-place ReLU that follows
     assert number["index"].isna().all()
     assert rows["value"][rows.measure == "<lambda>"].item() == 0  # measures see a detached tensor
     vector = rows[rows.site == "4"]
@@ -55,9 +52,7 @@ def test_a_module_used_twice_gives_two_rows_under_one_name(model, x):
         model(x)
     first = model[2](model[:2](x))
     assert table()[["site", "call"]].values.tolist() == [["2", 0], ["2", 1]]
-    assert table()["value"].tolist() == pytest.approx(
-        [rms(first).item(), rms(model[2](first)).item()]
-    )
+    assert table()["value"].tolist() == pytest.approx([rms(first).item(), rms(model[2](first)).item()])
 
 
 def test_overlapping_globs_measure_once(model, x):
@@ -114,9 +109,7 @@ def test_a_projection_that_is_used_without_being_called_is_named():
     assert table()["value"].item() == pytest.approx(rms(out).item())
 
 
-@pytest.mark.parametrize(
-    "flat", [False, True]
-)  # a linear map of (b, n, d) returns a view, of (n, d) none
+@pytest.mark.parametrize("flat", [False, True])  # a linear map of (b, n, d) returns a view, of (n, d) none
 def test_gradients_are_those_of_autograd(model, x, flat):
     x = x.flatten(0, 1) if flat else x
     with tap(model, {"0": [rms, per_channel], "2": rms}, gradients=True) as table:
@@ -127,9 +120,7 @@ def test_gradients_are_those_of_autograd(model, x, flat):
     wanted = torch.autograd.grad(model[4](twice).square().sum(), (hidden, once, twice))
     rows = table().set_index(["site", "measure", "call"])["value"]
     assert rows["0", "rms", 0].item() == pytest.approx(rms(wanted[0]).item(), rel=1e-5)
-    assert rows["0", "per_channel", 0].tolist() == pytest.approx(
-        per_channel(wanted[0]).tolist(), rel=1e-5
-    )
+    assert rows["0", "per_channel", 0].tolist() == pytest.approx(per_channel(wanted[0]).tolist(), rel=1e-5)
     assert rows["2", "rms", 0].item() == pytest.approx(rms(wanted[1]).item(), rel=1e-5)
     assert rows["2", "rms", 1].item() == pytest.approx(rms(wanted[2]).item(), rel=1e-5)
 

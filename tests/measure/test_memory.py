@@ -4,7 +4,6 @@ time; and sizes that do not fit."""
 import pytest
 import torch
 import torch.nn.functional as F
-
 from lab.measure import attention as at
 from lab.measure import cost
 from lab.measure.attention import attention_probe
@@ -25,9 +24,7 @@ def test_entropy_in_blocks_is_that_of_the_whole_map():
     found, query, key = probed_entropy(2048, 8)
     for head, entropy in enumerate(found):
         scores = query[0, head].double() @ key[0, head].double().T / 4
-        weights = scores.masked_fill(
-            torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf
-        ).softmax(-1)
+        weights = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
         assert entropy == pytest.approx(torch.special.entr(weights).sum(-1).mean().item(), abs=1e-4)
 
 
@@ -46,9 +43,7 @@ def test_naive_memory_is_the_scores_and_their_softmax_to_the_byte():
 
 
 def test_tiled_memory_does_not_hold_the_scores():
-    naive, tiled = (
-        peak_memory(run_attention, [(kind, 2048, 16, 4)])[0] for kind in ("naive", "tiled")
-    )
+    naive, tiled = (peak_memory(run_attention, [(kind, 2048, 16, 4)])[0] for kind in ("naive", "tiled"))
     assert tiled < naive / 5
 
 
@@ -59,9 +54,7 @@ def hold_mebibytes(count):
 def test_peak_memory_of_known_tensors():
     assert peak_memory(hold_mebibytes, [(7,), (3,), (20,)]) == [7 * 2**20, 3 * 2**20, 20 * 2**20]
     assert peak_memory(hold_mebibytes, [()], count=5) == [5 * 2**20]
-    assert (
-        peak_memory(lambda: hold_mebibytes(5) + hold_mebibytes(3).sum(), [()])[0] == 10 * 2**20 + 4
-    )
+    assert peak_memory(lambda: hold_mebibytes(5) + hold_mebibytes(3).sum(), [()])[0] == 10 * 2**20 + 4
     assert peak_memory(lambda: None, [()]) == [0]
 
 
@@ -102,9 +95,7 @@ MODERATE = {
     ids=lambda f: f.__name__,
 )
 def test_each_size_that_exhausts_memory_is_named(need, eight_gib):
-    sizes = {
-        name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]
-    }
+    sizes = {name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]}
     within_memory(need, **sizes)
     for name, value in sizes.items():
         huge = sizes | {name: [2, 10**9] if isinstance(value, list) else 10**9}

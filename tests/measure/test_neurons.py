@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from lab.measure import neurons
 from lab.models import ModelConfig, Transformer
 
@@ -14,9 +13,7 @@ def test_firing_and_nonzero_shares():
 
 
 def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
-    model = Transformer(
-        ModelConfig(vocabulary=9, context=6, d_model=16, n_layers=2, ffn="relu"), seed=0
-    ).eval()
+    model = Transformer(ModelConfig(vocabulary=9, context=6, d_model=16, n_layers=2, ffn="relu"), seed=0).eval()
     tokens = torch.arange(12).view(2, 6) % 9
     before = neurons.hidden(model, tokens)
     assert before.shape == (2, 12, 64) and before.min() == 0
@@ -34,7 +31,5 @@ def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
 
 def test_idle_are_the_smallest_that_hold_a_hundredth_of_the_square():
     assert neurons.idle_share(torch.tensor([2.0, 1.0, 0.0])) == pytest.approx(1 / 3)
-    assert neurons.idle_share(
-        torch.tensor([[0.05, 0.05, -1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
-    ) == pytest.approx(0.25)
+    assert neurons.idle_share(torch.tensor([[0.05, 0.05, -1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])) == pytest.approx(0.25)
     assert neurons.idle_share(torch.ones(7, 8), held=0.5) == pytest.approx(0.5)

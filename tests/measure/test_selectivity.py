@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from scipy import stats
-
 from lab.measure import selectivity
+from scipy import stats
 
 
 def auc(unit, label):

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
-
 from lab.measure import statistics
+from scipy import stats
 
 
 @pytest.mark.parametrize("n", [2, 5])
@@ -32,9 +31,7 @@ def test_minimum_detectable_effect_is_found_in_four_of_five_experiments():
 
 
 def test_the_noise_floor_is_the_mean_distance_of_two_runs_of_an_arm():
-    table = pd.DataFrame(
-        {"seed": [1, 1, 2, 2, 3, 3], "order": [0, 1, 1, 0, 0, 1], "loss": [2, 3, 4, 1, 5.0, 3]}
-    )
+    table = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "order": [0, 1, 1, 0, 0, 1], "loss": [2, 3, 4, 1, 5.0, 3]})
     assert statistics.noise_floor(table, "loss", "order") == statistics.mean([1, 3, 2])
     third = table[table.order == 0].assign(order=2, loss=lambda rows: rows.loss + 3)
     found = statistics.noise_floor(pd.concat([table, third]), "loss", "order")
@@ -49,9 +46,7 @@ def test_a_noise_floor_covers_what_normal_noise_gives():
     rng, covered = np.random.default_rng(0), []
     for _ in range(400):
         losses = 3 + 0.5 * rng.normal(size=16)
-        table = pd.DataFrame(
-            {"seed": np.arange(16) // 2, "order": np.arange(16) % 2, "loss": losses}
-        )
+        table = pd.DataFrame({"seed": np.arange(16) // 2, "order": np.arange(16) % 2, "loss": losses})
         found = statistics.noise_floor(table, "loss", "order")
         covered.append(found.low <= 1 / np.sqrt(np.pi) <= found.high)
     assert 0.88 < np.mean(covered) < 0.97
@@ -160,17 +155,9 @@ def test_outcomes_have_the_interval_of_shares_and_never_none():
     all_, none = [1.0] * 5, [0.0] * 5
     found = statistics.paired(all_, none)
     assert (found.effect, found.low, found.high) == pytest.approx((1, 0.3855, 1), abs=1e-4)
-    assert (
-        found
-        == statistics.share_difference(all_, none)
-        == statistics.paired([True] * 5, [False] * 5)
-    )
-    assert statistics.paired([True] * 5, [True] * 5).high > 0.4, (
-        "equal outcomes leave room for a difference"
-    )
-    assert statistics.paired([0.0] * 5, [0.0] * 5).high == 0, (
-        "a measure that is nought is no outcome"
-    )
+    assert found == statistics.share_difference(all_, none) == statistics.paired([True] * 5, [False] * 5)
+    assert statistics.paired([True] * 5, [True] * 5).high > 0.4, "equal outcomes leave room for a difference"
+    assert statistics.paired([0.0] * 5, [0.0] * 5).high == 0, "a measure that is nought is no outcome"
     assert statistics.enough(found, 0.5) is None, "no spread of t to go by"
     a = pd.Series([1, 0, 1.0], index=[0, 1, 2])
     assert statistics.paired(a, a.iloc[::-1]).effect == 0
@@ -205,9 +192,7 @@ def test_a_difference_of_differences_covers_the_truth_and_adds_all_four():
     assert np.mean(covered) > 0.93
     one, nought = [1] * 5, [0] * 5
     found, off = statistics.share_difference(one, nought, one, one), 1 - statistics.share(one).low
-    assert (found.effect, found.low, found.high) == pytest.approx(
-        (1, 1 - np.sqrt(3) * off, 1 + off)
-    )
+    assert (found.effect, found.low, found.high) == pytest.approx((1, 1 - np.sqrt(3) * off, 1 + off))
     with pytest.raises(ValueError, match="four"):
         statistics.share_difference(one, nought, one)
 
@@ -234,11 +219,7 @@ def test_exponent_of_a_power_law_over_points_or_over_seeds():
     rng, x = np.random.default_rng(4), np.array([4.0, 1.0, 2.0, 8.0])
     assert statistics.exponent(x, 3 * x**2).effect == pytest.approx(2)
     y = 3 * x**1.5 * rng.lognormal(0, 0.05, size=(6, 4))
-    long = (
-        pd.DataFrame(y, columns=x)
-        .melt(ignore_index=False, var_name="x", value_name="y")
-        .reset_index(names="seed")
-    )
+    long = pd.DataFrame(y, columns=x).melt(ignore_index=False, var_name="x", value_name="y").reset_index(names="seed")
     found, in_order = statistics.exponent(long.x, long.y, long.seed), np.argsort(x)
     slopes = [statistics.slope(np.log(x[in_order]), np.log(row[in_order])).effect for row in y]
     assert found == statistics.mean(slopes)

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-
 from lab.measure import timing
 from lab.measure.timing import interleaved, machine_peaks, seconds_a_call
 

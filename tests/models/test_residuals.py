@@ -7,14 +7,14 @@ import math
 
 import pytest
 import torch
-from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
-from torch import nn
-
 from lab.measure.gradients import gradient_norms
 from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import Block, Norm, Position
 from lab.recipes.timed_calls import saved_bytes
+from torch import nn
+
+from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
 
 # Norms
 
@@ -135,9 +135,7 @@ def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch()
     x, branch = randn(2, 12, 32), nn.Linear(32, 32)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        inside, outside = (
-            block({"kind": "post", "dropout": 0.5, "outside": flag}) for flag in (False, True)
-        )
+        inside, outside = (block({"kind": "post", "dropout": 0.5, "outside": flag}) for flag in (False, True))
         assert (outside.train().around(x, branch, "ffn") == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
         assert not (inside.train().around(x, branch, "ffn") == 0).any()
     for each in (inside, outside):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from lab.recipes import deep_stacks
 from lab.recipes.deep_stacks import configured, learning, stack
 from lab.training import fit

@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from lab.tasks.discourse import Pronouns
 
 

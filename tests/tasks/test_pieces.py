@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from lab import trace
 from lab.tasks import pieces
 from lab.tasks.code import Code

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from lab.tasks.code import ProseAndCode
 from lab.tasks.corpus import read_corpus, split
 

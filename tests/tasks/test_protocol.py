@@ -8,7 +8,6 @@ from math import isclose, log
 
 import pytest
 import torch
-
 from lab.measure.ngrams import ngram_losses
 from lab.tasks.code import Code, ProseAndCode, Shuffled
 from lab.tasks.definitions import Definitions

@@ -17,17 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import made
 import pandas as pd
 import pytest
 import yaml
 from filelock import FileLock
-from gate import wait_for
-from made import ABOVE, DICE
-from rich.console import Console
-from typer.main import get_command
-from typer.testing import CliRunner
-
 from lab.claims.claims import VERDICTS, Verdict, ledger
 from lab.tools import batch, cli, terminal, upkeep
 from lab.tools.cli import app
@@ -35,6 +28,13 @@ from lab.tools.execution import mended
 from lab.trials import parameters, runs
 from lab.trials import sweep as trials
 from lab.trials.runs import Progress, project_root
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import made
+from gate import wait_for
+from made import ABOVE, DICE
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = [DICE, "02_coins"]
@@ -288,7 +288,9 @@ def test_clean_keeps_the_newest_trials_of_a_size(tmp_path, monkeypatch):
 
 
 def test_help_is_quick_and_loads_no_torch():
-    code = "import json, sys\nfrom lab.tools.cli import app\ntry: app()\nfinally: json.dump(list(sys.modules), sys.stderr)"
+    code = (
+        "import json, sys\nfrom lab.tools.cli import app\ntry: app()\nfinally: json.dump(list(sys.modules), sys.stderr)"
+    )
     for arguments, word in (["--help"], "run"), (["run", "--help"], "--profile"):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert done.returncode == 0 and word in done.stdout

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from lab.trials import parameters
 from lab.trials.rows import canonical, of_body
 from lab.trials.runs import project_root

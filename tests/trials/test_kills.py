@@ -14,11 +14,11 @@ import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
-from gate import SOURCE, allow, wait_for
-
 from lab.trials import runs, workers
 from lab.trials import sweep as trials
 from lab.trials.runs import CHECKOUT
+
+from gate import SOURCE, allow, wait_for
 
 TOTAL = 40
 SWEEP = f"""
@@ -186,7 +186,18 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
         return lines_of(store / "fresh" / "mine.jsonl") + lines_of(store / "mine.jsonl")
 
     def start(*options):
-        command = [sys.executable, "-m", "lab.tools.cli", "run", "mine.ipynb", "--fresh", "--jobs", "1", "--results", "out"]
+        command = [
+            sys.executable,
+            "-m",
+            "lab.tools.cli",
+            "run",
+            "mine.ipynb",
+            "--fresh",
+            "--jobs",
+            "1",
+            "--results",
+            "out",
+        ]
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "LAB_TEST_MARK": sweeps.mark}
         return subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
