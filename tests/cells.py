@@ -11,10 +11,11 @@ import matplotlib.pyplot as plt
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from lab import figures, language, trace
-from lab.trials import cells, models, parameters, runs
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
+
+from lab import figures, language, trace
+from lab.trials import cells, models, parameters, runs
 
 
 @contextlib.contextmanager

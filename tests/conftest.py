@@ -5,12 +5,11 @@ import os
 import signal
 import sys
 
+import made
 import pytest
 import torch
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
-
-import made
 
 sys.modules.setdefault("rfc3987_syntax", None)  # as in `lab run`
 for name in ("LAB_LANGUAGE", "LAB_PROJECT"):  # tests read English, and know their project

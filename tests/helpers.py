@@ -5,6 +5,7 @@ import copy
 import nbformat
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Norm, QKVProjection
 from lab.trials.store import File
@@ -112,6 +113,7 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
 def noisy(seed, width, steps):
     """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
     import torch
+
     from lab import trace
 
     generator = torch.Generator().manual_seed(seed)

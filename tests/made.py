@@ -6,16 +6,16 @@ fixture `project`. `project` makes one with claims of every kind, of which `fini
 
 import json
 
+import cells
 import nbformat
 import pandas as pd
 import yaml
+from gate import SOURCE
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
 from lab.claims.claims import Verdict, ledger
 from lab.language import folded
 from lab.trials import parameters, runs
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
-import cells
-from gate import SOURCE
 
 ABOVE = {"compares": "four over one", "compares_zh": "四比一", "direction": "above", "threshold": 0.1}
 EXACTLY = {"compares": "sum minus one", "direction": "equal", "tolerance": 1e-9}
@@ -265,6 +265,7 @@ def moving(n, base):
 def book(folder, patch):
     """The folder of the book of a project that is made in `folder`; `patch` is pytest's monkeypatch."""
     import matplotlib.pyplot as plt
+
     from lab import book, figures, turn
     from lab.book import pages
 

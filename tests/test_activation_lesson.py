@@ -2,12 +2,12 @@
 who of their units dies, and gradients through a stack.
 """
 
+import cells
 import pytest
 import torch
-from lab.trials.code import code_of
 from torch import nn
 
-import cells
+from lab.trials.code import code_of
 
 
 @pytest.fixture(scope="module")

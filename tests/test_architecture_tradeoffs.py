@@ -2,13 +2,13 @@
 keeps.
 """
 
+import cells
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import AttentionFn, attend
 from lab.trials.code import code_of
-
-import cells
 
 DECODING = ["softmax", "bigbird", "performer", "linear", "delta", "gated delta", "hybrid"]  # and window
 CAUSAL = ["softmax", "window", "bigbird", "lsh", "performer", "linear", "delta", "gated delta", "hybrid"]

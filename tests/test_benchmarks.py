@@ -6,9 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from lab.measure.statistics import Interval
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+from lab.measure.statistics import Interval
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import made
 import pytest
+
 from lab import book
 from lab.book import conf, glossary, pages, runs
 from lab.trials import parameters
-
-import made
 
 pytest.importorskip("myst_nb")
 

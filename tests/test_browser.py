@@ -13,15 +13,15 @@ import time
 import urllib.request
 from pathlib import Path
 
+import made
 import nbformat
 import pandas as pd
 import pytest
 import yaml
-from lab.trials import parameters
-from lab.trials.runs import Options, project_root
 from nbformat.v4 import new_code_cell, new_notebook
 
-import made
+from lab.trials import parameters
+from lab.trials.runs import Options, project_root
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from made import DICE
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
 from lab import figures, language
 from lab.language import PACKAGE, tr
 from lab.study import Study
 from lab.tools import batch, chinese
 from lab.trials import parameters, runs
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-
-from made import DICE
 
 FOREIGN = [name for name in language.languages() if name != "en"]
 NOTEBOOKS = parameters.notebooks()  # the lessons

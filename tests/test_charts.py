@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import random_maps
+from scipy import stats
+
 from lab import charts, figures
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe
 from lab.measure.heads import head_scores
 from lab.tasks.sequences import Blocks
-from scipy import stats
-
-from helpers import random_maps
 
 
 def test_a_map_in_long_form_is_the_map_but_for_what_is_light():

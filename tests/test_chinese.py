@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from lab.trials.runs import project_root
 
 ROOT = project_root()

@@ -11,10 +11,12 @@ import sys
 import textwrap
 from dataclasses import dataclass
 
-import lab
 import pandas as pd
 import pytest
 import torch
+from torch import nn
+
+import lab
 from lab.claims.claims import Verdict, own_ledger
 from lab.claims.stamps import read_prediction, stamp
 from lab.compare import Comparison, Plan
@@ -26,7 +28,6 @@ from lab.recipes.standard import STANDARD, Problem, standard
 from lab.tasks.task import Task, uniform
 from lab.trials.runs import CHECKOUT, read_run
 from lab.trials.store import File
-from torch import nn
 
 pytestmark = pytest.mark.usefixtures("project")
 TINY = {"steps": 4, "d_model": 8, "n_heads": 2, "n_layers": 1, "batch": 4, "warmup": 0}

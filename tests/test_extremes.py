@@ -7,10 +7,10 @@ what is largest may take hours, and what it needs of memory is asked for before 
 
 import itertools
 
-import pytest
-from lab.trials import parameters, runs
-
 import cells
+import pytest
+
+from lab.trials import parameters, runs
 
 NUMBERS = {int: [*range(65), *(2**i for i in range(7, 14))], float: [10.0**i for i in range(-6, 2)]}
 

@@ -1,11 +1,11 @@
 """A reader guesses what each claim, shown as its sentence, comes to; what was judged is counted."""
 
 import pytest
+from made import entry
+
 from lab import language
 from lab.claims.claims import JUDGED, VERDICTS, Claim, Verdict
 from lab.guesses import MEANS, Guesses
-
-from made import entry
 
 CLAIMS = [Claim(**entry(name)) for name in ("it-is-1", "it-is-2", "it-is-3", "it-is-4", "it-is-5")]
 NAMES = [claim.id for claim in CLAIMS]

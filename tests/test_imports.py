@@ -7,8 +7,9 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import lab
 import pytest
+
+import lab
 
 ROOT = Path(lab.__file__).parent
 # What the files of each part may import of lab besides themselves and `lab.trace`, to which everyone reports.

@@ -1,13 +1,13 @@
 """The trials of exercise 1.11 and of its appendix 1.22, from their cells."""
 
+import cells
 import pytest
 import torch
+
 from lab.measure.depth import moments
 from lab.models.gpt import Norm
 from lab.recipes.byte_model import byte_model
 from lab.trials.code import code_of
-
-import cells
 
 SIZES = {"n_layers": 3, "d_model": 16, "context": 16, "corpus": ""}
 SHARED = ["at_start", "gradient_profile", "output_change", "text_model"]

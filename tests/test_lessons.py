@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from lab.claims import claims
 from lab.language import sides
 from lab.trials import parameters

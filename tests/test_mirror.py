@@ -4,8 +4,9 @@ import ast
 import re
 from pathlib import Path
 
-import lab
 import pytest
+
+import lab
 
 ROOT, TESTS = Path(lab.__file__).parent, Path(__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py")

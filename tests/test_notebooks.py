@@ -8,6 +8,7 @@ import sys
 import textwrap
 import tomllib
 
+import cells
 import nbformat
 import pandas as pd
 import papermill
@@ -15,16 +16,15 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from lab.claims import claims
 from lab.tools import batch
 from lab.tools.arguments import under_test
 from lab.trials import parameters, runs
 from lab.trials.runs import CHECKOUT, project_root
 from lab.trials.store import File
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-
-import cells
 
 NOTEBOOKS = parameters.notebooks()
 CHEAPEST = parameters.notebook_of("1.6")

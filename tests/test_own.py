@@ -10,13 +10,18 @@ import subprocess
 import sys
 import webbrowser
 
-import lab
 import nbformat
 import papermill
 import pytest
 import torch
 import yaml
+from helpers import notebook_with
 from jinja2 import Environment, FileSystemLoader
+from made import DICE, ran
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+import lab
 from lab.book import pages
 from lab.claims.claims import own_ledger
 from lab.measure.attention import attention_probe, entropy
@@ -24,11 +29,6 @@ from lab.study import found_beside
 from lab.tools.cli import app
 from lab.trials import entry_points, parameters, runs
 from lab.trials.store import File
-from rich.cells import cell_len
-from typer.testing import CliRunner
-
-from helpers import notebook_with
-from made import DICE, ran
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(runs.CHECKOUT)}
 TINY = {"seeds": 2, "steps": 4, "d_model": 8}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lab.trials import cells
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "13_sparse_patterns.ipynb"

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import row_sum
+
 from lab import charts, figures, zoo
 from lab.measure.attention import attention_maps, attention_probe
 from lab.pretrained import load
 from lab.recipes import looks
 from lab.trials.parameters import cells_of, notebook_of
-
-from helpers import row_sum
 
 transformers = pytest.importorskip("transformers")
 

@@ -6,6 +6,7 @@ import math
 import matplotlib.pyplot as plt
 import pytest
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider, FloatSlider, IntSlider, SelectionSlider, Text
+
 from lab import states, turn
 from lab.trials import sweep as trials
 

@@ -7,8 +7,10 @@ import base64
 import json
 import subprocess
 
+import made
 import pandas as pd
 import pytest
+
 from lab import figures, language
 from lab.claims import claims, report
 from lab.claims.claims import NOT_RUN, Claim
@@ -16,8 +18,6 @@ from lab.measure.statistics import Interval
 from lab.study import Study, study
 from lab.trials import parameters, provenance, runs
 from lab.trials.store import File
-
-import made
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,9 @@ import re
 import pandas as pd
 import pytest
 import torch
+from pydantic import ValidationError
+from torch import nn
+
 from lab import trace
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import SEAMS, Mixer
@@ -25,8 +28,6 @@ from lab.training import (
     tune,
     undecayed,
 )
-from pydantic import ValidationError
-from torch import nn
 
 TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
 

@@ -8,20 +8,20 @@ import random
 import sys
 from functools import partial
 
+import cells
 import matplotlib.pyplot as plt
 import numpy
 import pytest
 import torch
+from helpers import without_times
 from ipywidgets import IntText
 from jupyter_client.manager import start_new_kernel
+
 from lab import figures, states, turn
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup
 from lab.training import TrainConfig, fit
 from lab.trials import sweep as trials
-
-import cells
-from helpers import without_times
 
 GRID = {"n_heads": [1, 2], "steps": [4], "seed": [0, 1]}
 

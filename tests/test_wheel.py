@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from lab.trials.runs import project_root
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from lab import trace, training, zoo
 from lab.models import ModelConfig
 from lab.recipes import reference

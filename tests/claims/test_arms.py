@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
+
 from lab.claims.arms import Absent, Arms, together
 from lab.measure import statistics
-from pydantic import ValidationError
 
 LOSS = {1: 2.2, 2: 2.1, 4: 2.0, 8: 2.0}
 TABLE = pd.DataFrame(

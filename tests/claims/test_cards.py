@@ -1,6 +1,7 @@
 """A card shows the sentence in both languages, what was predicted, gates, effect, verdict and where it holds."""
 
 import pytest
+
 from lab import language
 from lab.claims import cards
 from lab.claims.claims import VERDICTS, Claim, Prediction, Verdict

@@ -5,17 +5,17 @@ import math
 import subprocess
 from pathlib import Path
 
+import made
 import pandas as pd
 import pytest
+from made import ABOVE, EXACTLY, LEDGER, entry, write_ledger
+
 from lab.claims import claims, report
 from lab.claims.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Verdict, find, ledger
 from lab.claims.judge import decided, judge
 from lab.measure.statistics import Interval
 from lab.trials import parameters, runs
 from lab.trials.runs import project_root
-
-import made
-from made import ABOVE, EXACTLY, LEDGER, entry, write_ledger
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ import shutil
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
+
 from lab.claims import difference
 from lab.claims.claims import Verdict
 from lab.tools.cli import app
 from lab.trials import runs
-from typer.testing import CliRunner
 
 
 def lab(*arguments):

@@ -9,14 +9,14 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import normal
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements
 from lab.models import ModelConfig, Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import AttentionFn, KVCache, QKVProjection
 from lab.models.kernels import naive_attention, tiled_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from helpers import normal
 
 
 def config(**fields):

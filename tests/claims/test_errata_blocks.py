@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lab.measure.cost import feedforward_parameters
-from lab.models import ModelConfig, Transformer
-from lab.models.gpt import FeedForward
+from helpers import normal
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import normal
+from lab.measure.cost import feedforward_parameters
+from lab.models import ModelConfig, Transformer
+from lab.models.gpt import FeedForward
 
 
 def config(**fields):

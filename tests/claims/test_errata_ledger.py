@@ -2,14 +2,14 @@
 
 import ast
 
+import made
 import pytest
 import yaml
+
 from lab.claims.claims import ledger
 from lab.claims.errata import Erratum, check, contradictions, errata, page
 from lab.trials.parameters import notebooks
 from lab.trials.runs import project_root
-
-import made
 
 ERRATA = errata()
 ROOT = project_root()

@@ -4,13 +4,13 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
+from helpers import config, heads, norm, normal
+from torch import nn
+
 from lab.models import Transformer
 from lab.models.encoder_decoder import CrossAttention
 from lab.models.gpt import AttentionFn, Block, Position
 from lab.models.positions import sinusoids
-from torch import nn
-
-from helpers import config, heads, norm, normal
 
 # Note 1
 

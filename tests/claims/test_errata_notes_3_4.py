@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import config, heads, norm, normal
+from torch import nn
+
 from lab.measure.cost import attention_macs, softmax_operations
 from lab.measure.gradients import future, leak
 from lab.models import Transformer
 from lab.models.gpt import Block, Position
-from torch import nn
-
-from helpers import config, heads, norm, normal
 
 # Note 3
 

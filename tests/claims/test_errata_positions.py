@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from helpers import normal
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from lab.measure.cost import block_macs
 from lab.models import ModelConfig, Transformer
 from lab.models.masks import Mask
 from lab.models.positions import T5, alibi_slopes, sinusoids
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from helpers import normal
 
 
 def config(**fields):

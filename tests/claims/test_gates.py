@@ -2,10 +2,11 @@
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
+
 from lab.claims.arms import Absent
 from lab.claims.claims import Claim
 from lab.claims.gates import Needs, NoNumbers
-from pydantic import ValidationError
 
 SAME = {"steps": 600, "data": "a", "seen": 0.0, "told": 0, "rate": 0.01, "width": 64}
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lab.claims.claims import EXACT, Claim, Prediction
 from lab.claims.judge import computed, judge
 from lab.measure.statistics import Interval, mean

@@ -3,6 +3,7 @@
 from math import inf, nan
 
 import pytest
+
 from lab.claims.numerals import effect_of, in_unit, in_words, printed
 from lab.measure.statistics import Interval
 

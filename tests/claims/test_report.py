@@ -3,15 +3,15 @@
 import os
 import re
 
+import made
 import pandas as pd
 import pytest
 import yaml
+
 from lab.claims import claims, report
 from lab.language import using
 from lab.tools.arguments import under_test
 from lab.trials import runs
-
-import made
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import string
 
 import pandas as pd
 import pytest
+
 from lab.claims import errata, report
 from lab.claims.claims import JUDGED, ledger
 

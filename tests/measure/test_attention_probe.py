@@ -8,14 +8,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lab.measure import attention as at
-from lab.measure.attention import attention_probe
-from lab.models.gpt import AttentionFn
-from torch import nn
-from torch.nn.attention.bias import causal_lower_right
-
 from helpers import (
     huggingface,
     local_mass,
@@ -26,6 +18,14 @@ from helpers import (
     tensors,
     tokens,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
+from lab.measure import attention as at
+from lab.measure.attention import attention_probe
+from lab.models.gpt import AttentionFn
 
 MEASURES = [
     at.entropy,

@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.measure import cost
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+from lab.measure import cost
 
 
 def block(d, h, g, w, f, gated=False, bias=False):

@@ -6,6 +6,9 @@ import math
 
 import pytest
 import torch
+from helpers import close, loss_of, randn, small_model, tokens
+from torch import nn
+
 from lab.measure.depth import (
     likeness,
     moved,
@@ -14,9 +17,6 @@ from lab.measure.depth import (
 )
 from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
-from torch import nn
-
-from helpers import close, loss_of, randn, small_model, tokens
 
 
 def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from helpers import randn
+
 from lab.measure.editing import rome_update, wanted_output
 from lab.measure.hooks import edit
 from lab.models import ModelConfig, Transformer
-
-from helpers import randn
 
 
 def test_an_update_of_rank_one_sends_the_key_to_the_value_and_leaves_orthogonal_keys():

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+
 from lab.measure.fairness import UnfairComparison, check_arms
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from lab.measure.functions import gaussian_moments, lowest, slope
 from lab.models.gpt import FeedForward
-from torch import nn
 
 
 def act(kind):

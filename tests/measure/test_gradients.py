@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 import torch
-from lab.measure.gradients import gradient_norms
 from torch import nn
+
+from lab.measure.gradients import gradient_norms
 
 
 def model():

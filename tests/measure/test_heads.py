@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import uniform_maps
+from torch import nn
+
 from lab.measure import heads
 from lab.measure.attention import attention_maps
 from lab.models import ModelConfig, Transformer
-from torch import nn
-
-from helpers import uniform_maps
 
 
 def model_of(**options):

@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 import torch
-from lab.measure.hooks import capture, edit, tap
 from torch import nn
+
+from lab.measure.hooks import capture, edit, tap
 
 
 def rms(x):

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
+
 from lab.measure.gradients import future, leak
 from lab.models import ModelConfig, Transformer
-from torch import nn
 
 
 def from_embeddings(mask, position="learned", n_layers=2):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from lab.measure.lengths import (
     accuracy_by_length,
     by_bucket,

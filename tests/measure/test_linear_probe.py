@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.measure.linear_probe import held_out_r2, probe_accuracy
 
 

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import random_maps, uniform_maps
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe, kept_logits, mass_on
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.tasks.sequences import Blocks
-
-from helpers import random_maps, uniform_maps
 
 
 @given(period=st.integers(1, 6), repeats=st.integers(2, 4), offset=st.sampled_from([-1, 0, 1]))

@@ -4,6 +4,7 @@ time; and sizes that do not fit."""
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab.measure import attention as at
 from lab.measure import cost
 from lab.measure.attention import attention_probe

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.measure import neurons
 from lab.models import ModelConfig, Transformer
 

@@ -5,6 +5,7 @@ from math import log
 
 import numpy as np
 import pytest
+
 from lab.measure.ngrams import NGram, ngram_losses
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
+
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
-
-from helpers import huggingface, local_mass, max_weight, row_sum, sink_mass, tensors
 
 MEASURES = [at.entropy, at.distance, sink_mass, max_weight, row_sum, local_mass(1), at.offset_mass(2)]
 LENGTHS = [11, 4, 7, 1]

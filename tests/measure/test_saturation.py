@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from lab.measure import statistics
 from lab.measure.saturation import expected_maximum, saturated_trace, saturation
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from lab.measure import selectivity
 from scipy import stats
+
+from lab.measure import selectivity
 
 
 def auc(unit, label):

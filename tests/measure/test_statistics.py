@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from lab.measure import statistics
 from scipy import stats
+
+from lab.measure import statistics
 
 
 @pytest.mark.parametrize("n", [2, 5])

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from lab.measure import timing
 from lab.measure.timing import interleaved, machine_peaks, seconds_a_call
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 

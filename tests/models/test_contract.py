@@ -10,14 +10,14 @@ import functools
 from contextlib import nullcontext
 from pathlib import Path
 
-import lab.models
 import pytest
 import torch
+from helpers import close, kinds_of_models, small_config, tokens
+
+import lab.models
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import SEAMS, Block
-
-from helpers import close, kinds_of_models, small_config, tokens
 
 NEEDED = {  # options without a default
     "window": {"size": 5},

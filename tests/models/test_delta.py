@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab.models import ModelConfig
 from lab.models.delta import delta_rule, delta_step
 from lab.models.gpt import Mixer, Position

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import Mixture, balance_loss, load_balance
 from lab.models.gpt import FeedForward

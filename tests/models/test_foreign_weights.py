@@ -5,9 +5,10 @@ Of `lab.models.lm_head` and `lab.models.weights`.
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
 from lab.models import ModelConfig, Transformer
 from lab.models.encoder_decoder import EncoderDecoder
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, CONTEXT, D, LAYERS, HEADS = 37, 48, 32, 3, 4
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from helpers import close, differs, small_model, tokens
+
 from lab.models.generation import early_exit
 from lab.models.initialization import branch_weights, branches
-
-from helpers import close, differs, small_model, tokens
 
 
 def test_shared_layers_are_one_block_used_in_turn():

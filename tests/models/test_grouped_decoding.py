@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from helpers import row_sum
+
 from lab.measure import cost
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import KVCache, QKVProjection, Softmax
 from lab.models.kernels import naive_attention
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
-
-from helpers import row_sum
 
 SIZES = {"vocabulary": 11, "context": 16, "d_model": 32, "n_heads": 8}
 

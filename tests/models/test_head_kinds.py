@@ -5,6 +5,7 @@ Of `lab.models.heads`.
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import QKVProjection
 from lab.models.heads import overlap_loss

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
+from helpers import close, randn, small_model, tokens
+
 from lab.measure.depth import (
     moments,
     relu_overlap,
 )
 from lab.measure.hooks import tap
 from lab.models.initialization import branch_weights, branches
-
-from helpers import close, randn, small_model, tokens
 
 
 def stream_moments(model, inputs):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lab.models.kernels import KINDS, attention_call, naive_attention, tiled_attention
 
 

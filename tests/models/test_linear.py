@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Mixer, Position
 from lab.models.kernels import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed

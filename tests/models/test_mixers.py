@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close, differs, randn
+
 from lab.measure.memory import peak_memory
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Mixer, Position
-
-from helpers import close, differs, randn
 
 VOCABULARY, CONTEXT = 13, 32
 KINDS = sorted(Mixer.kinds)

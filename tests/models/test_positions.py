@@ -8,6 +8,8 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
+
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Position
@@ -16,7 +18,6 @@ from lab.models.kernels import naive_attention
 from lab.models.masks import Padding
 from lab.models.positions import alibi_slopes, sinusoids
 from lab.training import TrainConfig, train
-from pydantic import ValidationError
 
 VOCABULARY, CONTEXT = 13, 24
 

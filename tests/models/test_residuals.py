@@ -7,14 +7,14 @@ import math
 
 import pytest
 import torch
+from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
+from torch import nn
+
 from lab.measure.gradients import gradient_norms
 from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import Block, Norm, Position
 from lab.recipes.timed_calls import saved_bytes
-from torch import nn
-
-from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
 
 # Norms
 

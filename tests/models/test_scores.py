@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import SCALES, AttentionFn

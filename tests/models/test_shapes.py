@@ -7,13 +7,14 @@ import inspect
 
 import pytest
 import torch
+from torch import nn
+
 from lab.models import ModelConfig, Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import AttentionFn, Block, FeedForward, Initialization, Norm, Position, QKVProjection
 from lab.tasks.sequences import Reversal
 from lab.tasks.task import accuracy
 from lab.training import TrainConfig, data_fingerprint, fit, output_fingerprint, train
-from torch import nn
 
 VOCABULARY = 13
 SEAMS = {

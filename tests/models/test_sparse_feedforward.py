@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import balance_loss
 from lab.models.sparse_feedforward import AdaptiveWidth, BlockMap, width_loss

@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
+
 from lab.models import ModelConfig, Transformer
 from lab.models.masks import Causal, Everything, Mask, Window, reachable
 from lab.models.sparse_masks import (  # fmt: skip
@@ -24,7 +26,6 @@ from lab.models.sparse_masks import (  # fmt: skip
     Strided,
     Tree,
 )
-from torch.nn.attention.flex_attention import flex_attention
 
 SPEAKER = torch.tensor([[0, 0, 1, 1, 1, 0, 1, 0], [1, 0, 0, 0, 1, 1, 0, 0]])
 PARENT = torch.tensor([[-1, 0, 1, 1, 0, 4, 5, 4], [-1, 0, 1, 2, 3, 4, 5, 6]])

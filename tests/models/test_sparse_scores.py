@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import AttentionFn

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from lab.models.scores import sparsemax
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Position
 from lab.models.positions import sinusoids

@@ -13,9 +13,13 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
-import lab
 import pytest
 import torch
+from helpers import kinds_of_models
+from pydantic import ValidationError
+from torch import nn
+
+import lab
 from lab.measure import cost
 from lab.models import ModelConfig, Transformer
 from lab.models.blocks import SameAround
@@ -36,10 +40,6 @@ from lab.models.masks import Causal, Everything, Mask, Padding, Window
 from lab.models.positions import alibi_slopes, t5_bucket
 from lab.models.registry import Seam
 from lab.training import TrainConfig
-from pydantic import ValidationError
-from torch import nn
-
-from helpers import kinds_of_models
 
 VOCABULARY, CONTEXT = 13, 24
 NEEDED = {  # options without a default

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.models.weights import fake_quantize, fake_quantized
 

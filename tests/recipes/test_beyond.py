@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import torch
+
 from lab.tasks.lengths import Copy
 from lab.trials.cells import as_module
 from lab.trials.parameters import notebook_of

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import flex_attention
+
 from lab.models.positions import alibi_slopes
 from lab.recipes import bias_kernels
 from lab.recipes.bias_kernels import inputs, kernel_call
-from torch.nn.attention.flex_attention import flex_attention
 
 KERNELS = "stored mask", "flex", "fused causal"
 SIZES = {"n": 64, "d": 32, "heads": 4}

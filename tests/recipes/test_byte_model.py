@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import byte_model, table_losses, windows_of
 from lab.training import fit

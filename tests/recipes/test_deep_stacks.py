@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.recipes import deep_stacks
 from lab.recipes.deep_stacks import configured, learning, stack
 from lab.training import fit

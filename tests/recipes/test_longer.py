@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import torch
+
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import byte_model
 from lab.recipes.longer import TEXTS, held_out_texts, longer_windows, read_longer, scored_losses, stretched

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.recipes import looks
 from lab.tasks.code import Code

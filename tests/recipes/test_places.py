@@ -2,6 +2,7 @@
 
 import pandas as pd
 import torch
+
 from lab.models.gpt import ModelConfig, Transformer
 from lab.recipes.places import MARKER, Marked, places, probed, rise_without_order
 from lab.tasks.code import Code

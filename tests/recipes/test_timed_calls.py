@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
 from lab.measure.cost import attention_macs, feedforward_macs
 from lab.models import ModelConfig, Transformer
 from lab.models.kernels import attention_call
 from lab.recipes import timed_calls
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted(call):

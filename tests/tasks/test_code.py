@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+
 from lab.tasks.code import Code
 from lab.tasks.corpus import read_corpus, split
 from lab.tasks.labels import KINDS

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from lab.tasks import corpus
 from lab.tasks.corpus import corpus_hash, read_corpus, split
 

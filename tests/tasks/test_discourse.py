@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from lab.tasks.discourse import Pronouns
 
 

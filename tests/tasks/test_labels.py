@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from lab.tasks.labels import KINDS, annotate, last_uses, tokens_and_parents
 
 LABELS = "44b1cb3ff33e"  # of the files of networkx that are for validation

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.tasks.code import Code, Shuffled
 from lab.tasks.lengths import Parity
 from lab.tasks.sequences import GridAbove, NeighbourSum

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lab import trace
 from lab.tasks import pieces
 from lab.tasks.code import Code

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab.tasks.code import ProseAndCode
 from lab.tasks.corpus import read_corpus, split
 

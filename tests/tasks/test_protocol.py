@@ -8,6 +8,7 @@ from math import isclose, log
 
 import pytest
 import torch
+
 from lab.measure.ngrams import ngram_losses
 from lab.tasks.code import Code, ProseAndCode, Shuffled
 from lab.tasks.definitions import Definitions

@@ -1,6 +1,7 @@
 """Tables of facts."""
 
 import torch
+
 from lab.models import ModelConfig, Transformer
 from lab.tasks.recall import Facts, recalled
 from lab.training import TrainConfig, train

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from lab.tasks.code import Code
 from lab.tasks.languages import Dyck, Markov, MaskedLM
 from lab.tasks.recall import MQAR, ConjunctiveLookup

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+
 from lab.models.sparse_masks import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions
 from lab.tasks.discourse import Dialogue, Document

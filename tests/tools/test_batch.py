@@ -13,23 +13,23 @@ import subprocess
 import sys
 import time
 
-import lab.models.positions  # noqa: F401, which registers rotary
 import nbformat
 import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
+from gate import allow, wait_for
+from made import DICE, THROWS
+from papermill.parameterize import parameterize_notebook
+from typer.testing import CliRunner
+
+import lab.models.positions  # noqa: F401, which registers rotary
 from lab.claims import report
 from lab.tools import batch, kernel
 from lab.tools.cli import app, under_test
 from lab.trials import runs, workers
 from lab.trials.code import kind_hash
 from lab.trials.runs import CHECKOUT
-from papermill.parameterize import parameterize_notebook
-from typer.testing import CliRunner
-
-from gate import allow, wait_for
-from made import DICE, THROWS
 
 pytestmark = pytest.mark.usefixtures("project")
 RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]

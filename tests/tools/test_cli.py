@@ -17,10 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import made
 import pandas as pd
 import pytest
 import yaml
 from filelock import FileLock
+from gate import wait_for
+from made import ABOVE, DICE
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from lab.claims.claims import VERDICTS, Verdict, ledger
 from lab.tools import batch, cli, terminal, upkeep
 from lab.tools.cli import app
@@ -28,13 +35,6 @@ from lab.tools.execution import mended
 from lab.trials import parameters, runs
 from lab.trials import sweep as trials
 from lab.trials.runs import Progress, project_root
-from rich.console import Console
-from typer.main import get_command
-from typer.testing import CliRunner
-
-import made
-from gate import wait_for
-from made import ABOVE, DICE
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = [DICE, "02_coins"]

@@ -7,13 +7,13 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
+from made import DECLARED, DICE
+from typer.testing import CliRunner
+
 from lab.measure import memory
 from lab.tools.cli import app
 from lab.trials import parameters, workers
 from lab.trials.runs import CHECKOUT
-from typer.testing import CliRunner
-
-from made import DECLARED, DICE
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = sorted(DECLARED)

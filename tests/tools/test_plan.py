@@ -2,10 +2,10 @@
 
 import nbformat
 import pytest
+from made import DICE
+
 from lab.tools import batch
 from lab.trials import parameters, runs
-
-from made import DICE
 
 pytestmark = pytest.mark.usefixtures("project")
 

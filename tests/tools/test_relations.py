@@ -1,9 +1,9 @@
 """What parameters must be to each other, and to memory, stands in each notebook and is refused in words."""
 
 import pytest
-from lab.trials.parameters import Refused, notebook_of, of_profile, validate
-
 from helpers import notebook_with
+
+from lab.trials.parameters import Refused, notebook_of, of_profile, validate
 
 RELATIONS = {  # what is changed in a notebook; what the refusal says
     "a relation": ({"dice": 3}, "sides: 4 is no multiple of dice 3"),

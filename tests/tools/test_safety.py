@@ -6,13 +6,13 @@ import re
 import nbformat
 import psutil
 import pytest
+from made import ran
+
 from lab import book
 from lab.book import runs
 from lab.claims import report
 from lab.trials import workers
 from lab.trials.runs import CHECKOUT
-
-from made import ran
 
 SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -5,9 +5,10 @@ from threading import Barrier, Thread
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
 from lab.trials import arithmetic
 from lab.trials.run import run_trial
-from torch.utils.flop_counter import FlopCounterMode
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lab.trials.bounds import FORMS_IN_WORDS, parameter_of
 
 

@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 from lab.trials.code import OUTSIDE, RUN, ImpureTrial, code_of, code_of_cells
 from lab.trials.parameters import parsed
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from lab.trials import parameters
 from lab.trials.rows import canonical, of_body
 from lab.trials.runs import project_root

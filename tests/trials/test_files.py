@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lab import trace
 from lab.trials import files, runs
 from lab.trials import sweep as trials

@@ -14,11 +14,11 @@ import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client
+from gate import SOURCE, allow, wait_for
+
 from lab.trials import runs, workers
 from lab.trials import sweep as trials
 from lab.trials.runs import CHECKOUT
-
-from gate import SOURCE, allow, wait_for
 
 TOTAL = 40
 SWEEP = f"""

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+
 from lab import trace
 from lab.models.gpt import Norm, Position
 from lab.models.registry import Seam

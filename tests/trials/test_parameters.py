@@ -5,15 +5,15 @@ import json
 import math
 import re
 
+import made
 import pytest
 import yaml
+from helpers import notebook_with
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from lab.trials import parameters
 from lab.trials.parameters import Refused, notebooks, of_profile, read_file, validate
-
-import made
-from helpers import notebook_with
 
 CELL = """
 profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+
 from lab.models.masks import Mask
 from lab.tools.record import words_of
 from lab.trials import cells, code, provenance, runs, status, verify

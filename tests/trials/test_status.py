@@ -2,15 +2,15 @@
 
 import shutil
 
+import made
 import pytest
+from helpers import recorded
+from made import DICE
+from typer.testing import CliRunner
+
 from lab.tools.cli import app
 from lab.trials import runs
 from lab.trials.store import File
-from typer.testing import CliRunner
-
-import made
-from helpers import recorded
-from made import DICE
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from helpers import noisy
+
 from lab.trials import arithmetic
 from lab.trials import sweep as trials
 from lab.trials.code import RUN
 from lab.trials.rows import LABELS, of_body
 from lab.trials.state import State
 from lab.trials.store import Contradiction, File, digits
-
-from helpers import noisy
 
 MADE_BY = {"machine": "a machine", "arithmetic": "a1", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11",
            "commit": "c0ffee", "date": "2026-01-01"}  # fmt: skip

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import without_times
+
 from lab.device import device
 from lab.trials import arithmetic, workers
 from lab.trials import sweep as trials
 from lab.trials.rows import LABELS
 from lab.trials.store import File
-
-from helpers import without_times
 
 PROJECT = Path(trials.__file__).parents[2]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from helpers import noisy
+
 from lab import trace
 from lab.trials import arithmetic, verify
-
-from helpers import noisy
 
 
 def body_of(here, **fields):

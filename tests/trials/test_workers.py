@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
-from lab.trials import sweep as trials
-from lab.trials import workers
-from lab.trials.store import File
-
 from a_cell import defined_in_a_cell
 from gate import allow, pass_gate
 from helpers import without_times
+
+from lab.trials import sweep as trials
+from lab.trials import workers
+from lab.trials.store import File
 
 pytestmark = pytest.mark.slow
 
