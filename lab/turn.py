@@ -5,6 +5,7 @@ table, verdict or record holds them.
 """
 
 import base64
+import html
 import time
 from functools import partial
 from inspect import signature
@@ -36,13 +37,25 @@ def play(plot, controls, *, headless=False, most=states.MOST):
 
 
 def sliders(draw, widgets):
-    """Controls above the picture that draw(**values) gives; an exception stands in its place."""
-    from ipywidgets import interactive
+    """Controls above the picture that draw(**values) gives; an exception stands in its place.
 
-    def shown(**values):
-        figures.show(draw(**values))
+    ipywidgets' own `interactive` shows an Output widget, for which nbclient sends messages to the
+    kernel while a cell runs; the cell's end is then lost now and then, and papermill waits for it.
+    """
+    from ipywidgets import HTML, Image, VBox
 
-    return interactive(shown, **widgets)
+    picture, said = Image(layout={"max_width": "100%"}), HTML()
+
+    def redraw(_=None):
+        try:
+            picture.value, said.value = draw(**values_of(widgets)) or b"", ""
+        except Exception as error:
+            picture.value, said.value = b"", html.escape(one_line(error))
+
+    for widget in widgets.values():
+        widget.observe(redraw, "value")
+    redraw()
+    return VBox([*widgets.values(), picture, said])
 
 
 def live(

@@ -62,7 +62,7 @@ ALLOWED = {
         "claims",
     },  # fmt: skip
     "book": {"figures", "language", "trials", "claims", "states"},
-    "tools": {"book", "language", "names", "figures", "trials", "claims", "study"},
+    "tools": {"book", "device", "language", "names", "figures", "trials", "claims", "study"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -101,16 +101,6 @@ def test_a_notebook_is_built_as_all_are(notebook):
 
 
 @each_notebook
-def test_no_cell_is_long(notebook):
-    code = {
-        i: cell.source.count("\n") + 1
-        for i, cell in enumerate(nbformat.read(notebook, 4).cells)
-        if cell.cell_type == "code"
-    }
-    assert {i: lines for i, lines in code.items() if lines > 30} == {}, "what is long moves to lab"
-
-
-@each_notebook
 def test_papermill_understands_every_parameter(notebook, caplog):
     with caplog.at_level(logging.DEBUG, logger="papermill"):
         found = papermill.inspect_notebook(notebook)

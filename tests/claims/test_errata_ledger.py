@@ -40,7 +40,7 @@ def test_the_notebooks_exist():
 
 
 def test_every_computation_is_cited():
-    files = set((ROOT / "tests" / "ledger").glob("test_errata*.py")) - {ROOT / "tests/claims/test_errata_ledger.py"}
+    files = set((ROOT / "tests" / "claims").glob("test_errata*.py")) - {ROOT / "tests/claims/test_errata_ledger.py"}
     written = {
         f"tests/claims/{path.name}::{name}" for path in files for name in functions_of(path) if name.startswith("test_")
     }

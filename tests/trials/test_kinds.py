@@ -108,7 +108,7 @@ def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
     done = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, timeout=300)
     first, second, third = (line for line in done.stdout.splitlines() if line.startswith("logits"))
     assert first != second and first == third, done.stderr
-    assert "position 'rotary' is lab.models.positions.Rotary already" in done.stdout
+    assert "position 'rotary' is lab.models.gpt.Rotary already" in done.stdout
 
 
 def test_a_method_that_does_not_take_what_it_is_given_is_named():
@@ -125,7 +125,7 @@ def test_a_method_that_does_not_take_what_it_is_given_is_named():
 
 
 def test_two_definitions_of_one_kind_are_an_error():
-    with pytest.raises(ValueError, match="rotary' is lab.models.positions.Rotary already, so .*Other needs another"):
+    with pytest.raises(ValueError, match="rotary' is lab.models.gpt.Rotary already, so .*Other needs another"):
 
         class Other(Position, kind="rotary"):
             pass
@@ -135,9 +135,9 @@ def test_two_definitions_of_one_kind_are_an_error():
 
 def test_a_kind_counts_with_its_module_and_without_the_other_kinds_there():
     rotary, alibi = (code_of(dict.get(Position.kinds, kind)).parts for kind in ("rotary", "alibi"))
-    assert {"lab.models.positions.Rotary", "lab.models.positions"} <= rotary.keys()
+    assert {"lab.models.gpt.Rotary", "lab.models.gpt"} <= rotary.keys()
     assert {"lab.models.positions.Alibi", "lab.models.positions"} <= alibi.keys()
-    assert "lab.models.positions.Alibi" not in rotary and "lab.models.positions.Rotary" not in alibi
+    assert "lab.models.positions.Alibi" not in rotary and "lab.models.gpt.Rotary" not in alibi
 
 
 def test_a_row_knows_what_it_looked_up_and_is_stale_when_that_changes(monkeypatch):
@@ -159,5 +159,5 @@ def test_every_registered_kind_has_a_hash():
               for kind in seam.kinds if seam.__module__.startswith("lab.")}  # fmt: skip
     assert len(hashes) > 90 and all(hashes.values())
     assert {name for name in trace.SEAMS if trace.SEAMS[name].__module__.startswith("lab.")} >= {
-        each.__name__ for each in Seam.__subclasses__() if each.__module__.startswith("lab.")
+        each.kinds.seam for each in Seam.__subclasses__() if each.__module__.startswith("lab.")
     }
