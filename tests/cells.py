@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
-from lab import figures, language, trace
+from lab import figures, language
 from lab.trials import cells, models, parameters, runs
 
 
@@ -35,15 +35,8 @@ def shell():
         sys.modules.pop(module.__name__, None)
         torch.set_num_threads(threads)
         models.home = home
-        forget_kinds(module)
+        cells.forget_kinds(module.__name__)
         vars(module).clear()  # tables and models
-
-
-def forget_kinds(module):
-    """Take the kinds that a module registered out of their seams."""
-    for seam in trace.SEAMS.values():
-        for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == module.__name__]:
-            del seam.kinds[kind]
 
 
 @contextlib.contextmanager
@@ -54,7 +47,7 @@ def definitions(exercise, *names):
             assert not module.failed
             yield module
         finally:
-            forget_kinds(module)
+            cells.forget_kinds(module.__name__)
 
 
 def run(notebook, values, results, **options):

@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 from types import ModuleType
 
+from lab import trace
 from lab.trials.parameters import cells_of, parsed
 from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
 
@@ -45,8 +46,16 @@ def as_module(notebook, names):
                 module.failed[getattr(node, "name", "")] = f"{type(error).__name__}: {error}"
         yield module
     finally:
+        forget_kinds(module.__name__)
         del sys.modules[module.__name__]
         linecache.cache.pop(file, None)
+
+
+def forget_kinds(home):
+    """Unregister the kinds that the module of this name defines."""
+    for seam in trace.SEAMS.values():
+        for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == home]:
+            del seam.kinds[kind]
 
 
 def definitions(notebook):
