@@ -287,7 +287,7 @@ def test_a_trial_beside_a_kind_of_the_notebook_is_verified(recorded, tmp_path):
     """Its module is imported once: a kind that two modules define is refused."""
     recorded.write(beside=OWN)
     found = verify.verify([(recorded.notebook, recorded.path)], 60, tmp_path / "cursor", data_hash=lambda name: None)
-    dict.pop(Mask.kinds, "mine alone")
+    assert "mine alone" not in Mask.kinds, "it goes with its module"
     assert [result.found for result in found] == [verify.EQUAL] * 6
 
 
