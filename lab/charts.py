@@ -1,5 +1,4 @@
-"""Pictures of attention, drawn from tables alone: maps, arcs over the tokens, a grid of every
-head's scores.
+"""Pictures of attention, drawn from tables alone: maps, and arcs over the tokens.
 
 A map is kept in long form, a row for each pair of query and key that matters: query, key, weight,
 query_token, key_token, and whatever names tell it from other maps.
@@ -164,51 +163,6 @@ def plot_heads(tokens, maps):
             axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
         axis.grid(False)
     fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
-
-
-def plot_arcs(table, threshold=0.2):
-    """A line of tokens with its arcs for each value of the column `panel`."""
-    panels = table.groupby("panel", sort=False)
-    fig, axes = plt.subplots(panels.ngroups, 1, figsize=(8, 1.5 * panels.ngroups), squeeze=False)
-    for axis, (name, part) in zip(axes.flat, panels, strict=True):
-        draw_arcs(axis, part, threshold)
-        axis.set_title(name)
-
-
-def plot_scores(table):
-    """A grid of layers and heads for every measure of a table of head_scores; numbers where there
-    is room for them.
-    """
-    names = list(dict.fromkeys(table.measure))
-    fig, axes = plt.subplots(
-        2, -(-len(names) // 2), figsize=(9, 2.4 + 0.6 * table.layer.nunique()), squeeze=False
-    )
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
-    for axis, measure in zip(axes.flat, names, strict=False):
-        part = table[table.measure == measure]
-        grid = part.pivot(index="layer", columns="head", values="value").to_numpy()
-        axis.imshow(
-            grid,
-            vmin=0,
-            vmax=max(1, np.nanmax(grid, initial=0)),
-            cmap="Blues",
-            origin="lower",
-            aspect="auto",
-        )
-        for (i, j), value in np.ndenumerate(grid if grid.size <= 24 else np.empty((0, 0))):
-            axis.text(
-                j,
-                i,
-                f"{value:.2f}",
-                ha="center",
-                va="center",
-                color="w" if value > 0.6 else "k",
-                fontsize=7,
-            )
-        axis.set(xlabel="head", ylabel="layer", xticks=[], yticks=range(len(grid)))
-        axis.set_title(f"{measure}\nuniform: {part.uniform.iloc[0]:.3g}", fontsize=8)
-        axis.grid(False)
 
 
 def doubling(axes, values):

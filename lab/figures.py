@@ -181,10 +181,8 @@ def show(picture, caption="", caption_zh="", *, live=None):
 
     With captions it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
     """
-    encoded, text = (
-        base64.b64encode(picture).decode(),
-        in_language(caption, caption_zh) or "a figure",
-    )
+    encoded = base64.b64encode(picture).decode()
+    text = in_language(caption, caption_zh) or "a figure"
     shown = {"image/png": encoded, "text/plain": text}
     if caption:
         both = (

@@ -109,10 +109,8 @@ def sides(text):
     found = _FOLD.search(text)
     if not found or found[1] != NAMES["zh"]:
         return text, ""
-    english, levels = (
-        text[: found.start()],
-        [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]],
-    )
+    english = text[: found.start()]
+    levels = [each[1] for each in _HEADING.finditer(text[: found.start()]) if each[1]]
     heads = iter(levels)
 
     def headed(line):

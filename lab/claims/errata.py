@@ -126,10 +126,8 @@ def page():
         f"{lead} · {in_language('[中文](errata.zh.md)', '[English](errata.md)')}",
     ]
     for entry in errata().values():
-        says, right = (
-            in_language(entry.says, entry.says_zh),
-            in_language(entry.right, entry.right_zh),
-        )
+        says = in_language(entry.says, entry.says_zh)
+        right = in_language(entry.right, entry.right_zh)
         if entry.struck:
             says, right = f"~~{says}~~", in_language(entry.struck, entry.struck_zh)
         named = " ".join(sources.get(word, word) for word in entry.source.split())

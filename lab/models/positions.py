@@ -1,5 +1,4 @@
-"""Position encodings (chapter §1.3): at the input, at query and key, or as a bias on the scores;
-identity by default.
+"""Further position encodings (chapter §1.3); the base class and the default, rotary, are in gpt.py.
 
 Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of
 the first token given, which is not 0 when earlier keys come from a cache.
@@ -218,13 +217,11 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
 
 
 class Hierarchical(Position, kind="hierarchical"):
-    """Learned positions of `unit` places (default: the context) that reach unit²: place i unit + j
-    is
+    """Learned positions of `unit` places, by default the context, that reach unit² places.
 
-    alpha u_i + (1 - alpha) u_j      with u = (p - alpha p_0) / (1 - alpha), so that the first unit has its own p
-
-    for the trained vectors p: a unit's own vector and that of the place in it. Su 2020
-    (spaces.ac.cn 7947).
+    Place i unit + j is alpha u_i + (1 - alpha) u_j: the vector of the unit and that of the place
+    in it. With u = (p - alpha p_0) / (1 - alpha) for the trained vectors p, the first unit has its
+    own p. Su 2020 (spaces.ac.cn 7947).
     """
 
     def __init__(self, config, *, unit=None, alpha=0.4):

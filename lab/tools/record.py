@@ -39,10 +39,8 @@ def record(
             raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
         chosen = chosen or recorded
         for notebook in chosen:
-            finished, stored = (
-                runs.place_of_run("quick", notebook.stem),
-                root / ".trials" / f"{notebook.stem}.jsonl",
-            )
+            finished = runs.place_of_run("quick", notebook.stem)
+            stored = root / ".trials" / f"{notebook.stem}.jsonl"
             found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
             said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
             typer.echo(f"{notebook.stem}: {said}")
