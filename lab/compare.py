@@ -1,5 +1,5 @@
 """Your idea, judged: one call that predicts, trains fairly, passes the gates, draws the figure and
-shows the verdict.
+shows the answer.
 
     lab.compare(task="copy", arms={"rotary": "rotary", "mine": Mine}, predict="mine - rotary >
     0.05")
@@ -21,8 +21,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from lab import charts, figures, study
-from lab.claims.claims import Verdict
-from lab.claims.stamps import asked_in_words, read_prediction, stamp
+from lab.claims import cards
+from lab.claims.claims import Line
+from lab.claims.stamps import asked_in_words, comparison_of, read_prediction, stamp
 from lab.language import tr
 from lab.measure.fairness import UnfairComparison, check_arms
 from lab.models.gpt import SEAMS, ModelConfig
@@ -41,21 +42,21 @@ RATE_SEED = 10_000  # of the trainings that choose a learning rate
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What came of it: a Verdict for each prediction, a row for each arm, seed and length, where
-    all is kept.
+    """What came of it: a line for each prediction, a row for each arm, seed and length, and the
+    folder with all of it.
     """
 
-    verdicts: list[Verdict]
+    lines: list[Line]
     table: pd.DataFrame
     folder: Path
 
     @property
     def verdict(self):
-        """The word of the first prediction: supported, refuted, inconclusive or out of reach."""
-        return self.verdicts[0].verdict
+        """The label of the first prediction: supported, refuted, undecided or out of reach."""
+        return self.lines[0].label
 
     def __repr__(self):
-        words = ", ".join(verdict.verdict for verdict in self.verdicts)
+        words = ", ".join(line.label for line in self.lines)
         return f"<Comparison: {words}; .table has {len(self.table)} rows, .folder is {self.folder}>"
 
 
@@ -150,7 +151,8 @@ def compare(
     ]
     mine.ledger = {claim.id: claim for claim in stamped}
     for claim in stamped:
-        mine.say(tr("Predicted: {what}. {stamp}.", what=claim.prediction, stamp=claim.stamp))
+        what = f"{claim.parts[0].asked} {cards.expected(claim, claim.parts[0])}"
+        mine.say(tr("Predicted: {what}. {stamp}.", what=what, stamp=claim.stamp))
     tried, best = plan.rates(mine, rates) if rates else (None, {})
     table = plan.rows(mine.sweep(trained, plan.points(range(seeds), best), jobs=jobs))
     end = plan.checked(table)
@@ -166,7 +168,7 @@ def compare(
     for claim in stamped:
         mine.judge(claim.id, end, rates=tried, figure="comparison", table="runs", note=note)
     mine.finish()
-    return Comparison([mine.verdict(claim.id) for claim in stamped], end, mine.final)
+    return Comparison([mine.lines(claim.id)[0] for claim in stamped], end, mine.final)
 
 
 # What was asked
@@ -269,48 +271,35 @@ class Plan:
 
     def claim(self, title, asked, reference, because, with_rates):
         """The body of a claim, without its id and stamp."""
-        first, second, direction, bar, tolerance = asked
-        said = f"{first} - {second}, {self.what()}"
-        marks, rule = problem(self.asked).marks(), problem(self.asked).holds_out
-        low = {"accuracy": marks.chance, "exact": 0.0}.get(self.measure)
-        budget = {"same": ["data_hash", "steps", "batch"]}
-        if with_rates:
-            best = "lowest" if self.measure == "loss" else "highest"
-            budget |= {"rate": "learning_rate", "by": "learned", "best": best, "within": 0.01}
-        needs = {
-            "learned": {
-                "measure": "learned",
-                "below" if self.measure == "loss" else "above": self.mark,
-            }
-        }
+        first, second, *predicted = asked
+        loss = self.measure == "loss"
+        low = {"accuracy": problem(self.asked).marks().chance, "exact": 0.0}.get(self.measure)
+        learned = {"measure": "learned", "below" if loss else "above": self.mark}
+        needs = {"learned": learned}
         if low is not None:
             needs["headroom"] = {"measure": self.measure, "floor": low, "ceiling": 1.0}
-        needs |= {"equal budget": budget, "no answer": {"told": "leak"}}
-        needs["held out"] = {
-            "rule": rule or "every test text is drawn anew",
-            "rule_zh": "" if rule else "测试文本全部重新抽取",
-        }
-        prediction = {"compares": said, "direction": direction, "threshold": bar} | (
-            {"because": because} if because else {}
-        )
-        prediction |= {"tolerance": tolerance} if direction == "equal" else {}
-        arms = {
+        needs["budget"] = {"same": ["data_hash", "steps", "batch"]}
+        if with_rates:
+            best = "lowest" if loss else "highest"
+            needs["rate"] = {"column": "learning_rate", "by": "learned", "best": best}
+            needs["rate"] |= {"within": 0.01}
+        needs["no answer"] = {"told": "leak"}
+        body = {
+            "exercise": title,
+            "claim": f"{self.task}: {asked_in_words(asked)}",
+            "metric": self.what(),
+            "question": f"{first} - {second}, {self.what()}",
             "measure": self.measure,
             "compare": {"arm": [first, second]},
-            "sizes": ["d_model", "n_layers", "steps"],
-        }
-        arms |= {"rows": {"length": self.length}} if self.lengths else {}
-        sentence = f"{self.task}: {asked_in_words(asked)}"
-        return {
-            "exercise": title,
-            "claim": sentence,
-            "metric": self.what(),
-            "prediction": prediction,
-            "arms": arms,
-            "unit": "nats an answer" if self.measure == "loss" else "",
             "reference": {"arm": reference or second},
             "needs": needs,
+            "sizes": ["d_model", "n_layers", "steps"],
+            "unit": "nats an answer" if loss else "",
         }
+        body |= comparison_of(*predicted)
+        body |= {"because": because} if because else {}
+        body |= {"rows": {"length": self.length}} if self.lengths else {}
+        return body
 
     def what(self):
         """What is compared, in words."""

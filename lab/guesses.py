@@ -7,9 +7,11 @@ from lab.language import tr
 MEANS = {
     "supported": "holds",
     "proved": "holds",
+    "checked": "holds",
     "refuted": "fails",
     "disproved": "fails",
-    "inconclusive": "undecided",
+    "not everywhere": "fails",
+    "undecided": "undecided",
 }
 
 
@@ -45,13 +47,17 @@ class Guesses:
         """{claim: guess} of those that were chosen."""
         return {name: box.value for name, box in self.boxes.items() if box.value}
 
-    def score(self, verdicts):
-        """Markdown for a list of verdicts: how many guesses were right, and a line for each; ""
+    def score(self, lines):
+        """Markdown for the lines of claims: how many guesses were right, and a line for each; ""
         without guesses.
 
         Only what was judged counts: no question, and nothing that is open, out of reach or not run.
+        A claim of several parts counts where all come out alike.
         """
-        found = {verdict.id: MEANS.get(verdict.verdict) for verdict in verdicts}
+        labels = {}
+        for line in lines:
+            labels.setdefault(line.id, set()).add(MEANS.get(line.label))
+        found = {name: means.pop() for name, means in labels.items() if len(means) == 1}
         made = {name: guess for name, guess in self.made().items() if found.get(name)}
         if not made:
             return ""

@@ -127,7 +127,7 @@ class Study:
             c for c in self.ledger.values() if not c.open and c.kind != "question"
         )
         self._started, self.used = time.time(), []
-        self._verdicts = {}  # by claim
+        self._lines = {}  # by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
@@ -139,8 +139,13 @@ class Study:
         """
         if self.ledger and not self.options.headless and get_ipython():
             display(self.guesses.form())
-        rows = [(c.sentence, str(c.prediction or c.expected)) for c in self.ledger.values()]
-        table = pd.DataFrame(rows, columns=[tr("claim"), tr("predicted")])
+        rows = []
+        for claim in self.ledger.values():
+            for part in claim.parts:
+                rows.append((claim.sentence, cards.part_in_words(part), cards.expected(claim, part)))
+            if not claim.parts:
+                rows.append((claim.sentence, claim.expected or claim.open, ""))
+        table = pd.DataFrame(rows, columns=[tr("claim"), tr("what is measured"), tr("predicted")])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
@@ -188,6 +193,7 @@ class Study:
             store=options.store,
             record=[] if options.fresh else options.record,
             data=DATA,
+            comparisons=self.comparisons,
             root=runs.project_root(),
             recorded_only=options.recorded_only,
             deadline=options.deadline or math.inf,
@@ -280,47 +286,79 @@ class Study:
         if text:
             display(Markdown(text))
 
-    def told(self, claim, **sentences):
-        """The pair of sentences that the verdict on a claim chooses, such as supported=("Yes.",
-        "是。"), for `say`.
+    def told(self, claim, part=None, **sentences):
+        """The pair of sentences that a claim's label chooses, such as supported=("Yes.", "是。"),
+        for `say`.
 
-        Two empty ones where none is given for it. So no prose says what a table might deny.
+        The label is that of the named part, else of the first. Two empty sentences where none is
+        given for it. So no prose says what a table might deny.
         """
-        return sentences.get(self._verdicts[claim].verdict.replace(" ", "_"), ("", ""))
+        lines = self._lines[claim]
+        label = next(line.label for line in lines if part in (None, line.part))
+        return sentences.get(label.replace(" ", "_"), ("", ""))
 
     def judge(self, claim, measured, *, rates=None, figure="", table="", note=""):
         """Judge a claim of this exercise and show its card; smoke runs are not judged.
 
-        Where the ledger says which rows are compared, `measured` is a table with a row for each
-        seed and arm, and `rates` that of a sweep of learning rates, if a gate asks for it: see
-        ledger.judge. Else it is an Interval or an exact number. Where the parameters took away an
-        arm, it is `not run at these values`. `measured` and `note` may be functions without
-        arguments, for what cannot be computed then: they are not called. A function that meets
-        numbers which are not finite is inconclusive.
+        `measured` is a table with a row for each seed and arm, or {name of a part: table}, and
+        `rates` the table of a sweep of learning rates, if a gate asks for it. A part without a
+        `measure` takes an Interval, an exact statement a number or a sympy expression: see
+        lab.claims.judge. A cell whose arm the parameters took away is `not run at these values`.
+        `measured` and `note` may be functions without arguments, for what cannot be computed
+        then: they are not called. A function that meets numbers which are not finite leaves the
+        claim undecided.
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
-            absent = {"verdict": claims.NOT_RUN, "note": tr("without {arm}", arm=absent)}
-            verdict = about.unjudged.model_copy(update=absent)
+            told = tr("without {arm}", arm=absent)
+            lines = about.without_answer(claims.NOT_RUN, told)
         else:
-            for folder, stem, suffix in (
-                ("figures", figure, ".png"),
-                ("tables", table or figure, ".csv"),
-            ):
-                if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
-                    raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
+            self._check_produced(claim, figure, table or figure)
             measured = computed(measured) if callable(measured) else measured
             note = note() if callable(note) else note
-            verdict = judge(
-                about, measured, rates=rates, figure=figure, table=table or figure, note=note
-            )
-            if about.timing:
-                sizes = ", ".join(filter(None, [verdict.sizes, provenance.machine()["machine"]]))
-                verdict = verdict.model_copy(update={"sizes": sizes})
+            where = {"figure": figure, "table": table or figure, "note": note}
+            lines = judge(about, measured, rates=rates, **where)
+            lines = [self._labelled(about, line, measured) for line in lines]
         if self.profile == "smoke":
-            verdict = verdict.model_copy(update={"verdict": "not judged"})
-        self._verdicts[claim] = verdict
-        display(Markdown(cards.card(about, verdict, runs.own_words(self.own))))
+            told = {"answer": "not judged", "label": "not judged"}
+            lines = [line.model_copy(update=told) for line in lines]
+        self._lines[claim] = lines
+        display(Markdown(cards.card(about, lines, runs.own_words(self.own))))
+
+    def _check_produced(self, claim, figure, table):
+        for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
+            if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
+                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
+
+    def _labelled(self, about, line, measured):
+        """A line with the machine, where it is a timing, and with whether it was fixed before."""
+        told = {}
+        if about.timing:
+            machine = provenance.machine()["machine"]
+            told["sizes"] = ", ".join(filter(None, [line.sizes, machine]))
+        part = next(part for part in about.parts if part.name == line.part)
+        if part.measure:
+            table = measured[part.name] if isinstance(measured, dict) else measured
+            told["fixed"] = "before" if self._fixed_before(about, part, table) else "exploratory"
+        return line.model_copy(update=told)
+
+    def _fixed_before(self, about, part, table):
+        """Whether every trial with the table's seeds first ran under today's comparison."""
+        seeds = set(table.seed)
+        key = f"{about.id}/{part.name}"
+        bodies = [each.body for each in self.used if each.body["parameters"].get("seed") in seeds]
+        said = [body["labels"].get("comparisons", {}).get(key) for body in bodies]
+        return bool(said) and set(said) == {part.digest}
+
+    @property
+    def comparisons(self):
+        """{claim/part: hash of its comparison}: what stands in the header of every trial that runs."""
+        return {
+            f"{claim.id}/{part.name}": part.digest
+            for claim in self.ledger.values()
+            for part in claim.parts
+            if part.measure
+        }
 
     def _claim(self, claim):
         if claim not in self.ledger:
@@ -328,9 +366,9 @@ class Study:
             raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
         return self.ledger[claim]
 
-    def verdict(self, claim):
-        """The Verdict on a claim that was judged."""
-        return self._verdicts[claim]
+    def lines(self, claim):
+        """The lines of a claim that was judged, one for each cell."""
+        return self._lines[claim]
 
     def finish(self):
         """Write verdicts.csv and run.json, and put the run in its place; returns the table of
@@ -339,18 +377,19 @@ class Study:
         Every claim but the open ones is judged; RuntimeError names those that are not.
         """
         missing = sorted(
-            c.id for c in self.ledger.values() if not c.open and c.id not in self._verdicts
+            c.id for c in self.ledger.values() if not c.open and c.id not in self._lines
         )
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         origins = provenance.origins(self.used)
         display(Markdown(told := provenance.told(origins)))
-        verdicts = [self._verdicts.get(c.id, c.unjudged) for c in self.ledger.values()]
-        table = pd.DataFrame(
-            [v.model_dump() for v in verdicts], columns=list(claims.Verdict.model_fields)
-        )
+        lines = [
+            line for c in self.ledger.values() for line in self._lines.get(c.id, c.unjudged)
+        ]
+        columns = list(claims.Line.model_fields)
+        table = pd.DataFrame([line.model_dump() for line in lines], columns=columns)
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        if score := self.guesses.score(verdicts):
+        if score := self.guesses.score(lines):
             display(Markdown(score))
         kinds = sorted({name for each in self.used for name in each.body["kinds"]})
         run = {
@@ -379,21 +418,24 @@ class Study:
             runs.clear(self.folder.parent, self.final.name)
             self.folder = self.final
         display(Markdown(tr("Results: `{place}`", place=self.place)))
-        if not verdicts:
+        if not lines:
             return None
-        names = [tr("claim"), tr("verdict"), tr("effect"), tr("predicted")]
-        words = [
-            (
-                self.ledger[v.id].sentence,
-                cards.words()[v.verdict],
-                cards.measured(v),
-                cards.predicted(v),
-            )
-            for v in verdicts
-        ]
-        shown = pd.DataFrame(words, columns=names).style
-        shown = shown.set_caption(runs.own_words(self.own)) if self.own else shown
-        return shown.hide(axis="index").set_properties(**{"text-align": "left"})
+        return self._found(lines)
+
+    def _found(self, lines):
+        """The table at the end: a line for each part."""
+        rows = []
+        names = [tr("claim"), tr("part"), tr("label"), tr("effect"), tr("predicted")]
+        for line in {(line.id, line.part): line for line in reversed(lines)}.values():
+            claim = self.ledger[line.id]
+            part = next((part.title for part in claim.parts if part.name == line.part), "")
+            effect = cards.measured(line) if line.cells < 2 else ""
+            rows.append((claim.sentence, part, cards.label(line), effect, cards.bar(line)))
+        shown = pd.DataFrame(rows[::-1], columns=names)
+        if not shown[names[1]].any():
+            shown = shown.drop(columns=names[1])
+        style = shown.style.set_caption(runs.own_words(self.own)) if self.own else shown.style
+        return style.hide(axis="index").set_properties(**{"text-align": "left"})
 
 
 def found_beside(ledger):

@@ -13,12 +13,12 @@ import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from lab.claims.claims import Verdict, ledger
+from lab.claims.claims import Line, ledger
 from lab.language import folded
 from lab.trials import parameters, runs
 
-ABOVE = {"compares": "four over one", "compares_zh": "四比一", "direction": "above", "threshold": 0.1}
-EXACTLY = {"compares": "sum minus one", "direction": "equal", "tolerance": 1e-9}
+ABOVE = {"question": "four over one", "question_zh": "四比一", "direction": "above", "bar": 0.1}
+EXACTLY = {"question": "sum minus one", "direction": "equal", "bar": 1e-9}
 
 
 def entry(name, kind="comparison", exercise="1.1", **fields):
@@ -27,8 +27,9 @@ def entry(name, kind="comparison", exercise="1.1", **fields):
     said = {
         "id": name, "exercise": exercise, "kind": kind, "priority": "B", "sources": ["chapter §1.2"],
         "claim": f"It is said that {words}.", "claim_zh": f"据称 {words}。", "metric": "score", "place": "lesson",
-        "prediction": EXACTLY if kind in ("theorem", "arithmetic") else ABOVE,
     }  # fmt: skip
+    if not {"open", "expected", "parts"} & set(fields):
+        said |= EXACTLY if kind in ("theorem", "arithmetic") else ABOVE
     return {field: value for field, value in (said | fields).items() if value is not None}
 
 
@@ -135,18 +136,19 @@ FILES = {
     "errata": [],
     "glossary": [],
 }
-MORE = {"compares": "8 sides minus 4", "direction": "above", "because": "more sides, more points"}
-BY_SIDES = {"measure": "mean", "compare": {"sides": [8, 4]}, "sizes": ["dice"]}
+BY_SIDES = {
+    "question": "8 sides minus 4", "direction": "above", "bar": 0, "because": "more sides, more points",
+    "measure": "mean", "compare": {"sides": [8, 4]}, "sizes": ["dice"], "needs": {"budget": {"same": ["scale"]}},
+}  # fmt: skip
 CLAIMS = {
     DICE: [
-        entry("dice-more-sides", claim="It is so that dice-more-sides.", unit="points", arms=BY_SIDES,
-              needs={"one model": {"same": ["scale"]}}, prediction=MORE),
+        entry("dice-more-sides", claim="It is so that dice-more-sides.", unit="points", **BY_SIDES),
         entry("dice-count", "arithmetic", claim="It is so that dice-count.", unit="throws",
-              prediction={"compares": "throws of each", "direction": "equal", "threshold": 1.0}),
+              question="throws of each", value=1.0, bar=0),
     ],
     COINS: [
         entry("coins-two", "structure", "1.2",
-              prediction={"compares": "sides of a coin", "direction": "equal", "threshold": 2.0}),
+              question="sides of a coin", direction="equal", value=2.0, bar=0),
     ],
 }  # fmt: skip
 
@@ -178,18 +180,18 @@ FOUND = {"supported": "四个头多得 {effect:.1f}，为 {times:.1f} 倍。", "
 LEDGER = {
     "01_first": [
         entry("rows-sum-to-one", "theorem"),
-        entry("two-parts", "arithmetic", prediction={"compares": "parts", "direction": "equal", "threshold": 2}),
-        entry("four-win", unit="points", arms=ARMS, reference={"heads": 4}, needs={"regime": {"width": [8, None]}},
+        entry("two-parts", "arithmetic", question="parts", value=2, bar=0),
+        entry("four-win", unit="points", **ARMS, reference={"heads": 4}, needs={"size": {"width": [8, None]}},
               finding=FINDING, finding_zh=FOUND),
         entry("four-win-early", unit="relative change", values={"heads": [1, 4]}),
         entry("how-many", "question"),
     ],
     "02_second": [
         entry("one-is-faster", exercise="1.2", place="appendix", unit="points", needs={"machine": True}),
-        entry("one-is-smaller", exercise="1.2", place="appendix", prediction=ABOVE | {"revised": "before: by half"}),
-        entry("some-day", "question", exercise="1.2", place="appendix", prediction=None, open="a larger machine"),
+        entry("one-is-smaller", exercise="1.2", place="appendix"),
+        entry("some-day", "question", exercise="1.2", place="appendix", open="a larger machine"),
     ],
-    "beyond": [entry("elsewhere", exercise="beyond", place=None, prediction=None, expected="more")],
+    "beyond": [entry("elsewhere", exercise="beyond", place=None, expected="more")],
 }  # fmt: skip
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
@@ -219,29 +221,33 @@ def project(root, monkeypatch, ledger=LEDGER):
     return root
 
 
-def verdict(name, word="supported", effect=1.5, **fields):
-    """A verdict on a claim of the ledger, with a figure and its table."""
+ANSWERS = {"supported": "yes", "refuted": "no", "undecided": "undecided"}
+
+
+def line(name, label="supported", effect=1.5, **fields):
+    """The line of the only cell of a claim of the ledger, with a figure and its table."""
     about = ledger()[name]
-    said = {"low": effect - 1, "high": effect + 1, "n": 5, "unit": about.unit, "threshold": about.compared}
-    said |= {"figure": "drawn", "table": "drawn"} | fields
-    return Verdict(id=name, exercise=about.exercise, verdict=word, effect=effect, **said)
+    counts = {"yes": int(label == "supported"), "no": int(label == "refuted"), "cells": 1}
+    said = about.row(about.parts[0]) | counts | {"label": label, "answer": ANSWERS.get(label, label)}
+    said |= {"effect": effect, "low": effect - 1, "high": effect + 1, "n": 5}
+    return Line(**said | {"figure": "drawn", "table": "drawn"} | fields)
 
 
-def finish(root, *verdicts, place="quick/01_first", **run):
-    """A finished run with these verdicts in results/`place`, with the figures and tables that they name."""
+def finish(root, *lines, place="quick/01_first", **run):
+    """A finished run with these lines in results/`place`, with the figures and tables that they name."""
     folder = root / "results" / place
-    for each in verdicts:
+    for each in lines:
         if each.figure:
             (folder / "figures").mkdir(parents=True, exist_ok=True)
             (folder / "figures" / f"{each.figure}.png").write_bytes(PIXEL)
         if each.table:
             runs.write_table(folder / "tables" / f"{each.table}.csv", pd.DataFrame({"score": [0.1]}))
-    table = pd.DataFrame([each.model_dump() for each in verdicts], columns=list(Verdict.model_fields))
+    table = pd.DataFrame([each.model_dump() for each in lines], columns=list(Line.model_fields))
     runs.write_table(folder / "verdicts.csv", table.astype({"n": "Int64"}))
     source = root / "notebooks" / f"{folder.name}.ipynb"
     if source.exists():
         runs.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
-    runs.write_run(folder, RUN | {"exercise": verdicts[0].exercise if verdicts else "1.1"} | run)
+    runs.write_run(folder, RUN | {"exercise": lines[0].exercise if lines else "1.1"} | run)
     return folder
 
 
@@ -272,8 +278,8 @@ def book(folder, patch):
     root = project(folder, patch)
     for name, said in {"errata": ERRATUM, "glossary": TERM}.items():
         runs.write_text(root / "experiments" / f"{name}.yaml", yaml.safe_dump([said]))
-    finish(root, verdict("one-is-faster"), place="quick/02_second")
-    run = finish(root, verdict("four-win", effect=2.5), verdict("how-many", "answered"))
+    finish(root, line("one-is-faster"), place="quick/02_second")
+    run = finish(root, line("four-win", effect=2.5), line("how-many", "answered"))
     shown = []
     patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))
     figure = plt.figure()

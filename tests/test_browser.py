@@ -89,7 +89,7 @@ def test_the_table_of_claims_searches_filters_and_sorts(built, page):
     page.locator(".filters input").fill("four win early")
     assert rows.count() == 1 and page.locator(".filters output").inner_text() == f"1 / {everything}"
     page.locator(".filters input").fill("")
-    page.locator(".filters select[name=verdict]").select_option("supported")
+    page.locator(".filters select[name=label]").select_option("supported")
     assert {row.get_attribute("id") for row in rows.all()} == {"four-win", "one-is-faster"}
     page.locator("table.claims th", has_text="effect").click()
     assert [row.get_attribute("id") for row in rows.all()] == ["one-is-faster", "four-win"]

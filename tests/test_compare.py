@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import lab
-from lab.claims.claims import Verdict, own_ledger
+from lab.claims.claims import Line, own_ledger
 from lab.claims.stamps import read_prediction, stamp
 from lab.compare import Comparison, Plan
 from lab.measure.fairness import UnfairComparison
@@ -35,8 +35,8 @@ PREDICT = "fading - rotary > 0.05"
 
 
 def test_a_comparison_is_shown_in_a_line(tmp_path):
-    verdicts = [Verdict(id=name, exercise="", verdict=name) for name in ("supported", "out of reach")]
-    shown = repr(Comparison(verdicts, pd.DataFrame({"seed": range(30)}), tmp_path))
+    lines = [Line(id=name, exercise="", answer=name, label=name) for name in ("supported", "out of reach")]
+    shown = repr(Comparison(lines, pd.DataFrame({"seed": range(30)}), tmp_path))
     assert shown == f"<Comparison: supported, out of reach; .table has 30 rows, .folder is {tmp_path}>"
 
 
@@ -128,8 +128,8 @@ def test_one_call_predicts_trains_draws_and_judges(run, tmp_path, capsys):
     assert (found.folder / "figures" / "comparison.png").stat().st_size > 1000
     assert read_run(found.folder)["status"] == "done"
     (claim,) = own_ledger(tmp_path / "lab-results" / "ledger.yaml").values()
-    assert (claim.stamp.known, claim.stamp.trials) == (0, 4) and str(claim.prediction).startswith("fading - rotary")
-    assert claim.reference == {"arm": "rotary"} and claim.id == found.verdicts[0].id
+    assert (claim.stamp.known, claim.stamp.trials) == (0, 4) and claim.parts[0].question.startswith("fading - rotary")
+    assert claim.parts[0].reference == {"arm": "rotary"} and claim.id == found.lines[0].id
     said = capsys.readouterr().out
     assert "before the run" in said and "learned" in said and "parameters: rotary" in said
     assert "base64" not in said and "image/png" not in said, "a terminal shows text"
@@ -144,7 +144,7 @@ def test_what_ran_is_not_run_again_and_a_later_prediction_says_what_was_known(ru
     assert read_run(again.folder)["record"]["ran_here"] == 0
     later = run(predict="fading - rotary < 0")
     first, second = own_ledger(ledger).values()
-    assert second.id == later.verdicts[0].id and (second.stamp.known, second.stamp.trials) == (4, 4)
+    assert second.id == later.lines[0].id and (second.stamp.known, second.stamp.trials) == (4, 4)
     assert "were there already" in str(second.stamp) and "before the run" in str(first.stamp)
     more = run(arms={"fading": Fading, "alibi": "alibi"}, predict="fading - alibi > 0")
     assert read_run(more.folder)["record"]["ran_here"] == 2, "the arm that ran is taken from the store"
@@ -164,13 +164,13 @@ def test_trials_of_a_record_are_used(run, tmp_path):
 def test_each_arm_may_have_the_best_of_several_rates(run):
     found = run(rates=[0.001, 0.01, 0.1], seeds=2)
     assert set(found.table.learning_rate) <= {0.001, 0.01, 0.1}
-    assert "rates" in found.verdicts[0].gates
+    assert "rates" in found.lines[0].gates
 
 
 @pytest.mark.parametrize("task", ["recall", "sums", "code"])
 def test_every_task_by_name_runs(run, task):
     found = run(task=task)
-    assert found.verdicts[0].verdict == "out of reach" and len(found.table) == 4 * len(set(found.table.length))
+    assert found.lines[0].label == "out of reach" and len(found.table) == 4 * len(set(found.table.length))
 
 
 def test_the_mark_of_program_text_is_counted_from_the_bytes_that_are_read():
@@ -180,7 +180,7 @@ def test_the_mark_of_program_text_is_counted_from_the_bytes_that_are_read():
 
 def test_a_task_of_ones_own_is_judged_by_its_marks(run):
     found = run(task=Parity(length=5))
-    assert "mark 0.95" in found.verdicts[0].gates and found.folder.name == "parity-rotary-fading"
+    assert "mark 0.95" in found.lines[0].gates and found.folder.name == "parity-rotary-fading"
 
 
 # Arms
@@ -204,7 +204,7 @@ def test_any_seam_and_any_model_may_be_an_arm(run, given):
 def test_an_arm_that_reads_the_answers_is_out_of_reach(run):
     found = run(arms={"attention": {"position": "none"}, "mean": {"mixer": Mean, "position": "none"}},
                 predict="mean - attention > 0")  # fmt: skip
-    assert "✗ no answer: leak 1" in found.verdicts[0].gates
+    assert "✗ no answer: leak 1" in found.lines[0].gates
 
 
 def test_arms_that_are_one_are_refused(run):
@@ -214,7 +214,7 @@ def test_arms_that_are_one_are_refused(run):
 
 def test_parameters_that_differ_are_said(run):
     found = run(arms={"two": {"n_layers": 2}, "one": {"n_layers": 1}}, predict="two - one > 0")
-    assert "apart, more than 5%" in found.verdicts[0].note
+    assert "apart, more than 5%" in found.lines[0].note
 
 
 def test_a_method_that_nobody_calls_is_named(run):
@@ -270,7 +270,7 @@ def test_a_prediction_is_read(text, read):
 
 def test_another_code_is_another_prediction(tmp_path):
     body = {"exercise": "mine", "claim": "a > b", "arms": {"measure": "x", "compare": {"arm": ["a", "b"]}},
-            "prediction": {"compares": "a - b", "direction": "above"}, 
+            "question": "a - b", "direction": "above", "bar": 0, 
             "needs": {"no answer": {"told": "leak"}}}  # fmt: skip
     path = tmp_path / "ledger.yaml"
     names = [stamp(path, body, {"kinds": {"mine": code}}, 0, 4).id for code in ("1", "1", "2")]

@@ -4,7 +4,7 @@ import pytest
 from made import entry
 
 from lab import language
-from lab.claims.claims import JUDGED, VERDICTS, Claim, Verdict
+from lab.claims.claims import JUDGED, LABELS, Claim, Line
 from lab.guesses import MEANS, Guesses
 
 CLAIMS = [Claim(**entry(name)) for name in ("it-is-1", "it-is-2", "it-is-3", "it-is-4", "it-is-5")]
@@ -19,13 +19,13 @@ def guessed(*guesses):
     return form
 
 
-def verdicts(*words):
-    return [Verdict(id=name, exercise="1.1", verdict=word) for name, word in zip(NAMES, words, strict=False)]
+def lines(*words):
+    return [Line(id=name, exercise="1.1", answer=word, label=word) for name, word in zip(NAMES, words, strict=False)]
 
 
 def test_guesses_are_counted_and_each_is_told_with_its_sentence():
     form = guessed("holds", "fails", "", "undecided", "holds")
-    first, *lines = form.score(verdicts("proved", "supported", "refuted", "inconclusive", "not judged")).split("\n")
+    first, *lines = form.score(lines("proved", "supported", "refuted", "undecided", "not judged")).split("\n")
     assert first == "2 of 3 guesses were right"
     assert lines == [
         f"* ✓ {CLAIMS[0].claim} Guessed and measured: holds.",
@@ -34,18 +34,24 @@ def test_guesses_are_counted_and_each_is_told_with_its_sentence():
     ]
 
 
+def test_a_claim_whose_parts_come_out_differently_is_not_scored():
+    parts = [Line(id=NAMES[0], exercise="1.1", part=word, answer=word, label=word) for word in ("supported", "refuted")]
+    assert guessed("holds").score(parts) == ""
+    assert guessed("holds", "fails").score([*parts, *lines("refuted", "refuted")[1:]]).startswith("1 of 1 ")
+
+
 def test_without_guesses_nothing_is_said():
-    assert guessed().score(verdicts("proved")) == ""
+    assert guessed().score(lines("proved")) == ""
 
 
-@pytest.mark.parametrize("word", sorted(set(VERDICTS) - set(JUDGED)))
+@pytest.mark.parametrize("word", sorted(set(LABELS) - set(MEANS)))
 def test_what_was_not_judged_does_not_count(word):
-    assert guessed("holds").score(verdicts(word)) == ""
-    assert guessed("holds", "holds").score(verdicts(word, "proved")).startswith("1 of 1 ")
+    assert guessed("holds").score(lines(word)) == ""
+    assert guessed("holds", "holds").score(lines(word, "proved")).startswith("1 of 1 ")
 
 
 def test_every_judgement_can_be_guessed():
-    assert set(MEANS) == set(JUDGED)
+    assert set(MEANS) == set(JUDGED) - {"answered", "counted"}
     assert all([guess for _, guess in box.options] == ["", *dict.fromkeys(MEANS.values())]
                for box in guessed().boxes.values())  # fmt: skip
 
@@ -54,7 +60,7 @@ def test_every_judgement_can_be_guessed():
 def test_the_form_shows_sentences_and_choices_in_the_readers_language(name):
     with language.using(name):
         (form,) = Guesses(CLAIMS).form().children
-        score = guessed("fails").score(verdicts("proved"))
+        score = guessed("fails").score(lines("proved"))
     lines = [(choice.options[1][0], text.value) for choice, text in (line.children for line in form.children[1:])]
     sentences = [claim.claim_zh if name == "zh" else claim.claim for claim in CLAIMS]
     holds = language.messages(language.catalogue("zh"))["holds"] if name == "zh" else "holds"

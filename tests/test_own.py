@@ -81,9 +81,12 @@ def test_a_new_notebook_runs_by_bare_papermill_and_by_lab_run_from_any_folder(tm
 CLAIM = {
     "id": "a-over-b",
     "claim": "A is better",
-    "arms": {"measure": "x", "compare": {"arm": ["a", "b"]}},
-    "prediction": {"compares": "a - b", "direction": "above"},
-    "needs": {"one model": {"same": ["size"]}},
+    "question": "a - b",
+    "measure": "x",
+    "compare": {"arm": ["a", "b"]},
+    "direction": "above",
+    "bar": 0,
+    "needs": {"budget": {"same": ["size"]}},
 }
 
 
@@ -98,7 +101,7 @@ def test_a_study_reads_a_ledger_beside_it_and_keeps_its_results_there(tmp_path, 
     table = pd.DataFrame({"arm": list("aabb"), "seed": [0, 1] * 2, "x": [2.0, 2.1, 1.0, 1.1], "size": 1})
     mine.judge("a-over-b", table)
     mine.finish()
-    assert mine.verdict("a-over-b").verdict == "supported"
+    assert mine.lines("a-over-b")[0].label == "supported"
     assert (tmp_path / "lab-results" / "mine" / "verdicts.csv").exists()
 
 

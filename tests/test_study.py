@@ -217,17 +217,17 @@ def test_a_run_names_the_ledger_that_it_began_with(project, tmp_path):
         assert runs.read_run(each.folder)["ledger"] == ledger
 
 
-# Verdicts
+# Answers
 
 
-HURT = Claim(**made.entry("hurt", "trend", prediction=made.ABOVE | {"threshold": 0.005}, values={"heads": [1, 4]}))
+HURT = Claim(**made.entry("hurt", "trend", bar=0.005, values={"heads": [1, 4]}))
 
 
 def judged(measured, names, note="", about=HURT, **options):
     mine = Study("1.1", names)
     mine.ledger = {about.id: about}
     mine.judge(about.id, measured, note=note, **options)
-    return mine, mine._verdicts[about.id]
+    return mine, mine.lines(about.id)[0]
 
 
 def missing():
@@ -236,23 +236,23 @@ def missing():
 
 def test_without_its_arms_a_claim_is_not_judged(project, said):
     for measured in (missing, Interval(0.0, 0.0, 0.0, 5)):
-        about, verdict = judged(measured, {"heads": [1, 2]}, note=missing)
-        assert verdict.verdict == NOT_RUN and verdict.effect != verdict.effect and verdict.note == "without heads 4"
-        assert f"**{NOT_RUN}**<br>without heads 4" in said[-1]
+        about, line = judged(measured, {"heads": [1, 2]}, note=missing)
+        assert line.label == NOT_RUN and line.effect != line.effect and line.note == "without heads 4"
+        assert f"**{NOT_RUN}** (without heads 4)" in said[-1]
         assert "own parameters: heads [1, 2]" in said[-1]
     about.finish()
     (row,) = pd.read_csv(about.folder / "verdicts.csv").to_dict("records")
-    assert row["verdict"] == NOT_RUN and row["effect"] != row["effect"]
+    assert row["label"] == NOT_RUN and row["effect"] != row["effect"]
     with pytest.raises(KeyError):
         judged(missing, {})
-    _, verdict = judged(lambda: Interval(0.02, 0.01, 0.03, 5), {}, note=lambda: "told")
-    assert (verdict.verdict, verdict.note) == ("supported", "told")
-    assert judged(missing, {"profile": "smoke", "heads": [1, 2]})[1].verdict == "not judged"
+    _, line = judged(lambda: Interval(0.02, 0.01, 0.03, 5), {}, note=lambda: "told")
+    assert (line.label, line.note) == ("supported", "told")
+    assert judged(missing, {"profile": "smoke", "heads": [1, 2]})[1].label == "not judged"
 
 
-def test_own_parameters_are_told_with_every_verdict(project, said):
+def test_own_parameters_are_told_with_every_answer(project, said):
     about, _ = judged(Interval(0.02, 0.01, 0.03, 5), {"seeds": 9})
-    assert "**supported**" in said[-1] and "0.02 [0.01, 0.03], n = 5" in said[-1]
+    assert "**supported**" in said[-1] and "| 0.02 [0.01, 0.03] | 5 |" in said[-1]
     assert "own parameters: seeds 9" in said[-1]
     assert "own parameters: seeds 9" in about.finish().to_html()
     assert json.loads((about.folder / "run.json").read_text())["own_parameters"] == {"seeds": 9}
@@ -261,14 +261,14 @@ def test_own_parameters_are_told_with_every_verdict(project, said):
     assert runs.read_run(about.folder)["own_parameters"] == {}
 
 
-def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_verdict(project, said):
-    arms = {"measure": "loss", "compare": {"n_heads": [32, 8]}}
-    about = Claim(**HURT.model_dump(exclude={"values"}) | {"arms": arms, "needs": {"regime": {"n_heads": [8, 32]}}})
+def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_label(project, said):
+    arms = {"measure": "loss", "compare": {"n_heads": [32, 8]}, "needs": {"size": {"n_heads": [8, 32]}}}
+    about = Claim(**made.entry("hurt", "trend", bar=0.005, **arms))
     for worse, word, sentence in ((0.1, "supported", "it hurts"), (-0.1, "refuted", "it helps")):
         rows = pd.DataFrame({"seed": s, "n_heads": h, "loss": 2 + s / 50 + (h == 32) * (worse + s / 99)}
                             for s in range(5) for h in (8, 32))  # fmt: skip
-        mine, verdict = judged(rows, {}, about=about)
-        assert verdict.verdict == word and "✓ regime: n_heads 8 … 32, wanted ≥ 8, ≤ 32" in said[-1]
+        mine, line = judged(rows, {}, about=about)
+        assert line.label == word and "✓ size: n_heads 8 … 32 (≥ 8, ≤ 32)" in said[-1]
         mine.say(*mine.told("hurt", supported=("it hurts", "有害"), refuted=("it helps", "有益")))
         assert said[-1].startswith(f"{sentence}\n\n<details>")
         assert about.claim in mine.finish().to_html() and "hurt" not in mine.finish().to_html().replace(about.claim, "")
@@ -278,7 +278,7 @@ def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_verdict(p
     assert mine.told("hurt", refuted=("it helps", "有益")) == ("", "")
 
 
-# What verdicts rest on
+# What answers rest on
 
 
 def learned(seed, n_heads, rate):
@@ -289,10 +289,35 @@ def other(seed, drawn):
     return {"value": seed}
 
 
-def test_the_verdict_on_a_timing_names_the_machine(project):
+def test_the_answer_to_a_timing_names_the_machine(project):
     mine = study("1.2", {})
     mine.judge("one-is-faster", Interval(1.0, 0.5, 1.5, 5))
-    assert mine._verdicts["one-is-faster"].sizes == provenance.machine()["machine"]
+    assert mine.lines("one-is-faster")[0].sizes == provenance.machine()["machine"]
+
+
+def drawn(seed, arm):
+    return {"score": seed / 50 + (arm == "a")}
+
+
+def test_a_comparison_is_fixed_before_only_where_its_rows_first_ran_under_it(project, said):
+    compared = {"measure": "score", "compare": {"arm": ["a", "b"]}, "needs": {"budget": {"same": ["threads"]}}}
+
+    def fixed(seeds, bar):
+        mine = Study("1.1", {})
+        mine.ledger = {"hurt": Claim(**made.entry("hurt", "trend", bar=bar, **compared))}
+        table = mine.sweep(drawn, {"seed": seeds, "arm": ["a", "b"]}, jobs=1)
+        mine.judge("hurt", table)
+        return mine.lines("hurt")[0].fixed
+
+    assert fixed([0, 1, 2], 0.1) == "before"
+    assert fixed([0, 1, 2], 0.1) == "before", "from the store, by the header of the first run"
+    assert fixed([0, 1, 2], 0.2) == "exploratory", "another bar, on rows that were known"
+    assert fixed([1, 2, 3], 0.2) == "exploratory", "one new seed does not help"
+    assert fixed([4, 5, 6], 0.2) == "before"
+    store = project / "results" / "interactive"
+    trials = next(store.parent.rglob(".trials/*.jsonl"))
+    trials.write_text(trials.read_text().replace('"score":', '"points":'))  # rows of older code
+    assert "comparisons" in trials.read_text()
 
 
 # The commit

@@ -1,4 +1,4 @@
-"""The package alone: a wheel of it gives models, tasks, the zoo, probes, sweeps, verdicts and charts.
+"""The package alone: a wheel of it gives models, tasks, the zoo, probes, sweeps, answers and charts.
 
 Of `pyproject.toml`.
 """
@@ -45,9 +45,9 @@ def main():
     mine.figure("forest", arms, lambda rows: charts.forest(plt.subplots()[1], rows, "loss", "arm", bar=0.5), "two")
     claim = Claim.model_validate({
         "id": "b-is-better", "exercise": "beyond", "kind": "question", "priority": "C", "sources": ["mine"],
-        "claim": "b is better", "claim_zh": "\u4e59", "metric": "loss", "arms": {"measure": "loss", "as": "difference",
-        "compare": {"arm": ["a", "b"]}}, "prediction": {"compares": "a - b", "direction": "above", "threshold": 0.5}})
-    verdict = judge(claim, arms)
+        "claim": "b is better", "claim_zh": "\u4e59", "metric": "loss", "measure": "loss",
+        "compare": {"arm": ["a", "b"]}, "question": "a - b", "direction": "above", "bar": 0.5})
+    (line,) = judge(claim, arms)
     model = Transformer(ModelConfig(vocabulary=5, context=8, d_model=8, n_layers=1, n_heads=2), seed=0)
     with torch.no_grad(), attention_probe([entropy]) as probe:
         model(torch.arange(5)[None])
@@ -55,7 +55,7 @@ def main():
     with language.using("zh"):
         said = language.tr("supported")
     found = {"lab": lab.__file__, "values": table.value.tolist(), "said": said, "weeks": len(weekly_co2()),
-             "verdict": [verdict.verdict, verdict.effect], "heads": len(probe.table()),
+             "answer": [line.label, line.effect], "heads": len(probe.table()),
              "reference": sum(p.numel() for p in lab.zoo.reference().parameters())}
     print(json.dumps(found))
 
@@ -108,7 +108,7 @@ def test_a_script_elsewhere_sweeps_its_own_trial(wheel, alone):
     assert found["weeks"] > 1000 and found["reference"] > 100_000
     kept = alone["cwd"] / "results" / "interactive" / "mine"
     assert (kept / "run.json").exists() and (kept / "figures" / "drawn.png").exists()
-    assert found["heads"] == 2 and found["verdict"] == ["answered", pytest.approx(1.0)]
+    assert found["heads"] == 2 and found["answer"] == ["answered", pytest.approx(1.0)]
     assert (kept / "figures" / "forest.png").stat().st_size > 1000
     assert not (site / "results").exists(), "results go to the working folder"
 

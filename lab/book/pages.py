@@ -12,7 +12,6 @@ from pathlib import Path
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pandas import isna
 
 import lab
 from lab.book import glossary
@@ -39,7 +38,7 @@ def write(source, runs, older=()):
         shutil.copy(HERE / "texts" / language() / f"{name}.md", source / f"{name}.md")
     table = report.collect(*homes("full"), *homes("quick"))
     values = {
-        "index": {"totals": report.verdict_counts(table)},
+        "index": {"totals": report.label_counts(table)},
         "claims": {"table": claims_table(table, runs)},
         "glossary": {"terms": glossary.terms(runs)},
         "api": {"modules": modules()},
@@ -65,7 +64,8 @@ def environment(autoescape=False, **told):
         "t": in_language,
         "words": cards.words(),
         "measured": cards.measured,
-        "counts": report.verdict_counts,
+        "label": cards.label,
+        "counts": report.label_counts,
         "escape": plain,
     }
     made.globals |= told
@@ -92,22 +92,27 @@ def modules():
 
 
 def claims_table(table, runs):
-    """HTML of all claims with their verdicts, a table as of `report.collect`."""
+    """HTML of all parts with their lines, a table as of `report.collect`."""
     ledger, rows = claims.ledger(), []
     stems = {run.exercise: run.stem for run in runs}
-    for row in table.to_dict("records"):
-        verdict = claims.Verdict(**{name: value for name, value in row.items() if not isna(value)})
-        claim = ledger[verdict.id]
-        gates = cards.gates(verdict) if verdict.gates else []
-        notes = [*gates, verdict.note, verdict.sizes, "; ".join(claim.sources)]
-        stem = stems.get(claim.exercise, "")
+    for (name, _), group in table.groupby(["id", "part"], sort=False):
+        claim, lines = ledger[name], list(group.itertuples())
+        part = next((part for part in claim.parts if part.name == lines[0].part), None)
+        notes = [*cards.gates_by_cell(lines), lines[0].sizes, "; ".join(claim.sources)]
         rows.append(
-            {"claim": claim, "verdict": verdict, "stem": stem, "notes": filter(None, notes)}
+            {
+                "claim": claim,
+                "asked": cards.part_in_words(part) or claim.expected,
+                "bar": cards.bar(lines[0]),
+                "lines": lines,
+                "stem": stems.get(claim.exercise, ""),
+                "notes": filter(None, notes),
+            }
         )
-    words = {name: word for name, word in cards.words().items() if name in set(table.verdict)}
+    words = {name: word for name, word in cards.words().items() if name in set(table.label)}
     numbers = dict.fromkeys(row["claim"].exercise for row in rows)
     filters = [
-        ("verdict", tr("verdict"), words),
+        ("label", tr("label"), words),
         ("exercise", tr("exercise"), {name: name for name in numbers}),
     ]
     template = environment(autoescape=True).get_template("claims.html")
@@ -176,7 +181,7 @@ def tags(cell):
 
 def head(run):
     """Paragraphs under the title of a lesson: what came out, where it ran, how to play with it."""
-    counts = report.verdict_counts(run.verdicts)
+    counts = report.label_counts(run.lines)
     play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
     yield f"{counts} · {run.profile}, {plain(run.about['machine'])} · {play}"
     if language() != "en" and run.spoken == run.folder:

@@ -1,4 +1,4 @@
-"""What the book is made from: finished runs, their words, figures and verdicts."""
+"""What the book is made from: finished runs, their words, figures and answers."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -61,13 +61,13 @@ class Run:
         return folder
 
     @cached_property
-    def verdicts(self):
+    def lines(self):
         return claims.read_verdicts(self.folder)
 
     @cached_property
     def hero(self):
         """The figure that stands for the run; "" where it has none."""
-        return report.hero(self.notebook, self.folder, self.verdicts.figure)
+        return report.hero(self.notebook, self.folder, self.lines.figure)
 
     @cached_property
     def section(self):

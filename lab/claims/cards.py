@@ -1,119 +1,208 @@
-"""What is shown of a claim that was judged: the sentence under test, the prediction, the gates,
-what came out.
-"""
+"""What is shown of a claim that was judged: a line for each cell, the labels, the bar, the gates."""
 
 import re
 
 from pandas import isna
 
-from lab.claims.claims import UNGATED
+from lab.claims.claims import UNGATED, Line
 from lab.claims.numerals import SHARES, effect_of, in_unit
 from lab.language import in_language, tr
 
-BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")  # at the end of what was predicted
+BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")
 
 
-def card(claim, verdict, own=""):
-    """A Markdown table of a Claim and its Verdict; `own` are parameters that are not the profile's,
-    in words.
+def card(claim, lines, own=""):
+    """Markdown of a Claim and its lines; `own` are parameters that are not the profile's, in words.
+
+    A table with a line for each cell, then a line each for labels, bar, gates and where it holds.
     """
-    rows = [(tr("source"), "; ".join(claim.sources))] if claim.sources else []
-    rows += [
-        (
-            tr("measured") if claim.kind == "question" else tr("predicted"),
-            predicted(verdict) or claim.expected,
-        )
-    ]
-    rows += [(tr("written"), str(claim.stamp))] if getattr(claim, "stamp", None) else []
-    if claim.prediction and claim.prediction.because:
-        rows += [
-            (tr("why this bar"), in_language(claim.prediction.because, claim.prediction.because_zh))
-        ]
-    rows += [(tr("gates"), "<br>".join(gates(verdict)))] if verdict.gates else []
-    rows += [(tr("effect"), measured(verdict))] if measured(verdict) else []
-    rows += [
-        (
-            tr("verdict"),
-            f"**{words()[verdict.verdict]}**" + (f"<br>{verdict.note}" if verdict.note else ""),
-        )
-    ]
-    rows += (
-        [(tr("holds for"), ", ".join(filter(None, [verdict.sizes, own])))]
-        if verdict.sizes or own
-        else []
-    )
-    rows += [(tr("figure"), verdict.figure)] if verdict.figure else []
-    if claim.prediction and claim.prediction.revised:
-        rows += [
-            (
-                tr("changed after a run"),
-                in_language(claim.prediction.revised, claim.prediction.revised_zh),
-            )
-        ]
     second = in_language(claim.claim_zh, claim.claim)
-    said = "<br>".join(
-        [f"**{_cell(claim.sentence)}**"] + [_cell(second)] * (second not in ("", claim.sentence))
-    )
-    lines = [f"| {tr('claim')} | {said} |", "| :-- | :-- |"]
-    return "\n".join(lines + [f"| {name} | {_cell(text)} |" for name, text in rows])
+    head = [f"**{claim.sentence}**"]
+    if second not in ("", claim.sentence):
+        head.append(second)
+    if claim.sources:
+        head.append("*" + "; ".join(claim.sources) + "*")
+    below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(lines)]
+    below += gates_by_cell(lines)
+    below += [stamp_in_words(claim), holds_for(lines, own), figures(lines)]
+    parts = ["<br>".join(head), table(claim, lines), "<br>".join(filter(None, below))]
+    return "\n\n".join(parts)
 
 
-def measured(verdict):
-    """The effect with its interval, unit and n, in words; "" where nothing was measured."""
-    if not (found := effect_of(verdict)):
+def table(claim, lines):
+    """The lines as a Markdown table; columns that would be empty are left out."""
+    parts = {part.name: part for part in claim.parts}
+    rows = []
+    for line in lines:
+        part = parts.get(line.part)
+        rows.append(
+            {
+                tr("part"): part_in_words(part),
+                tr("where"): line.where,
+                tr("effect"): effect(line),
+                "n": "" if isna(line.n) else str(line.n),
+                tr("answer"): answer_in_words(line),
+            }
+        )
+    always = (tr("part"), tr("effect"), tr("answer"))
+    names = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
+    made = [names, [":--"] * len(names)]
+    made += [[cell_text(row[name]) for name in names] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in made)
+
+
+def part_in_words(part):
+    if part is None:
         return ""
-    unit = "" if verdict.unit in SHARES else verdict.unit
-    return f"{found} {unit}".strip() + ("" if isna(verdict.n) else f", n = {verdict.n}")
+    return f"{part.title}: {part.asked}" if part.title else part.asked
 
 
-def gates(verdict):
-    """What each gate of a verdict says, a list."""
-    return (
-        [tr("not yet gated")] if verdict.gates == UNGATED else re.split("; (?=[✓✗])", verdict.gates)
-    )
+def effect(line):
+    """The effect with its interval and unit, in words; "" where nothing was measured."""
+    if not (found := effect_of(line)):
+        return ""
+    return found if line.unit in SHARES else f"{found} {line.unit}".strip()
 
 
-def predicted(verdict):
-    """What was predicted, its bar as the effect is told; of a question, what is measured."""
-    return BAR.sub(lambda _: bar(verdict), verdict.threshold)
+def measured(line):
+    """The effect with its interval, unit and n, in words; "" where nothing was measured."""
+    if not (found := effect(line)):
+        return ""
+    return found if isna(line.n) else f"{found}, n = {line.n}"
 
 
-def bar(verdict):
-    """What the effect is held against, in the words of its unit, such as "> +2 %"; "" of a
-    question.
-    """
-    if not (found := BAR.search(verdict.threshold)):
+def answer_in_words(line):
+    answer = f"**{words()[line.answer]}**"
+    return f"{answer} ({line.note})" if line.note else answer
+
+
+def label(line):
+    """The label of a line's part with its counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
+    word = words()[line.label]
+    if line.cells < 2 or not line.yes + line.no:
+        return word
+    counts = tr("yes in {yes}, no in {no} of {cells}", yes=line.yes, no=line.no, cells=line.cells)
+    return f"{word}: {counts}"
+
+
+def labels_in_words(claim, lines):
+    """The labels of all parts in one sentence each."""
+    titles = {part.name: part.title for part in claim.parts}
+    told = {}
+    for line in lines:
+        title = titles.get(line.part, "")
+        told[line.part] = f"{title}: **{label(line)}**" if title else f"**{label(line)}**"
+    return " · ".join(told.values())
+
+
+def bar_in_words(claim, lines):
+    """From which difference on the answer is yes, and why from there."""
+    told = {}
+    for part in claim.parts:
+        line = next((line for line in lines if line.part == part.name), None)
+        if line is None or not bar(line):
+            continue
+        said = tr("Yes where the effect is {bar}", bar=bar(line))
+        told[f"{said}: {part.reason}." if part.reason else f"{said}."] = None
+    return " ".join(told)
+
+
+def bar(line):
+    """What the effect is held against, in the words of its unit, such as "> +2 %"."""
+    if not (found := BAR.search(line.bar)):
         return ""
     sign, *numbers = found.groups(default="0")
-    (threshold,), (tolerance,) = (in_unit(float(number), unit=verdict.unit) for number in numbers)
-    return f"{sign} {threshold}" + (f" ± {tolerance.lstrip('+')}" if float(numbers[1]) else "")
+    (value,), (room,) = (in_unit(float(number), unit=line.unit) for number in numbers)
+    return f"{sign} {value}" + (f" ± {room.lstrip('+')}" if float(numbers[1]) else "")
 
 
-def line(verdict, was=""):
-    """What came of a claim: verdict, effect and bar, such as "refuted: 0.1 [0.0, 0.2] nats, n = 5;
-    predicted > 0.5".
+def expected(claim, part):
+    """What the effect of a part is held against, in words."""
+    return bar(Line(answer="pending", **claim.row(part)))
 
-    `was` is an earlier verdict.
+
+def fixed(lines):
+    """Whether the comparison was fixed before its runs, in words; "" where nothing ran."""
+    said = {
+        "before": tr("The comparison was fixed before these runs."),
+        "exploratory": tr("Exploratory: the comparison was not fixed before these runs."),
+    }
+    found = dict.fromkeys(said[line.fixed] for line in lines if line.fixed)
+    if found:
+        found[tr("Intervals cover seeds, not other texts or sizes.")] = None
+    return " ".join(found)
+
+
+def gates_by_cell(lines):
+    """The gates of all cells: what several cells share is told once, the rest by cell."""
+    told = {}
+    for line in lines:
+        for gate in gates(line):
+            told.setdefault(gate, []).append(line.where)
+    found = []
+    for gate, places in told.items():
+        where = ", ".join(filter(None, dict.fromkeys(places)))
+        found.append(gate if len(places) == len(lines) or not where else f"{gate} [{where}]")
+    return found
+
+
+def gates(line):
+    """What each gate of a line says, a list."""
+    if not line.gates:
+        return []
+    if line.gates == UNGATED:
+        return [tr("not yet gated")]
+    return re.split("; (?=[✓✗])", line.gates)
+
+
+def stamp_in_words(claim):
+    stamp = getattr(claim, "stamp", None)
+    return tr("Written {stamp}.", stamp=stamp) if stamp else ""
+
+
+def holds_for(lines, own):
+    sizes = dict.fromkeys(line.sizes for line in lines if line.sizes)
+    told = "; ".join([*sizes, *filter(None, [own])])
+    return tr("Holds for {sizes}.", sizes=told) if told else ""
+
+
+def figures(lines):
+    found = dict.fromkeys(line.figure for line in lines if line.figure)
+    return tr("Figure: {names}.", names=", ".join(found)) if found else ""
+
+
+def in_a_line(line, was=""):
+    """What came of a part: label, effect and bar, such as "refuted: 0.1 [0.0, 0.2], n = 5; > 0.5".
+
+    `was` is an earlier label. Of several cells there is no single effect.
     """
-    word = words()[verdict.verdict]
+    word = label(line)
     if was:
         before = tr("was {verdict}", verdict=words()[was])
         word += f" ({before})"
-    held = tr("predicted {bar}", bar=bar(verdict)) if bar(verdict) else ""
-    return "; ".join(filter(None, [": ".join(filter(None, [word, measured(verdict)])), held]))
+    found = measured(line) if line.cells < 2 else ""
+    held = tr("predicted {bar}", bar=bar(line)) if bar(line) else ""
+    return "; ".join(filter(None, [": ".join(filter(None, [word, found])), held]))
 
 
-def _cell(text):
-    return text.replace("|", "\\|").replace("\n", " ")
+def cell_text(text):
+    return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 def words():
-    """{verdict: its word in the reader's language}."""
+    """{answer or label: its word in the reader's language}."""
     return {
+        "yes": tr("yes"),
+        "no": tr("no"),
+        "no, the other way": tr("no, the other way"),
+        "no, too small to matter": tr("no, too small to matter"),
+        "undecided": tr("undecided"),
         "supported": tr("supported"),
         "refuted": tr("refuted"),
-        "inconclusive": tr("inconclusive"),
+        "not everywhere": tr("not everywhere"),
+        "counted": tr("counted"),
         "proved": tr("proved"),
+        "checked": tr("checked"),
         "disproved": tr("disproved"),
         "out of reach": tr("out of reach"),
         "answered": tr("answered"),

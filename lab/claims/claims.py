@@ -1,139 +1,121 @@
-"""The ledger of claims, and what a verdict is.
+"""The ledger of claims, and the lines that answer them.
 
-experiments/claims/ holds every claim with its prediction as data, so that the expectation stands
+experiments/claims/ holds every claim with its comparison as data, so that the expectation stands
 before the run: a file for each notebook, which has its name, and beyond.yaml for claims of none.
 """
 
 import hashlib
 from difflib import get_close_matches
 from functools import lru_cache
-from math import inf, nan
+from math import nan
 from typing import Literal
 
 import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lab.claims.arms import Arms
-from lab.claims.gates import Needs
+from lab.claims.cells import Part
 from lab.language import in_language, tr
 from lab.trials import parameters
 from lab.trials.runs import project_root, shown
 
-NOT_RUN, OUT_OF_REACH = "not run at these values", "out of reach"
-JUDGED = ("supported", "refuted", "inconclusive", "proved", "disproved")
-VERDICTS = (*JUDGED, OUT_OF_REACH, "answered", NOT_RUN, "open", "pending", "not judged")
+NOT_RUN = "not run at these values"
+LABELS = (
+    "supported",
+    "refuted",
+    "not everywhere",
+    "undecided",
+    "counted",
+    "proved",
+    "checked",
+    "disproved",
+    "answered",
+    "out of reach",
+    NOT_RUN,
+    "open",
+    "pending",
+    "not judged",
+)
+JUDGED = LABELS[:9]
 UNGATED = "not yet gated"
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast
 EXACT = ("theorem", "arithmetic", "structure")
 BEYOND = "beyond"
-
-
-class Prediction(BaseModel):
-    """What the claim says will be measured.
-
-    above / below: the effect lies beyond `threshold`, the smallest effect that would matter. equal:
-    the effect lies within `tolerance` of `threshold`. because: why the threshold is the smallest
-    effect that would matter. revised: where a review replaced the comparison after a run, the
-    earlier one and what came of it.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    compares: str = Field(min_length=1)
-    compares_zh: str = ""
-    direction: Literal["above", "below", "equal"]
-    threshold: float = 0.0
-    tolerance: float = Field(0.0, ge=0)
-    because: str = ""
-    because_zh: str = ""
-    revised: str = ""
-    revised_zh: str = ""
-
-    @model_validator(mode="after")
-    def _tolerance_belongs_to_equal(self):
-        if self.tolerance and self.direction != "equal":
-            raise ValueError("tolerance goes with direction: equal")
-        return self
-
-    @property
-    def band(self):
-        """The effects that agree with the claim, (low, high)."""
-        return {
-            "above": (self.threshold, inf),
-            "below": (-inf, self.threshold),
-            "equal": (self.threshold - self.tolerance, self.threshold + self.tolerance),
-        }[self.direction]
-
-    def __str__(self):
-        within = f" ± {self.tolerance:g}" if self.direction == "equal" else ""
-        compares = in_language(self.compares, self.compares_zh)
-        return f"{compares} {dict(above='>', below='<', equal='=')[self.direction]} {self.threshold:g}{within}"
+KINDS = Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"]
+OF_PARTS = {field.alias or name for name, field in Part.model_fields.items()} - {"name", "name_zh"}
 
 
 class Claim(BaseModel):
-    """A claim of the ledger; experiments/claims/README.md says what the fields hold."""
+    """A claim of the ledger; experiments/claims/README.md says what the fields hold.
+
+    Fields of a `Part` may stand beside the claim's own: they hold for each of its `parts`, and
+    where there are no `parts` they are the only one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     exercise: str = Field(pattern=r"^(1\.[1-9][0-9]*|beyond)$")
-    kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"]
+    kind: KINDS
     priority: Literal["A", "B", "C"]
     sources: list[str] = Field(min_length=1)
     claim: str = Field(min_length=1)
     claim_zh: str = ""
     metric: str = Field(min_length=1)
-    unit: str = ""
     expected: str = ""  # the expectation in words, for claims whose exercise is not built yet
-    prediction: Prediction | None = None
     place: Literal["lesson", "appendix", ""] = ""
-    arms: Arms | None = None  # which rows of a table are compared
-    reference: dict = {}  # {column: value} of the arm that must have learned, among them
-    needs: Needs | None = None  # gates that the comparison must pass
-    values: dict[
-        str, list
-    ] = {}  # of the notebook's parameters, where a claim without `arms` needs them
+    parts: list[Part] = []
+    values: dict[str, list] = {}  # of the notebook's parameters that a part without a table needs
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[
-        str, str
-    ] = {}  # by verdict: the sentence that a README says, filled by lab.claims.report
+    finding: dict[str, str] = {}  # by label of the first part: the sentence that a README says
     finding_zh: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_share_fields(cls, entry):
+        if not isinstance(entry, dict):
+            return entry
+        shared = {name: value for name, value in entry.items() if name in OF_PARTS}
+        own = {name: value for name, value in entry.items() if name not in OF_PARTS}
+        parts = own.get("parts") or ([{}] if shared else [])
+        if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
+            own["parts"] = [shared | part for part in parts]
+        return own
+
+    @model_validator(mode="after")
+    def _parts_are_told_apart(self):
+        names = [part.name for part in self.parts]
+        if len(names) > 1 and (len(set(names)) < len(names) or not all(names)):
+            raise ValueError("parts: each of several needs a `name` of its own")
+        return self
 
     @model_validator(mode="after")
     def _open_is_the_exception(self):
-        if self.open and (self.prediction or self.priority == "A" or self.kind in EXACT):
+        if self.open and (self.parts or self.priority == "A" or self.kind in EXACT):
             raise ValueError(
-                "open: only for comparisons, trends and questions of priority B and C without prediction"
+                "open: only for comparisons, trends and questions of priority B and C without parts"
             )
         return self
 
     @model_validator(mode="after")
     def _a_comparison_needs_gates(self):
-        if (
-            self.arms
-            and self.kind in ("comparison", "trend")
-            and not (self.needs and self.needs.gates)
-        ):
-            raise ValueError("needs: a comparison with arms needs gates")
-        if self.arms and (self.kind in EXACT or not self.prediction or self.values):
-            raise ValueError(
-                "arms: of what is predicted and not exact; the rows say what is there, not `values`"
-            )
+        for part in self.parts:
+            if not part.measure:
+                continue
+            if self.kind in EXACT or self.values:
+                raise ValueError("measure: exact statements are judged from a number, not rows")
+            if self.kind != "question" and not part.needs.gates:
+                raise ValueError("needs: a comparison of rows needs gates")
         return self
 
     @model_validator(mode="after")
     def _fit_to_be_published(self):
         """What a claim of one's own need not be."""
-        if not (self.prediction or self.expected or self.open):
-            raise ValueError("expected: or a prediction, or `open` with what judging it would take")
-        exactly = (
-            self.prediction
-            and self.prediction.direction == "equal"
-            and not self.prediction.tolerance
-        )
-        if exactly and self.kind not in EXACT:
-            raise ValueError("prediction: without a tolerance measured numbers are never equal")
+        if not (self.parts or self.expected or self.open):
+            raise ValueError("expected: or parts, or `open` with what judging it would take")
+        for part in self.parts:
+            if part.direction == "equal" and not part.smallest and self.kind not in EXACT:
+                raise ValueError("bar: without one measured numbers are never equal")
         return self
 
     @property
@@ -143,40 +125,83 @@ class Claim(BaseModel):
 
     @property
     def timing(self):
-        """Whether a verdict belongs to the machine that gave it."""
-        return self.needs is not None and self.needs.machine
+        """Whether an answer belongs to the machine that gave it."""
+        return any(part.needs.machine for part in self.parts)
 
     @property
     def gated(self):
-        """Whether gates decide if there is a verdict; what is exact or a question needs none."""
-        return self.arms is not None or self.kind in (*EXACT, "question")
+        """Whether gates decide if there is an answer; what is exact or a question needs none."""
+        exact = self.kind in (*EXACT, "question")
+        return exact or any(part.measure for part in self.parts)
 
-    def absent(self, parameters):
+    def absent(self, given):
         """The values that these parameters leave out, such as "heads 32"; "" where all are there."""
-        gone = {
-            name: [value for value in values if value not in parameters[name]]
-            for name, values in self.values.items()
-            if name in parameters
-        }
-        return ", ".join(f"{name} {value}" for name, values in gone.items() for value in values)
+        gone = []
+        for name, values in self.values.items():
+            if name in given:
+                gone += [f"{name} {value}" for value in values if value not in given[name]]
+        return ", ".join(gone)
 
-    @property
-    def compared(self):
-        """What was predicted, in words; of a question, what is measured."""
-        if self.kind == "question" and self.prediction:
-            return in_language(self.prediction.compares, self.prediction.compares_zh)
-        return str(self.prediction or "")
+    def row(self, part):
+        """What all lines of a part have in common."""
+        return {
+            "id": self.id,
+            "exercise": self.exercise,
+            "part": part.name,
+            "unit": part.unit,
+            "bar": bar_in_words(self, part),
+            "comparison": part.digest,
+            "gates": "" if self.gated else UNGATED,
+        }
 
     @property
     def unjudged(self):
-        """The verdict before any run."""
-        row = {
-            "id": self.id,
-            "exercise": self.exercise,
-            "unit": self.unit,
-            "threshold": self.compared,
-        }
-        return Verdict(verdict="open" if self.open else "pending", note=self.open, **row)
+        """The lines before any run: one."""
+        answer = "open" if self.open else "pending"
+        row = {"id": self.id, "exercise": self.exercise, "answer": answer, "label": answer}
+        return [Line(note=self.open, **row)]
+
+    def without_answer(self, answer, note=""):
+        """A line for each part that says why there is no answer, such as "not judged"."""
+        rows = [self.row(part) for part in self.parts]
+        return [Line(answer=answer, label=answer, note=note, cells=1, **row) for row in rows]
+
+
+class Line(BaseModel):
+    """One row of verdicts.csv and claims.csv: a cell of a part, with the label of the part."""
+
+    id: str
+    exercise: str
+    part: str = ""
+    where: str = ""  # the condition; empty where a part has one cell
+    effect: float = nan
+    low: float = nan
+    high: float = nan
+    unit: str = ""
+    n: int | None = None  # runs, or processes
+    answer: str
+    label: Literal[LABELS] = "undecided"
+    yes: int = 0
+    no: int = 0
+    cells: int = 0
+    bar: str = ""  # what the effect is held against, such as "> 0.02"
+    comparison: str = ""  # hash of what was compared
+    fixed: str = ""  # "before" these runs, or "exploratory"
+    figure: str = ""
+    table: str = ""
+    note: str = ""
+    gates: str = ""  # each with its number; UNGATED where a comparison has none yet
+    sizes: str = ""  # where it holds
+
+
+def bar_in_words(claim, part):
+    """What an effect is held against: "> 0.02", "= 1 ± 0.2"; "" of a question."""
+    if claim.kind == "question":
+        return ""
+    low, high = part.band
+    if part.direction == "equal":
+        return f"= {part.value:g} ± {part.smallest:g}" if part.smallest else f"= {part.value:g}"
+    return f"> {low:g}" if high == float("inf") else f"< {high:g}"
 
 
 class Stamp(BaseModel):
@@ -202,14 +227,10 @@ class Stamp(BaseModel):
 
 
 class OwnClaim(Claim):
-    """A claim in a ledger of one's own: no exercise of the chapter, and no Chinese sentence, is
-    needed.
-    """
+    """A claim in a ledger of one's own: it needs no exercise, no source and no Chinese sentence."""
 
     exercise: str = ""  # the notebook that judges it; empty: any
-    kind: Literal["theorem", "arithmetic", "structure", "comparison", "trend", "question"] = (
-        "comparison"
-    )
+    kind: KINDS = "comparison"
     priority: Literal["A", "B", "C"] = "C"
     sources: list[str] = []
     metric: str = ""
@@ -218,25 +239,6 @@ class OwnClaim(Claim):
     @model_validator(mode="after")
     def _fit_to_be_published(self):
         return self
-
-
-class Verdict(BaseModel):
-    """One row of verdicts.csv."""
-
-    id: str
-    exercise: str
-    verdict: Literal[VERDICTS]
-    effect: float = nan
-    low: float = nan
-    high: float = nan
-    unit: str = ""
-    n: int | None = None
-    threshold: str = ""
-    figure: str = ""
-    table: str = ""
-    note: str = ""
-    gates: str = ""  # each with its number; UNGATED where a comparison has none yet
-    sizes: str = ""  # where it holds
 
 
 def ledger(folder=None):
@@ -258,9 +260,9 @@ def ledger(folder=None):
             raise ValueError(
                 f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml"
             )
-        if home != BEYOND and not (claim.prediction or claim.open):
+        if home != BEYOND and not (claim.parts or claim.open):
             raise ValueError(
-                f"{shown(path)}: claim {claim.id}: prediction: it is judged: say what is expected, as data"
+                f"{shown(path)}: claim {claim.id}: question: it is judged: say what is compared, as data"
             )
     return _by_id(found)
 
@@ -333,32 +335,21 @@ def _by_id(found):
 
 
 def read_verdicts(folder):
-    """verdicts.csv of a run, its questions answered whatever it calls that; no rows where a run has
-    none.
-    """
-    path, numbers = folder / "verdicts.csv", dict.fromkeys(("effect", "low", "high", "n"), [""])
+    """verdicts.csv of a run, a row a line; no rows where a run has none."""
+    path, columns = folder / "verdicts.csv", list(Line.model_fields)
+    numbers = dict.fromkeys(("effect", "low", "high", "n"), [""])
     if not path.exists():
-        return pd.DataFrame(columns=list(Verdict.model_fields))
-    exact = {"dtype": {"exercise": str, "n": "Int64"}, "float_precision": "round_trip"}
-    table = pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact)
-    asked = {claim.id: claim.compared for claim in known().values() if claim.kind == "question"}
-    table = table.reindex(columns=list(Verdict.model_fields)).fillna(
-        {"gates": "", "sizes": ""}
-    )  # older runs lack them
-    table["gates"] = gates_of(table)
-    judged = table.id.isin(asked) & table.verdict.isin(JUDGED)
-    table.loc[judged, "threshold"] = table.id[judged].map(asked)
-    table.loc[judged, "verdict"] = "answered"
-    return table
-
-
-def gates_of(table):
-    """The gates of a table of verdicts; `not yet gated` where a comparison was judged without any."""
-    by_id = known()
-    bare = table.verdict.isin(JUDGED) & table.id.map(
-        lambda name: name in by_id and not by_id[name].gated
+        return pd.DataFrame(columns=columns)
+    text = dict.fromkeys(("exercise", "part", "where"), str)
+    exact = {"dtype": text | {"n": "Int64"}, "float_precision": "round_trip"}
+    return pd.read_csv(path, keep_default_na=False, na_values=numbers, **exact).reindex(
+        columns=columns
     )
-    return table.gates.mask(bare & (table.gates == ""), UNGATED)
+
+
+def by_part(table):
+    """The first line of each part: its label and counts, and the part's other words."""
+    return table.drop_duplicates(["id", "part"])
 
 
 def find(name):

@@ -1,4 +1,4 @@
-"""Two runs side by side: parameters, verdicts and effects, what differs first."""
+"""Two runs side by side: parameters, answers and effects, what differs first."""
 
 import json
 from pathlib import Path
@@ -56,9 +56,9 @@ def text(a, b):
     blocks = [
         [f"A  {runs.shown(a)}", f"B  {runs.shown(b)}"],
         block("parameters that differ", differing),
-        block("verdicts that differ", verdicts),
-        block("the same verdict, another effect", effects),
-        block("the same verdict and effect", same),
+        block("answers that differ", verdicts),
+        block("the same answer, another effect", effects),
+        block("the same answer and effect", same),
         block("the same parameters", equal),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
@@ -77,9 +77,9 @@ def place(folder):
 
 
 def judged(folder):
-    """{claim: (verdict, effect with its interval)} of a run."""
+    """{claim, part and cell: (answer, effect with its interval)} of a run."""
     return {
-        row.id: (row.verdict, cards.measured(row))
+        ", ".join(filter(None, [row.id, row.part, row.where])): (row.answer, cards.measured(row))
         for row in claims.read_verdicts(folder).itertuples()
     }
 

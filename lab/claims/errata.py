@@ -20,13 +20,13 @@ NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figure
 LITERATURE = r"literature: \D+ \d{4}"
 NUMBER = re.compile(
     r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}"
-)  # of a claim's committed verdict
+)  # of the first line of a claim
 SAYS = {
-    "fails": ("refuted", "disproved"),
-    "holds": ("supported", "proved"),
-    "undecided": ("inconclusive",),
+    "fails": ("refuted", "disproved", "not everywhere"),
+    "holds": ("supported", "proved", "checked"),
+    "undecided": ("undecided",),
 }
-DECIDED = {verdict for verdicts in SAYS.values() for verdict in verdicts} - {"inconclusive"}
+DECIDED = {*SAYS["fails"], *SAYS["holds"]}
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Evidence = Annotated[str, StringConstraints(pattern=f"^({TEST}|{NOTEBOOK}|{LITERATURE})$")]
@@ -89,11 +89,11 @@ def errata(path=None):
 
 
 def verdicts():
-    """{claim: its row} of the committed runs at quick."""
+    """{claim: its first line} of the committed runs at quick."""
     from lab.claims.report import collect  # which imports this module
 
     table = collect(project_root() / "results" / "quick")
-    return {row["id"]: row for row in table.to_dict("records")}
+    return {row["id"]: row for row in table.iloc[::-1].to_dict("records")}
 
 
 def filled(text, rows):
@@ -186,11 +186,11 @@ def missing(entries, rows):
 
 
 def contradictions(entries, rows):
-    """A sentence for each claim whose verdict in `rows` says the opposite of what an entry needs."""
+    """A sentence for each claim whose label in `rows` says the opposite of what an entry needs."""
     found = []
     for entry in entries:
         for name, wanted in entry.judged.items():
-            verdict = rows.get(name, {}).get("verdict")
+            verdict = rows.get(name, {}).get("label")
             if verdict in DECIDED and verdict not in SAYS[wanted]:
                 says = filled(entry.struck or entry.right, rows)
                 found.append(

@@ -1,189 +1,231 @@
-"""The rule that turns what was measured into a verdict."""
+"""The rule that turns what was measured into answers, a line for each cell, and labels."""
 
-from dataclasses import replace
-from functools import partial
-from math import inf, isfinite, nan
+from math import inf, isfinite, log1p, nan
 
 import pandas as pd
 
-from lab.claims.arms import Absent, together
-from lab.claims.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, Verdict
-from lab.claims.gates import MORE
-from lab.claims.numerals import in_words
+from lab.claims.claims import EXACT, Line
+from lab.claims.rows import Absent
 from lab.language import tr
 from lab.measure import statistics
 
-NOTHING = statistics.Interval(nan, nan, nan, 0)  # is known of the effect
+YES, UNDECIDED, ANSWERED = "yes", "undecided", "answered"
+NO, OTHER_WAY, TOO_SMALL = "no", "no, the other way", "no, too small to matter"
+NOT_RUN, OUT_OF_REACH = "not run at these values", "out of reach"
+NOTHING = statistics.Interval(nan, nan, nan, 0)  # some of the numbers compared are not finite
+MOST = 100  # runs of a cell, beyond which no number is told
+CLOSE = 2e-15  # numbers that agree so well are equal
 
 
 def judge(claim, measured, *, rates=None, **where):
-    """The verdict on a claim from the rows that trials wrote, a DataFrame, where the ledger says
-    which are compared.
+    """The lines of a claim, one for each cell of each part.
 
-    All gates passed: supported where the whole interval agrees with the prediction, refuted where
-    none of it does, else inconclusive, with the n that would decide. Of several cases all must
-    agree, and the least favourable one is shown. A gate failed: out of reach. An arm, or a control,
-    without a row: not run at these values. `rates` is the table of a sweep of learning rates.
-    ValueError where a gate has no numbers.
+    measured  a DataFrame with a row for each seed and arm, or {name of a part: DataFrame}. A part
+              without `measure` takes an Interval; an exact statement a number, or a sympy
+              expression, which proves it
+    rates     the table of a sweep of learning rates, for the gate of that name
+    where     figure, table, note
 
-    What has no arms in the ledger is judged from an Interval, or, an exact statement, from a
-    number: proved or disproved. A question is answered by its interval. where: figure, table, note.
+    Raises TypeError where a part gets what it cannot compare, NoNumbers where a gate lacks columns.
     """
-    if claim.prediction is None:
-        raise ValueError(
-            f"claim {claim.id} has no prediction in the ledger; write one before judging"
+    if not claim.parts:
+        raise ValueError(f"claim {claim.id} has no comparison in the ledger: write one first")
+    lines = []
+    for part in claim.parts:
+        given = measured[part.name] if isinstance(measured, dict) else measured
+        lines += _of_part(claim, part, given, rates, where)
+    return lines
+
+
+def _of_part(claim, part, measured, rates, where):
+    row = claim.row(part) | where
+    is_table = isinstance(measured, pd.DataFrame)
+    if bool(part.measure) != is_table:
+        wanted = "a table" if part.measure else "a number or an Interval"
+        raise TypeError(f"claim {claim.id} wants {wanted}, not {type(measured).__name__}")
+    if is_table:
+        lines = [_of_cell(claim, part, cell, rates, row) for cell in part.cells(measured)]
+    elif isinstance(measured, statistics.Interval):
+        lines = [_of_interval(claim, part, measured, row)]
+    else:
+        lines = [_of_number(claim, part, measured, row)]
+    return labelled(claim, part, lines)
+
+
+def _of_number(claim, part, measured, row):
+    """An exact statement: proved by symbols, checked by numbers, disproved by either."""
+    if claim.kind not in EXACT:
+        raise TypeError(
+            f"claim {claim.id} is a {claim.kind}: it wants an Interval, not the number {measured}"
         )
-    row = {
-        "id": claim.id,
-        "exercise": claim.exercise,
-        "unit": claim.unit,
-        "threshold": claim.compared,
-    } | where
-    if claim.arms or isinstance(measured, pd.DataFrame):
-        if not (claim.arms and isinstance(measured, pd.DataFrame)):
-            given = type(measured).__name__
-            raise TypeError(
-                f"claim {claim.id} has {'arms: it wants a table' if claim.arms else 'no arms'}, not {given}"
-            )
-        return _of_rows(claim, measured, rates, row)
-    if isinstance(measured, int | float):
-        if claim.kind not in EXACT:
-            raise ValueError(
-                f"claim {claim.id} is a {claim.kind}: it wants an interval, not the number {measured}"
-            )
-        if measured != measured:
-            raise ValueError(f"claim {claim.id}: nothing was measured, the number is nan")
-        low, high = claim.prediction.band
-        return Verdict(
-            verdict="proved" if low <= measured <= high else "disproved", effect=measured, **row
-        )
-    row |= {"effect": measured.effect, "low": measured.low, "high": measured.high, "n": measured.n}
-    verdict = decided(claim, measured)
-    if verdict == "inconclusive" and isfinite(measured.mde):
-        row["note"] = f"{row.get('note', '')} minimum detectable effect {measured.mde:.3g}".strip()
-    elif verdict == "inconclusive" and (why := unknown(measured)):
-        row["note"] = "; ".join(filter(None, [row.get("note"), why]))
-    return Verdict(verdict=verdict, gates="" if claim.gated else UNGATED, **row)
+    value = float(measured)
+    if value != value:
+        raise ValueError(f"claim {claim.id}: nothing was measured, the number is nan")
+    low, high = part.band
+    room = CLOSE * max(1.0, abs(part.value))
+    if not low - room <= value <= high + room:
+        answer = "disproved"
+    elif type(measured).__module__.startswith("sympy"):
+        answer = "proved"
+    else:
+        answer = "checked"
+    return Line(answer=answer, effect=value, **row)
 
 
-def decided(claim, interval):
-    """What an interval says of a claim; a question is answered.
+def _of_interval(claim, part, interval, row):
+    answer = decided(claim, part, interval)
+    notes = [row.pop("note", "")]
+    if answer == UNDECIDED:
+        notes.append(_more_runs(part, interval))
+    ends = {"effect": interval.effect, "low": interval.low, "high": interval.high, "n": interval.n}
+    return Line(answer=answer, note="; ".join(filter(None, notes)), **ends, **row)
 
-    One that touches a bar is not beyond it.
-    """
-    low, high = claim.prediction.band
-    if interval is NOTHING:
-        return "inconclusive"
-    if claim.kind == "question":
-        return "answered"
-    touches = claim.prediction.direction != "equal" and claim.prediction.threshold in (
-        interval.low,
-        interval.high,
+
+def _of_cell(claim, part, cell, rates, row):
+    notes = [row.pop("note", "")]
+    row["where"] = cell.where
+    if cell.absent:
+        told = [tr("without {arm}", arm=cell.absent), *notes]
+        return Line(answer=NOT_RUN, note="; ".join(filter(None, told)), **row)
+    try:
+        gates = part.needs.check(part, cell, rates)
+    except Absent as control:
+        told = [tr("without {arm}", arm=control), *notes]
+        return Line(answer=NOT_RUN, note="; ".join(filter(None, told)), **row)
+    found = computed(cell.interval)
+    answer = decided(claim, part, found)
+    if answer == YES and cell.counted and part.how == "difference":
+        answer = _exactly(cell, answer)
+    if cell.counted:
+        notes.insert(0, " / ".join(f"{int(side.sum())} of {len(side)}" for side in cell.values))
+    if not all(gate.passed for gate in gates):
+        answer = OUT_OF_REACH
+    elif answer == UNDECIDED:
+        notes.insert(0, _more_runs(part, found))
+    return Line(
+        answer=answer,
+        effect=found.effect,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        gates="; ".join(map(str, gates)),
+        sizes=_sizes(cell.rows, part.sizes),
+        note="; ".join(filter(None, notes)),
+        **row,
     )
+
+
+def decided(claim, part, interval):
+    """The answer that an interval gives; a question is answered by the interval itself.
+
+    An interval that touches the bar is not beyond it, but for `equal`, whose bounds are inside.
+    """
+    low, high = part.band
+    if interval is NOTHING:
+        return UNDECIDED
+    if claim.kind == "question":
+        return ANSWERED
+    touches = part.direction != "equal" and (interval.low == low or interval.high == high)
     if low <= interval.low and interval.high <= high and not touches:
+        return YES
+    if interval.high >= low and interval.low <= high:
+        return UNDECIDED
+    compares_arms = part.how != "mean" and part.measure
+    if part.direction == "above" and compares_arms:
+        return OTHER_WAY if interval.high < part.value else TOO_SMALL
+    if part.direction == "below" and compares_arms:
+        return OTHER_WAY if interval.low > part.value else TOO_SMALL
+    return NO
+
+
+def _exactly(cell, answer):
+    """Outcomes of few runs: a yes needs an exact test of the two counts as well (Boschloo 1970)."""
+    counts = [[int(side.sum()), int((1 - side.astype(int)).sum())] for side in cell.values]
+    return answer if statistics.exact_p(counts) < 0.05 else UNDECIDED
+
+
+def labelled(claim, part, lines):
+    """The lines of a part with its label, and how many say yes and no of how many."""
+    yes = sum(line.answer == YES for line in lines)
+    no = sum(line.answer.startswith(NO + ",") or line.answer == NO for line in lines)
+    counts = {"yes": yes, "no": no, "cells": len(lines)}
+    label = label_of(part.over, [line.answer for line in lines])
+    if rests_on_one(label) and len(lines) > 1 and not _stands(claim, part, lines, label):
+        label = UNDECIDED
+    return [line.model_copy(update=counts | {"label": label}) for line in lines]
+
+
+def label_of(over, answers):
+    """The label of a part from the answers of its cells, as its quantifier says."""
+    others = set(answers) - {YES, UNDECIDED, NO, OTHER_WAY, TOO_SMALL}
+    if len(set(answers)) == 1 and others:
+        return answers[0]  # proved, checked, disproved, answered, out of reach, not run
+    yes = sum(answer == YES for answer in answers)
+    no = sum(answer in (NO, OTHER_WAY, TOO_SMALL) for answer in answers)
+    if over == "count":
+        return "counted"
+    if no == len(answers):
+        return "refuted"
+    if over == "some":
+        return "supported" if yes else UNDECIDED
+    if yes == len(answers):
         return "supported"
-    return "refuted" if interval.high < low or interval.low > high else "inconclusive"
+    return "not everywhere" if no else UNDECIDED
 
 
-def unknown(interval):
-    """Why an effect has no ends, in words; "" where it has."""
+def rests_on_one(label):
+    """Whether a label may rest on a single one of several cells.
+
+    It does for `supported` of `some` and for `not everywhere`. `supported` and `refuted` over all
+    cells are intersection-union tests and need no correction.
+    """
+    return label in ("supported", "not everywhere")
+
+
+def _stands(claim, part, lines, label):
+    """Whether a cell that carries the label also does at the level 1 - .05 / K."""
+    if part.over == "all" and label == "supported":
+        return True
+    carries = (YES,) if label == "supported" else (NO, OTHER_WAY, TOO_SMALL)
+    strict = 1 - 0.05 / len(lines)
+    for line in lines:
+        if line.answer not in carries:
+            continue
+        interval = statistics.Interval(line.effect, line.low, line.high, line.n)
+        wider = statistics.widened(interval, strict, logarithmic=part.how == "change")
+        if decided(claim, part, wider) in carries:
+            return True
+    return False
+
+
+def _more_runs(part, interval):
+    """How many runs would decide, in words; why an effect has no interval."""
     if interval is NOTHING:
         return tr("some of the numbers compared are not finite")
-    return tr("one seed has no interval") if interval.n == 1 and not isfinite(interval.high) else ""
+    if interval.n == 1:
+        return tr("one seed has no interval")
+    ends = [end for end in part.band if abs(end) < inf]
+    near = min(ends, key=lambda end: abs(end - interval.effect))
+    if part.how == "change" and part.measure:
+        logs = [log1p(x) for x in (interval.effect, interval.low, interval.high)]
+        interval, near = statistics.Interval(*logs, interval.n, log1p(interval.mde)), log1p(near)
+    if not isfinite(interval.mde):
+        return ""  # shares, whose interval says nothing of a spread
+    n = statistics.enough(interval, near, MOST)
+    if n is None:
+        return tr("not within {n} runs", n=MOST)
+    return tr("{n} runs would decide, if mean and spread stay", n=n)
 
 
 def computed(measured):
-    """What the function gives; NOTHING where it meets numbers that are not finite, such as nought
-    by nought.
-    """
+    """What the function gives; NOTHING where it meets numbers that are not finite."""
     try:
         return measured()
     except statistics.NotFinite:
         return NOTHING
 
 
-def _interval(claim, case):
-    """The effect of one comparison.
-
-    The t interval of a mean share ends where shares do, at 0 and 1.
-
-    Differences of shares bear the unit too. A value below 0 or above 1 in any row of the table
-    tells them, and their interval stays as it is.
-    """
-    found = case.interval
-    shares = claim.unit.startswith("share") and claim.arms.how == "mean" and found.n > 1
-    if shares and case.whole[claim.arms.measure].dropna().between(0, 1).all():
-        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
-    return found
-
-
-def _of_rows(claim, table, rates, row):
-    try:
-        cases = claim.arms.cases(table)
-        passed = claim.needs.check(claim, cases, rates) if claim.needs else []
-    except Absent as gone:  # an arm, or the control of a gate
-        note = tr("without {arm}", arm=gone)
-        return Verdict(**row | {"verdict": NOT_RUN, "note": note, "figure": "", "table": ""})
-    found = [(case, computed(partial(_interval, claim, case))) for case in cases]
-    said = [decided(claim, interval) for _, interval in found]
-    verdict = next((word for word in ("refuted", "inconclusive") if word in said), said[0])
-    at = [each for each, word in zip(found, said, strict=True) if word == verdict]
-    case, shown = max(at, key=lambda each: _against(claim.prediction, each[1].effect))
-    told = [f"{case.name}: {in_words(i, claim.unit)}" for case, i in found if len(found) > 1]
-    told = [tr("shown: {case}", case=case.name), *told] if told else []
-    told += [row["note"]] if row.get("note") else []
-    failed = [each for each in passed if not each.passed]
-    if failed:
-        verdict, told = OUT_OF_REACH, [_attempt(failed, together(cases)), *told]
-    elif verdict == "inconclusive" and (why := unknown(shown)):
-        told.append(why)
-    elif verdict == "inconclusive" and (n := _seeds(claim, case)):
-        told.append(tr("{n} seeds would decide, if mean and spread stay", n=n))
-    row |= {"effect": shown.effect, "low": shown.low, "high": shown.high, "n": shown.n}
-    row |= {
-        "gates": "; ".join(map(str, passed)),
-        "sizes": _sizes(together(cases), claim.arms.sizes),
-    }
-    return Verdict(**row | {"verdict": verdict, "note": "; ".join(told)})
-
-
-def _seeds(claim, case):
-    """How many seeds would decide; the spread is that of the interval before it is cut.
-
-    None where no number would.
-    """
-    return statistics.enough(case.interval, _bar(claim.prediction, case.interval.effect))
-
-
 def _sizes(rows, columns):
     return ", ".join(
         f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns
     )
-
-
-def _against(prediction, effect):
-    """How far an effect speaks against a prediction."""
-    off = effect - prediction.threshold
-    return {"above": -off, "below": off, "equal": abs(off)}[prediction.direction]
-
-
-def _bar(prediction, effect):
-    """The end of the predicted band that an effect is nearest to."""
-    return min(
-        (end for end in prediction.band if abs(end) < inf), key=lambda end: abs(end - effect)
-    )
-
-
-def _attempt(failed, rows):
-    """Which gates failed, the largest attempt that was made, and what would do."""
-    told = tr("gate not passed: {gates}", gates=", ".join(each.gate for each in failed))
-    if "steps" in rows and "seconds" in rows:
-        took = {"steps": int(rows.steps.max()), "seconds": f"{rows.seconds.max():.0f}"}
-        hours = rows.seconds.sum() / 3600
-        told += tr("; largest attempt: {steps} steps, {seconds} s a run", **took)
-        told += tr(
-            "; {times} times the steps would take {hours} core hours",
-            times=MORE,
-            hours=f"{MORE * hours:.2g}",
-        )
-    return told

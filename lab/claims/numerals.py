@@ -6,6 +6,7 @@ SHARES = {
     "relative change": "+",
     "share of heads": "",
     "share": "",
+    "difference of shares": "+",
 }  # units told in per cent, with their sign
 SMALLEST, LARGEST = (
     1e-3,

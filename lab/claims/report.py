@@ -28,31 +28,33 @@ def finished(folder):
 
 
 def collect(*folders):
-    """A table of all claims with the verdicts of a profile's finished runs; the others are pending.
+    """A table of the lines of all claims from a profile's finished runs; the others are pending.
 
-    Of a notebook that has run in several of the folders, the last of these counts. A verdict on
-    another comparison than today's is none; early runs do not say what they compared.
+    Of a notebook that has run in several of the folders, the last of these counts. Lines that
+    answer another comparison than today's do not count.
     """
     ledger = claims.ledger()
-    rows = {name: claim.unjudged.model_dump() for name, claim in ledger.items()}
-    same = {name: ["", claim.compared] for name, claim in ledger.items()}
-    with using("en"):
-        for name, claim in ledger.items():
-            same[name].append(claim.compared)
+    found = {name: [line.model_dump() for line in c.unjudged] for name, c in ledger.items()}
+    today = {
+        (claim.id, part.name): part.digest for claim in ledger.values() for part in claim.parts
+    }
     for folder in folders:
         for notebook, _ in finished(folder):
+            lines = {}
             for row in claims.read_verdicts(folder / notebook.stem).to_dict("records"):
-                if row["threshold"] in same.get(row["id"], ()):
-                    rows[row["id"]] = row
-    table = pd.DataFrame(rows.values(), columns=list(claims.Verdict.model_fields))
+                if today.get((row["id"], row["part"])) == row["comparison"]:
+                    lines.setdefault(row["id"], []).append(row)
+            found |= lines
+    rows = [row for lines in found.values() for row in lines]
+    table = pd.DataFrame(rows, columns=list(claims.Line.model_fields))
     return table.astype({"n": "Int64"})
 
 
-def verdict_counts(table):
-    """How many claims came to each verdict, and how many of these are not gated yet, in words."""
-    words = cards.words()
-    told = ", ".join(f"{n} {words[name]}" for name, n in table.verdict.value_counts().items())
-    bare = (table.gates == claims.UNGATED).sum()
+def label_counts(table):
+    """How many parts came to each label, and how many of these are not gated yet, in words."""
+    words, parts = cards.words(), claims.by_part(table)
+    told = ", ".join(f"{n} {words[name]}" for name, n in parts.label.value_counts().items())
+    bare = (parts.gates == claims.UNGATED).sum()
     return f"{told}; {bare} " + tr("not yet gated") if bare else told
 
 
@@ -68,7 +70,7 @@ def opening(notebook):
 def hero(notebook, folder, named):
     """The figure that stands for the run in `folder`, its stem: the one most often among `named`.
 
-    Those are the figures that its verdicts name. Of several, the notebook draws it first.
+    Those are the figures that its lines name. Of several, the notebook draws it first.
     """
     code = notebook.read_text("utf-8")
     stems = [path.stem for path in (folder / "figures").glob("*.png")]
@@ -87,51 +89,70 @@ def caption(path):
 
 
 def findings(table):
-    """{exercise: the row of `table` that is told of it}, of lessons.
+    """{exercise: the lines of `table` that are told of it}, of lessons.
 
-    It is the first claim that has a sentence for its verdict; where a lesson has no such claim,
-    the first that came to a verdict and a figure.
+    Those of the first part that has a sentence for its label; where a lesson has none, of the
+    first part that came to a label and a figure.
     """
     ledger = claims.ledger()
     judged, worded = {}, {}
-    for row in table.itertuples():
-        claim = ledger[row.id]
-        if claim.place == "lesson" and row.verdict in claims.JUDGED and row.figure:
-            judged.setdefault(row.exercise, row)
-            if row.verdict in claim.finding:
-                worded.setdefault(row.exercise, row)
+    for (name, part), lines in table.groupby(["id", "part"], sort=False):
+        claim, first = ledger[name], lines.iloc[0]
+        if claim.place != "lesson" or first.label not in claims.JUDGED or not first.figure:
+            continue
+        judged.setdefault(claim.exercise, lines)
+        if part == claim.parts[0].name and first.label in claim.finding:
+            worded.setdefault(claim.exercise, lines)
     return judged | worded
 
 
-def sentence(row):
-    """What is said of a claim's verdict, a row of a table of verdicts."""
-    claim = claims.ledger()[row.id]
-    template = in_language(claim.finding, claim.finding_zh).get(row.verdict)
-    if not template:
-        return f"{claim.sentence} {cards.measured(row)}".strip()
-    return POINT.sub(r"\1", template.format(**numbers(row)))
+def sentence(lines):
+    """What is said of a part: the ledger's sentence for its label, or the claim with its counts."""
+    first = lines.iloc[0]
+    claim = claims.ledger()[first.id]
+    template = in_language(claim.finding, claim.finding_zh).get(first.label)
+    if template:
+        return POINT.sub(r"\1", template.format(**numbers(decisive(claim, lines))))
+    if len(lines) == 1:
+        return f"{claim.sentence} {cards.measured(first)}".strip()
+    return claim.sentence
+
+
+def decisive(claim, lines):
+    """The line that speaks least for the label of its part: what is said of it holds for all."""
+    part = next(part for part in claim.parts if part.name == lines.part.iloc[0])
+    if part.direction == "equal":
+        return lines.loc[(lines.effect - part.value).abs().idxmax()]
+    asks_for_more = part.direction in ("above", "not below")
+    if asks_for_more == (lines.label.iloc[0] != "refuted"):
+        return lines.loc[lines.effect.idxmin()]
+    return lines.loc[lines.effect.idxmax()]
 
 
 def numbers(row):
     """What a sentence can be filled with."""
     less = {"less": -row.effect, "less_low": -row.high, "less_high": -row.low}
     times = {"times": 1 + row.effect, "times_low": 1 + row.low, "times_high": 1 + row.high}
-    return {"effect": row.effect, "low": row.low, "high": row.high, **less, **times}
+    counts = {"yes": row.yes, "no": row.no, "cells": row.cells}
+    return {"effect": row.effect, "low": row.low, "high": row.high, **less, **times, **counts}
 
 
 def findings_list(table):
-    """A line for each finding of `table`, the verdicts at quick."""
+    """A line for each finding of `table`, the lines at quick."""
     told = findings(table)
     lines = []
     for notebook in parameters.notebooks():
-        if row := told.get(parameters.exercise_of(notebook)):
+        exercise = parameters.exercise_of(notebook)
+        if exercise in told:
+            lines_told = told[exercise]
+            first = lines_told.iloc[0]
             place = f"results/quick/{notebook.stem}"
             line = tr(
                 "{sentence} ({verdict}, {lesson}, {figure})",
-                sentence=sentence(row),
-                verdict=cards.words()[row.verdict],
-                lesson=link(row.exercise, f"{place}/notebook.ipynb"),
-                figure=link(tr("figure"), f"{place}/figures/{row.figure}.png"),
+                sentence=sentence(lines_told),
+                verdict=cards.label(first),
+                lesson=link(exercise, f"{place}/notebook.ipynb"),
+                figure=link(tr("figure"), f"{place}/figures/{first.figure}.png"),
             )
             lines.append(f"* {line}")
     return "\n".join(lines)
@@ -160,7 +181,7 @@ def about(table, results):
         "recorded: the published runs took {quick:.0f} minutes. `--fresh` computes everything "
         "here: some {fresh:.0f} minutes without the record. `full` has the sizes of the chapter, "
         "hours a notebook; {full} of {notebooks} have been run so.",
-        claims=len(table),
+        claims=table.id.nunique(),
         ledger=link(ledger, "experiments/claims"),
         lessons=len(lessons),
         notebooks=len(parameters.notebooks()),
@@ -184,7 +205,7 @@ def overview_table(folder, older=()):
         place = f"results/{folder.name}/{notebook.stem}"
         title, _ = opening(notebook)
         drawn = list((folder / notebook.stem / "figures").glob("*.png"))
-        counts = verdict_counts(table[table.exercise == parameters.exercise_of(notebook)])
+        counts = label_counts(table[table.exercise == parameters.exercise_of(notebook)])
         if notebook.stem in older:
             counts += "; *" + tr("by older code") + "*"
         lesson = link(title, f"{place}/notebook.ipynb")
@@ -211,7 +232,7 @@ def gallery(folder, older=()):
             picture = f"{place}/figures/{stem}.png"
             shown = caption(folder / picture).translate(str.maketrans("[]", "()"))
             parts.append(link("!" + link(shown or stem.replace("_", " "), picture), page))
-        below = [verdict_counts(mine)]
+        below = [label_counts(mine)]
         below.append(tr("{n:.1f} minutes without the record", n=run["core_seconds"] / 60))
         if place in older:
             below.append("*" + tr("by older code") + "*")
@@ -237,7 +258,7 @@ def page(folder, older=()):
     for _, run in finished(folder):
         machines.add(f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}")
     place = link("claims.csv", "claims.csv")
-    lead = tr("Written by `lab run`. Every verdict with its interval is in {table}.", table=place)
+    lead = tr("Written by `lab run`. Every answer with its interval is in {table}.", table=place)
     parts = [
         "# " + tr("Results of the {profile} profile", profile=folder.name),
         lead + in_language(" · [中文](README.zh.md)", " · [English](README.md)"),

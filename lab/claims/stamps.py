@@ -35,6 +35,17 @@ def read_prediction(text, arms):
     return first, second, direction, float(found[3]), float(found[4] or 0)
 
 
+def comparison_of(direction, threshold, tolerance=0.0):
+    """The fields of a part that say "> threshold", "< threshold" or "= threshold ± tolerance"."""
+    if direction == "equal":
+        return {"direction": "equal", "value": threshold, "bar": tolerance}
+    towards = threshold if direction == "above" else -threshold
+    if towards >= 0:
+        return {"direction": direction, "bar": towards}
+    opposite = {"above": "not below", "below": "not above"}[direction]
+    return {"direction": opposite, "bar": -towards}
+
+
 def asked_in_words(asked):
     first, second, direction, bar, tolerance = asked
     sign = {"above": ">", "below": "<", "equal": "="}[direction]

@@ -6,7 +6,7 @@ that all learn, t would say that all runs do. Non-finite input is an error: a di
 counted, never averaged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import inf, nan, sqrt
@@ -35,14 +35,14 @@ class Interval:
     mde: float = nan
 
 
-def mean(values) -> Interval:
+def mean(values, level=0.95) -> Interval:
     """Mean of independent repetitions, Student t. One value alone has an infinite interval."""
     values = _numbers(values, "values")
     error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
-    return _student(values.mean(), error, len(values) - 1, len(values))
+    return _student(values.mean(), error, len(values) - 1, len(values), level)
 
 
-def paired(a, b) -> Interval:
+def paired(a, b, level=0.95) -> Interval:
     """Mean of a - b over seeds, Student t. Of `outcomes` it is `share_difference`.
 
     Two Series are aligned on their index, the seed; two plain sequences are taken as aligned
@@ -51,14 +51,20 @@ def paired(a, b) -> Interval:
     """
     yes_or_no = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
-    return share_difference(a, b) if yes_or_no else mean(a - b)
+    return share_difference(a, b, level=level) if yes_or_no else mean(a - b, level)
 
 
-def change(a, b) -> Interval:
-    """Mean of a / b - 1 over seeds, Student t; a and b as in `paired`."""
+def change(a, b, level=0.95) -> Interval:
+    """Relative change a / b - 1: geometric mean over seeds, Student t of the logarithms.
+
+    a and b as in `paired`. NotFinite where a value is not positive.
+    """
     a, b = _pairs(a, b, "a", "b")
     with np.errstate(divide="ignore", invalid="ignore"):  # mean() refuses what is not finite
-        return mean(a / b - 1)
+        logs = mean(np.log(a) - np.log(b), level)
+    with np.errstate(over="ignore"):
+        ends = np.expm1([logs.effect, logs.low, logs.high, logs.mde])
+    return Interval(*ends[:3].tolist(), logs.n, float(ends[3]))
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
@@ -92,7 +98,7 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """How many repetitions would put the interval wholly on one side of the bar, or None.
+    """How many repetitions would tell the mean from the bar with power .8, or None.
 
     Mean and spread are taken to stay as they are. None where not even `most` would, or where the
     interval, of shares or of one repetition, says nothing of the spread.
@@ -106,9 +112,7 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
     ):
         return None
     sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
-    return next(
-        (n for n in range(2, most + 1) if stats.t.ppf(0.975, n - 1) * sd / sqrt(n) < apart), None
-    )
+    return next((n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None)
 
 
 def outcomes(*arms) -> bool:
@@ -122,7 +126,34 @@ def outcomes(*arms) -> bool:
     return set(np.unique(np.concatenate([values.astype(float) for values in arms]))) == {0.0, 1.0}
 
 
-def share(values) -> Interval:
+def within(interval: Interval, least: float, most: float) -> Interval:
+    """The interval, cut where its values must end."""
+    return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
+
+
+def widened(interval: Interval, level: float, logarithmic=False) -> Interval:
+    """The 95 % interval at another level; `logarithmic` that of a change, averaged on logarithms.
+
+    Student t with n - 1 degrees of freedom.
+    """
+    if interval.n < 2:
+        return interval
+    bounds = stats.t.ppf([1 - (1 - level) / 2, 0.975], interval.n - 1)
+    ends = np.array([interval.effect, interval.low, interval.high])
+    middle, low, high = np.log1p(ends) if logarithmic else ends
+    low = middle - (middle - low) * bounds[0] / bounds[1]
+    high = middle + (high - middle) * bounds[0] / bounds[1]
+    if logarithmic:
+        low, high = np.expm1([low, high])
+    return replace(interval, low=float(low), high=float(high))
+
+
+def exact_p(counts) -> float:
+    """Two-sided p value of two shares, [[yes, no], [yes, no]]: Boschloo's exact test (1970)."""
+    return float(stats.boschloo_exact(np.transpose(counts)).pvalue)
+
+
+def share(values, level=0.95) -> Interval:
     """Mean of values between 0 and 1, one for each seed, with Wilson's interval (Wilson 1927).
 
     A value is the outcome of a seed, 0 or 1, or the share of its runs. `n` counts seeds, since runs
@@ -132,7 +163,7 @@ def share(values) -> Interval:
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
-    p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.975))
+    p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.5 + level / 2))
     middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     low, high = (
         max(0.0, (middle - half) / (1 + z**2 / n)),
@@ -141,7 +172,7 @@ def share(values) -> Interval:
     return Interval(p, min(low, p), max(high, p), n)
 
 
-def share_difference(a, b, c=None, d=None) -> Interval:
+def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
     """Share of a minus that of b, or of four arms (a - b) - (c - d).
 
     The interval is Newcombe's (1998, method 10).
@@ -156,7 +187,7 @@ def share_difference(a, b, c=None, d=None) -> Interval:
     for name, arm in zip("bcd", arms[1:], strict=False):
         _pairs(a, arm, "a", name)
     signs = (1, -1, -1, 1)[: len(arms)]
-    shares = [share(arm) for arm in arms]
+    shares = [share(arm, level) for arm in arms]
     effect = sum(sign * each.effect for sign, each in zip(signs, shares, strict=True))
     less, more = 0.0, 0.0  # squares of what speaks for a smaller and for a larger difference
     for sign, each in zip(signs, shares, strict=True):
@@ -211,12 +242,13 @@ def _quantiles(degrees):
     )
 
 
-def _student(effect, error, degrees, n):
+def _student(effect, error, degrees, n, level=0.95):
     """The t interval of an effect with this standard error and these degrees of freedom."""
     effect, error = float(effect), float(error)
     if degrees < 1:
         return Interval(effect, -inf, inf, n, inf)
-    bound, shift = _quantiles(degrees)
+    shift = _quantiles(degrees)[1]
+    bound = float(stats.t.ppf(0.5 + level / 2, degrees))
     return Interval(effect, effect - bound * error, effect + bound * error, n, shift * error)
 
 

@@ -123,11 +123,11 @@ def claims(
     exercise: Annotated[
         str, typer.Option(help="Only of this one: 1.4, 04, 04_head_count or beyond.")
     ] = "",
-    verdict: Annotated[str, typer.Option(help="Only with this verdict.")] = "",
-    profile: Annotated[str, typer.Option(help="Verdicts of smoke, quick or full.")] = "quick",
+    label: Annotated[str, typer.Option(help="Only parts with this label.")] = "",
+    profile: Annotated[str, typer.Option(help="Answers of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the verdicts of a profile, all that is told of those named; 1 where
-    one is pending.
+    """The ledger of claims with the labels of a profile, every line of those named; 1 where one is
+    pending.
     """
     from lab.claims import cards, report
     from lab.claims import claims as ledger
@@ -135,8 +135,8 @@ def claims(
     from lab.trials.runs import homes
 
     try:
-        if verdict and verdict not in ledger.VERDICTS:
-            raise parameters.Refused(f"--verdict {verdict!r}: one of {', '.join(ledger.VERDICTS)}")
+        if label and label not in ledger.LABELS:
+            raise parameters.Refused(f"--label {label!r}: one of {', '.join(ledger.LABELS)}")
         if profile not in parameters.PROFILES:
             raise parameters.Refused(
                 f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
@@ -160,17 +160,25 @@ def claims(
         refuse(parameters.ALONE)
     table = report.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
-    table = table[(table.verdict == verdict) | (not verdict)]
-    for row in table.itertuples():
-        bare = row.gates if row.gates == ledger.UNGATED else ""
-        note = row.note if row.verdict == "open" and not ids else ""
-        told = [" · ".join(filter(None, [cards.line(row), row.id, bare, note]))]
+    table = table[(table.label == label) | (not label)]
+    for (name, _), lines in table.groupby(["id", "part"], sort=False):
+        claim, first = by_id[name], next(lines.itertuples())
+        part = next((part for part in claim.parts if part.name == first.part), None)
+        typer.echo(f"{first.exercise:7}{claim.sentence}")
+        asked = cards.part_in_words(part) if ids or first.part else ""
+        bare = first.gates if first.gates == ledger.UNGATED else ""
+        note = first.note if first.label == "open" and not ids else ""
+        told = [asked, " · ".join(filter(None, [cards.in_a_line(first), name, bare, note]))]
         if ids:
-            told += filter(None, (cards.predicted(row), *cards.gates(row), row.note))
-        typer.echo(f"{row.exercise:7}{by_id[row.id].sentence}")
-        typer.echo("\n".join(f"{'':7}{line}" for line in told))
-    typer.echo(f"{len(table)} claims: {report.verdict_counts(table) or 'none'}")
-    raise typer.Exit(1 if (table.verdict == "pending").any() else 0)
+            for line in lines.itertuples():
+                answer = cards.words()[line.answer]
+                told.append(
+                    " · ".join(filter(None, [line.where, cards.measured(line), answer, line.note]))
+                )
+                told += cards.gates(line)
+        typer.echo("\n".join(f"{'':7}{line}" for line in filter(None, told)))
+    typer.echo(f"{table.id.nunique()} claims: {report.label_counts(table) or 'none'}")
+    raise typer.Exit(1 if (table.label == "pending").any() else 0)
 
 
 @app.command()
@@ -181,7 +189,7 @@ def diff(
     ],
     run_b: Annotated[str, typer.Argument(help="Another.")],
 ):
-    """Parameters, verdicts and effects of two runs side by side; what differs first."""
+    """Parameters, answers and effects of two runs side by side; what differs first."""
     from lab.claims import difference
 
     try:

@@ -131,21 +131,21 @@ def at_the_end(finished, console):
     """What finished jobs found, a claim in two or three lines; where their notebooks are, and what
     to open next.
 
-    Of many claims only those are told whose verdict is another than in the published run, and the
+    Of many parts only those are told whose label is another than in the published run, and the
     first few.
     """
     hidden = {}
     for job in finished:
         table, before = claims.read_verdicts(job.folder), published(job)
-        rows = list(table.itertuples())
-        turned = [row for row in rows if before.get(row.id, row.verdict) != row.verdict]
+        rows = list(claims.by_part(table).itertuples())
+        turned = [row for row in rows if before.get((row.id, row.part), row.label) != row.label]
         others = [row for row in rows if row not in turned][
             : max(0, MOST // len(finished) - len(turned))
         ]
-        yield " · ".join(filter(None, [title(job), report.verdict_counts(table)]))
+        yield " · ".join(filter(None, [title(job), report.label_counts(table)]))
         for row in (*turned, *others):
             yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
-            yield f"      {cards.line(row, before[row.id] if row in turned else '')}"
+            yield f"      {cards.in_a_line(row, before[row.id, row.part] if row in turned else '')}"
         if left := len(rows) - len(turned) - len(others):
             hidden[all_claims(job)] = left
     if hidden:
@@ -208,7 +208,7 @@ def of_profile(job):
 
 
 def published(job):
-    """{claim: verdict} of the published run in the place of this one, questions aside; none where
+    """{(claim, part): label} of the published run in the place of this one, questions aside; none where
     there is none.
     """
     folder = runs.published(job.profile, job.notebook.stem)
@@ -216,9 +216,7 @@ def published(job):
         return {}
     table, by_id = claims.read_verdicts(folder), claims.known()
     asked = {name for name, claim in by_id.items() if claim.kind == "question"}
-    return {
-        name: word for name, word in zip(table.id, table.verdict, strict=True) if name not in asked
-    }
+    return {(row.id, row.part): row.label for row in table.itertuples() if row.id not in asked}
 
 
 @contextmanager

@@ -49,13 +49,15 @@ class Sources:
 
     notebook: its name without ending. store: this machine's folder. record: folders. data: {name:
     function of what follows the name, giving its hash}, for sources that trials report by
-    `trace.reads`. root: the folder that paths of files are told from.
+    `trace.reads`. comparisons: {claim/part: hash}, which a trial that never ran before keeps among
+    its labels. root: the folder that paths of files are told from.
     """
 
     notebook: str
     store: Path
     record: list = field(default_factory=list)
     data: dict = field(default_factory=dict)
+    comparisons: dict = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     recorded_only: bool = False
     deadline: float = float("inf")  # time.time()
@@ -115,6 +117,7 @@ class Finished:
         self.store = sources.stored
         self._arithmetic = arithmetic
         self._stored = {}
+        self._ran = {self._name(body) for body in self.store.trials}
         for body in self.store.trials:
             if (body["labels"]["arithmetic"], body["labels"]["threads"]) == (arithmetic, threads):
                 self._stored.setdefault(self._name(body), []).append((body, []))
@@ -163,6 +166,11 @@ class Finished:
                 labels = body["labels"] | {"accepted": change["why"]}
                 return body | {"code": self.code.digest, "labels": labels}
         return None
+
+    def ran_before(self, point):
+        """Whether this point ran before, by whatever code: then its result was known."""
+        name = self.name, canonical(point)
+        return name in self._ran or name in self._recorded
 
     def stale(self, left):
         """Of {name: point} that are left: what changed since they ran, and what that took; "" where
@@ -303,7 +311,10 @@ def _keep(known, point, outcome, where):
     told = {name: outcome[name] for name in ("n", "columns", "curve", "batch", "seconds")}
     body = {"trial": known.name, "parameters": point} | told
     body |= {"code": known.code.digest, "kinds": kinds, "data": data}
-    return known.store.append(body, place.labels(where, outcome["threads"]), known.code.parts)
+    labels = place.labels(where, outcome["threads"])
+    if known.sources.comparisons and not known.ran_before(point):
+        labels["comparisons"] = known.sources.comparisons
+    return known.store.append(body, labels, known.code.parts)
 
 
 def _run_here(call, trial, found, left, deadline):

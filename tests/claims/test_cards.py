@@ -1,91 +1,99 @@
-"""A card shows the sentence in both languages, what was predicted, gates, effect, verdict and where it holds."""
+"""A card: the sentence in both languages, a line for each cell, labels, bar, gates, and where it holds."""
 
 import pytest
 
 from lab import language
 from lab.claims import cards
-from lab.claims.claims import VERDICTS, Claim, Prediction, Verdict
+from lab.claims.claims import LABELS, Claim, Line
 
+PARTS = [
+    {"name": "one head", "name_zh": "一个头", "question": "is one | worse?", "question_zh": "一个更差吗？"},
+    {"name": "two heads", "question": "are two worse?"},
+]
 CLAIM = Claim(
     id="x", exercise="1.4", kind="comparison", priority="A", sources=["chapter §1.2", "note 4"], metric="m",
-    claim="a | b", claim_zh="甲胜乙",
-    prediction={"compares": "a - b", "direction": "above", "threshold": 0.1, "revised": "before: c"},
+    claim="One or two are worse.", claim_zh="一两个更差。", parts=PARTS,
+    direction="above", bar=0.1, because="a tenth is seen", because_zh="一成看得出", unit="points",
 )  # fmt: skip
-FOUND = {"effect": 0.25, "low": 0.2, "high": 0.3, "n": 5, "unit": "points", "figure": "f", "sizes": "d_model 64"}
+ONE, TWO = CLAIM.parts
+FOUND = {"effect": 0.25, "low": 0.2, "high": 0.3, "n": 5, "figure": "f", "sizes": "d_model 64"}
 
 
-def shown(**fields):
-    verdict = Verdict(id="x", exercise="1.4", threshold=CLAIM.compared, **{"verdict": "supported"} | fields)
-    lines = [line.strip("| ").split(" | ", 1) for line in cards.card(CLAIM, verdict, "own: seeds 9").splitlines()]
-    return dict(line for line in lines if len(line) == 2)
+def line(part=ONE, where="narrow", answer="yes", label="supported", **fields):
+    said = CLAIM.row(part) | FOUND | {"gates": "✓ learned: a; b; ✗ null: c"}
+    return Line(where=where, answer=answer, label=label, **said | fields)
 
 
-def test_a_card_tells_all_there_is():
-    found = shown(**FOUND, note="seen", gates="✓ learned: a; b; ✗ null: c")
-    assert found == {
-        "claim": "**a \\| b**<br>甲胜乙",
-        ":--": ":--",
-        "source": "chapter §1.2; note 4",
-        "predicted": "a - b > 0.1",
-        "gates": "✓ learned: a; b<br>✗ null: c",
-        "effect": "0.25 [0.20, 0.30] points, n = 5",
-        "verdict": "**supported**<br>seen",
-        "holds for": "d_model 64, own: seeds 9",
-        "figure": "f",
-        "changed after a run": "before: c",
-    }
+LINES = [
+    line(yes=1, no=1, cells=2, label="not everywhere", fixed="before"),
+    line(where="wide", answer="no, the other way", note="seen", yes=1, no=1, cells=2, label="not everywhere",
+         fixed="before", gates="✓ learned: a; b"),
+    line(TWO, where="", answer="undecided", label="undecided", cells=1, fixed="exploratory"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("unit, threshold, bar", [
-    ("points", "a > b > 0.1", "> 0.1"),
-    ("relative change", "a over b, minus 1 < -0.02", "< -2 %"),
-    ("relative change", "a over b = 1 ± 0.001", "= +100 % ± 0.1 %"),
-    ("", "a - b = 0 ± 1e-09", "= 0 ± 1e-9"),
-    ("heads", "number of heads = 8 ± 0", "= 8"),
-    ("share", "what is measured of a question", ""),
+def test_a_card_has_a_line_for_each_cell_and_then_the_labels():
+    head, table, below = cards.card(CLAIM, LINES, "own: seeds 9").split("\n\n")
+    assert head == "**One or two are worse.**<br>一两个更差。<br>*chapter §1.2; note 4*"
+    assert table.splitlines() == [
+        "| part | where | effect | n | answer |",
+        "| :-- | :-- | :-- | :-- | :-- |",
+        "| one head: is one \\| worse? | narrow | 0.25 [0.20, 0.30] points | 5 | **yes** |",
+        "| one head: is one \\| worse? | wide | 0.25 [0.20, 0.30] points | 5 | **no, the other way** (seen) |",
+        "| two heads: are two worse? |  | 0.25 [0.20, 0.30] points | 5 | **undecided** |",
+    ]
+    assert below.split("<br>") == [
+        "one head: **not everywhere: yes in 1, no in 1 of 2** · two heads: **undecided**",
+        "Yes where the effect is > 0.1: a tenth is seen.",
+        "The comparison was fixed before these runs. Exploratory: the comparison was not fixed before these runs. "
+        "Intervals cover seeds, not other texts or sizes.",
+        "✓ learned: a; b",
+        "✗ null: c [narrow]",
+        "Holds for d_model 64; own: seeds 9.",
+        "Figure: f.",
+    ]
+
+
+def test_a_card_leaves_out_what_there_is_not():
+    about = Claim(**CLAIM.model_dump(by_alias=True, exclude={"parts"}), parts=[ONE.model_dump(by_alias=True)])
+    (pending,) = about.unjudged
+    text = cards.card(about, [pending])
+    assert "where" not in text and "Figure" not in text and "learned" not in text and "**pending**" in text
+    assert "not yet gated" in cards.card(CLAIM, [line(gates="not yet gated")])
+
+
+@pytest.mark.parametrize("unit, held, bar", [
+    ("points", "> 0.1", "> 0.1"),
+    ("relative change", "< -0.02", "< -2 %"),
+    ("relative change", "= 1 ± 0.001", "= +100 % ± 0.1 %"),
+    ("", "= 0 ± 1e-09", "= 0 ± 1e-9"),
+    ("heads", "= 8", "= 8"),
+    ("share", "", ""),
 ])  # fmt: skip
-def test_a_bar_is_told_as_the_effect_is(unit, threshold, bar):
-    verdict = Verdict(id="x", exercise="1.4", verdict="supported", unit=unit, threshold=threshold)
-    assert cards.bar(verdict) == bar
-    compared = threshold.rpartition(bar[0])[0] if bar else threshold
-    assert cards.predicted(verdict) == compared + bar
+def test_a_bar_is_told_as_the_effect_is(unit, held, bar):
+    assert cards.bar(line(unit=unit, bar=held)) == bar
 
 
-def test_a_line_tells_verdict_effect_and_bar_and_of_a_question_the_answer():
-    found = FOUND | {"id": "x", "exercise": "1.4"}
-    said = cards.line(Verdict(verdict="supported", threshold=CLAIM.compared, **found))
-    assert said == "supported: 0.25 [0.20, 0.30] points, n = 5; predicted > 0.1"
-    assert cards.line(CLAIM.unjudged) == "pending; predicted > 0.1"
-    assert (
-        cards.line(Verdict(verdict="answered", threshold="a - b", **found))
-        == "answered: 0.25 [0.20, 0.30] points, n = 5"
-    )
-    was = cards.line(Verdict(verdict="proved", effect=0, id="x", exercise="1.4"), was="disproved")
-    assert was == "proved (was disproved): 0"
+def test_a_part_in_a_line_tells_label_effect_and_bar():
+    only = line(where="", yes=1, cells=1)
+    assert cards.in_a_line(only) == "supported: 0.25 [0.20, 0.30] points, n = 5; predicted > 0.1"
+    assert cards.in_a_line(LINES[0]) == "not everywhere: yes in 1, no in 1 of 2; predicted > 0.1"
+    assert cards.in_a_line(*CLAIM.unjudged) == "pending"
+    answered = line(answer="answered", label="answered", bar="")
+    assert cards.in_a_line(answered) == "answered: 0.25 [0.20, 0.30] points, n = 5"
+    was = cards.in_a_line(line(label="checked", bar="", effect=0, low=0, high=0, n=None, unit=""), was="disproved")
+    assert was == "checked (was disproved): 0"
 
 
-def test_a_card_gives_the_reason_of_its_bar_and_its_chinese_words():
-    said = {"compares": "a - b", "direction": "above", "because": "who knows", "revised": "before: c"}
-    about = CLAIM.model_copy(update={"prediction": Prediction(**said, compares_zh="甲减乙", because_zh="谁知道")})
-    assert "| why this bar | who knows |" in cards.card(about, about.unjudged)
+def test_in_chinese_the_chinese_words_lead():
     with language.using("zh"):
-        text = cards.card(about, about.unjudged)
-        assert "谁知道" in text and "甲减乙 > 0" in text and "who knows" not in text and "before: c" in text
-
-
-def test_a_card_leaves_out_what_there_is_not_and_says_where_gates_are_missing():
-    assert not {"effect", "gates", "figure"} & set(shown())
-    assert shown(gates="not yet gated")["gates"] == "not yet gated"
-
-
-def test_in_chinese_the_chinese_sentence_leads():
-    with language.using("zh"):
-        text = cards.card(CLAIM, Verdict(id="x", exercise="1.4", verdict="out of reach"))
-        assert "**甲胜乙**<br>a \\| b" in text and "out of reach" not in text
+        text = cards.card(CLAIM, LINES)
+        assert text.startswith("**一两个更差。**<br>One or two are worse.")
+        assert "一个头: 一个更差吗？" in text and "一成看得出" in text and "not everywhere" not in text
 
 
 @pytest.mark.parametrize("chosen", language.languages())
-def test_every_verdict_has_a_word(chosen):
+def test_every_answer_and_label_has_a_word(chosen):
     with language.using(chosen):
-        assert set(cards.words()) == set(VERDICTS)
+        assert set(cards.words()) >= set(LABELS)
         assert chosen == "en" or all("\u4e00" <= word[0] <= "\u9fff" for word in cards.words().values())

@@ -1,4 +1,4 @@
-"""A ledger is read by file, claim and field; committed verdicts follow from the ledger that they name."""
+"""A ledger is read by file, claim and field; committed answers follow from the ledger that they name."""
 
 import json
 import math
@@ -8,11 +8,11 @@ from pathlib import Path
 import made
 import pandas as pd
 import pytest
-from made import ABOVE, EXACTLY, LEDGER, entry, write_ledger
+from made import ABOVE, ARMS, EXACTLY, LEDGER, entry, write_ledger
 
 from lab.claims import claims, report
-from lab.claims.claims import EXACT, NOT_RUN, OUT_OF_REACH, UNGATED, VERDICTS, Claim, Verdict, find, ledger
-from lab.claims.judge import decided, judge
+from lab.claims.claims import EXACT, LABELS, Claim, Line, find, ledger
+from lab.claims.judge import NOT_RUN, OUT_OF_REACH, decided, judge, label_of
 from lab.measure.statistics import Interval
 from lab.trials import parameters, runs
 from lab.trials.runs import project_root
@@ -60,14 +60,15 @@ BROKEN = {
     "no source": ("sources", {"sources": []}),
     "no sentence": ("claim", {"claim": ""}),
     "no metric": ("metric", {"metric": ""}),
-    "tolerance without equal": ("prediction", {"prediction": ABOVE | {"tolerance": 0.1}}),
-    "negative tolerance": ("prediction.tolerance", {"prediction": EXACTLY | {"tolerance": -0.1}}),
-    "equality of measured numbers without room": ("prediction", {"prediction": EXACTLY | {"tolerance": 0}}),
-    "compares nothing": ("prediction.compares", {"prediction": ABOVE | {"compares": ""}}),
-    "unknown direction": ("prediction.direction", {"prediction": ABOVE | {"direction": "more"}}),
-    "open though predicted": ("open", {"open": "a larger machine"}),
-    "nothing expected": ("expected", {"prediction": None}),
-    "expected in words where it is judged": ("prediction", {"prediction": None, "expected": "more"}),
+    "negative bar": ("parts.0.bar", {"bar": -0.1}),
+    "equality of measured numbers without room": ("bar", EXACTLY | {"bar": 0}),
+    "asks nothing": ("parts.0.question", {"question": ""}),
+    "unknown direction": ("parts.0.direction", {"direction": "more"}),
+    "unknown quantifier": ("parts.0.over", {"over": "most"}),
+    "a measure without a bar": (".*bars.yaml has no bar for 'score' as difference", ARMS | {"bar": None}),
+    "parts without names": ("parts", {"parts": [ABOVE, ABOVE]}),
+    "open though compared": ("open", {"open": "a larger machine"}),
+    "expected in words where it is judged": ("question", dict.fromkeys(ABOVE) | {"expected": "more"}),
 }  # fmt: skip
 
 
@@ -107,8 +108,8 @@ def test_a_claim_is_found_by_its_id_and_a_misspelt_one_is_guessed(project):
 
 @pytest.mark.parametrize("change", [{"priority": "A"}, {"kind": "theorem"}], ids=str)
 def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, project):
-    unjudged = ledger()["some-day"].unjudged
-    assert (unjudged.verdict, unjudged.note) == ("open", "a larger machine")
+    (unjudged,) = ledger()["some-day"].unjudged
+    assert (unjudged.label, unjudged.note) == ("open", "a larger machine")
     write_ledger(project, LEDGER | {"02_second": [LEDGER["02_second"][-1] | change]})
     with pytest.raises(ValueError, match="claim some-day: .*open"):
         ledger()
@@ -139,34 +140,35 @@ def test_absent_values_are_named_by_parameter_and_value():
 # Results
 
 
-@pytest.mark.parametrize("word, read", [("refuted", "answered"), ("open", "open"), ("not judged", "not judged")])
-def test_questions_of_earlier_runs_read_as_answered(word, read, project):
-    folder = made.finish(project, made.verdict("how-many", word), made.verdict("four-win", word))
-    assert list(claims.read_verdicts(folder).verdict) == [read, word]
+def test_parts_share_the_fields_of_their_claim():
+    parts = [{"name": "one"}, {"name": "two", "bar": 0.2, "over": "some"}]
+    about = Claim(**entry("x", parts=parts, **ABOVE))
+    assert [(part.name, part.bar, part.over) for part in about.parts] == [("one", 0.1, "all"), ("two", 0.2, "some")]
+    assert [line.part for line in about.without_answer("not judged")] == ["one", "two"]
 
 
 def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(project):
-    verdicts = [
-        Verdict(id="four-win", exercise="1.1", verdict="supported", effect=0.1 + 0.2, low=1 / 3, high=math.inf, n=5),
-        Verdict(id="two-parts", exercise="1.1", verdict="proved", effect=2.6645352591003757e-15, note="NA, none, nan"),
-        Verdict(id="four-win-early", exercise="1.1", verdict="inconclusive", effect=-7.0, low=0.7071067811865476e-7,
-                high=1e22, n=3, unit="null", note='a "quoted", text\nin lines', gates="not yet gated"),
+    lines = [
+        made.line("four-win", effect=0.1 + 0.2, low=1 / 3, high=math.inf, where="narrow"),
+        made.line("four-win", effect=1e22, low=0.7071067811865476e-7, where="wide", n=None),
+        made.line("two-parts", "checked", effect=2.6645352591003757e-15, low=math.nan, note="NA, none, nan"),
+        made.line("four-win-early", "undecided", unit="null", note='a "quoted", text\nin lines'),
     ]  # fmt: skip
-    folder = made.finish(project, *verdicts)
+    folder = made.finish(project, *lines)
     (run := folder / "run.json").rename(aside := folder.parent / "run.json")
-    assert set(report.collect(folder.parent).verdict) == {"pending", "open"}, "without run.json a run is unfinished"
+    assert set(report.collect(folder.parent).label) == {"pending", "open"}, "without run.json a run is unfinished"
     aside.rename(run)
     table = report.collect(folder.parent)
-    assert list(table.id) == list(ledger()) and list(table.columns) == list(Verdict.model_fields)
-    rows = table.set_index("id")
-    for verdict in verdicts:
-        for field, value in verdict.model_dump().items():
-            got = rows.loc[verdict.id].get(field, verdict.id)
-            missing = value is None or value != value
+    assert list(table.id.drop_duplicates()) == list(ledger()) and list(table.columns) == list(Line.model_fields)
+    rows = table.set_index(["id", "where"])
+    for line in lines:
+        for field, value in line.model_dump(exclude={"id", "where"}).items():
+            got, missing = rows.loc[line.id, line.where][field], value is None or value != value
             assert pd.isna(got) if missing else got == value, field
-    assert rows.verdict["how-many"] == "pending" and rows.exercise["how-many"] == "1.1"
+    pending = table.set_index("id").loc["how-many"]
+    assert (pending.label, pending.exercise) == ("pending", "1.1")
     runs.write_table(project / "claims.csv", table)
-    assert f"four-win,1.1,supported,{0.1 + 0.2!r},{1 / 3!r},inf,,5," in (project / "claims.csv").read_text()
+    assert f"four-win,1.1,,narrow,{0.1 + 0.2!r},{1 / 3!r},inf," in (project / "claims.csv").read_text()
 
 
 def committed(pattern):
@@ -176,12 +178,13 @@ def committed(pattern):
 
 @pytest.mark.parametrize("path", committed("results/*/*/verdicts.csv"), ids=lambda path: path.parent.name)
 def test_a_committed_run_is_well_formed(path):
-    """Its files are as the run left them; verdicts follow from their numbers where the ledger is the one it names."""
+    """Its files are as the run left them; answers follow from their numbers where the ledger is the one it names."""
     folder, run = path.parent, json.loads((path.parent / "run.json").read_text("utf-8"))
     assert run["status"] == "done" and run["profile"] == path.parents[1].name
     assert runs.read_run(folder), "the run is not complete"
     table = claims.read_verdicts(folder)
-    assert set(table.verdict) <= set(VERDICTS) and set(table.exercise) == {run["exercise"]} and table.id.is_unique
+    assert set(table.label) <= set(LABELS) and set(table.exercise) == {run["exercise"]}
+    assert not table.duplicated(["id", "part", "where"]).any()
     assert table.id.str.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*").all()
     for row in table.itertuples():
         assert not row.figure or (folder / "figures" / f"{row.figure}.png").exists(), row.id
@@ -189,39 +192,47 @@ def test_a_committed_run_is_well_formed(path):
     if run.get("ledger") and run["ledger"] == claims.ledger_hash(Path(f"{folder.name}.ipynb")):
         known = {name: claim for name, claim in ledger().items() if claim.exercise == run["exercise"]}
         assert set(table.id) == set(known)
-        for row in table.itertuples():
-            if not (run["profile"] == "smoke" and row.verdict == "not judged"):
-                follows(known[row.id], row)
+        for (name, part), lines in table.groupby(["id", "part"]):
+            if not (run["profile"] == "smoke" and set(lines.label) == {"not judged"}):
+                follows(known[name], part, list(lines.itertuples()))
 
 
-def follows(about, row):
-    """A verdict follows from the claim and the numbers beside it."""
+def follows(about, name, lines):
+    """Answers and label follow from the claim and the numbers beside them."""
     if about.open:
-        assert (row.verdict, row.note) == ("open", about.open), row.id
-    elif row.verdict == NOT_RUN:
-        assert row.note.startswith("without ") and row.threshold == about.compared, row.id
-    else:
-        found = Interval(row.effect, row.low, row.high, None if pd.isna(row.n) else int(row.n))
-        if about.arms:
-            verdict = OUT_OF_REACH if "✗" in row.gates else decided(about, found)
-            assert row.gates and (row.verdict, row.threshold) == (verdict, about.compared), row.id
+        assert [(line.label, line.note) for line in lines] == [("open", about.open)], about.id
+        return
+    part = next(part for part in about.parts if part.name == name)
+    for line in lines:
+        assert (line.comparison, line.bar) == (part.digest, about.row(part)["bar"]), about.id
+        if line.answer == NOT_RUN:
+            assert line.note.startswith("without "), about.id
+        elif about.kind in EXACT:
+            (judged,) = judge(about.model_copy(update={"parts": [part]}), line.effect)
+            assert {line.answer, judged.answer} <= {"proved", "checked"} or line.answer == judged.answer, about.id
+        elif "✗" in line.gates:
+            assert line.answer == OUT_OF_REACH, about.id
         else:
-            judged = judge(about, row.effect if about.kind in EXACT else found)
-            assert (row.verdict, row.threshold) == (judged.verdict, judged.threshold), row.id
-            assert row.gates == ("" if about.gated else UNGATED), row.id
+            assert line.gates or about.kind == "question", about.id
+            found = Interval(line.effect, line.low, line.high, None if pd.isna(line.n) else int(line.n))
+            assert line.answer in (decided(about, part, found), "undecided"), about.id
+    labels = {label_of(part.over, [line.answer for line in lines]), "undecided"}
+    assert {line.label for line in lines} <= labels, about.id
 
 
-def test_the_rule_for_committed_verdicts_lets_through_what_a_run_writes_and_nothing_else(project):
+def test_the_rule_for_committed_answers_lets_through_what_a_run_writes_and_nothing_else(project):
     arms, question = ledger()["four-win"], ledger()["how-many"]
-    right = made.verdict("four-win", gates="✓ regime")
-    follows(arms, right)
-    follows(question, made.verdict("how-many", "answered"))
-    follows(ledger()["two-parts"], made.verdict("two-parts", "proved", 2, low=math.nan, high=math.nan, n=None))
+    right = made.line("four-win", gates="✓ size", effect=3)
+    follows(arms, "", [right])
+    follows(question, "", [made.line("how-many", "answered")])
+    follows(ledger()["two-parts"], "", [made.line("two-parts", "checked", 2, n=None)])
     for about, wrong in (
-        (arms, right.model_copy(update={"verdict": "refuted"})),
-        (arms, right.model_copy(update={"gates": "✗ regime"})),
-        (arms, right.model_copy(update={"threshold": "another"})),
-        (ledger()["two-parts"], made.verdict("two-parts", "proved", 3)),
+        (arms, {"label": "refuted"}),
+        (arms, {"answer": "no"}),
+        (arms, {"gates": "✗ size"}),
+        (arms, {"comparison": "another"}),
     ):
         with pytest.raises(AssertionError):
-            follows(about, wrong)
+            follows(about, "", [right.model_copy(update=wrong)])
+    with pytest.raises(AssertionError):
+        follows(ledger()["two-parts"], "", [made.line("two-parts", "checked", 3)])

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lab.claims import difference
-from lab.claims.claims import Verdict
+from lab.claims.claims import Line
 from lab.tools.cli import app
 from lab.trials import runs
 
@@ -18,15 +18,15 @@ def lab(*arguments):
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch):
-    """Two runs below the results of a project: other seeds, one verdict turned, one effect moved, one the same."""
+    """Two runs below the results of a project: other seeds, one answer turned, one effect moved, one the same."""
     monkeypatch.setattr("lab.trials.runs.project_root", lambda: tmp_path)
     claims = ("same", "turned", "also-turned")
     for name, seeds, verdicts, effects in (
         ("quick/04_x", 5, "srs", (1, 2, 3)),
         ("runs/04_x-mine", 9, "ssr", (1, 2.5, 3)),
     ):
-        words = {"s": "supported", "r": "refuted"}
-        rows = [Verdict(id=c, exercise="1.4", verdict=words[v], effect=e, low=e - 0.5, high=e + 0.5, n=5, unit="nats")
+        words = {"s": "yes", "r": "no"}
+        rows = [Line(id=c, exercise="1.4", answer=words[v], effect=e, low=e - 0.5, high=e + 0.5, n=5, unit="nats")
                 for c, v, e in zip(claims, verdicts, effects, strict=True)]  # fmt: skip
         (tmp_path / "results" / name).mkdir(parents=True)
         pd.DataFrame([row.model_dump() for row in rows]).to_csv(tmp_path / "results" / name / "verdicts.csv")
@@ -44,11 +44,11 @@ def test_two_runs_side_by_side_what_differs_first(pair):
         (seeds,) = (line for line in lines if line.split()[:1] == ["seeds"])
         assert seeds.split() == ["seeds", "5", "9"]
         (row,) = (line for line in lines if line.split()[:1] == [turned])
-        assert "refuted  2.0 [1.5, 2.5] nats, n = 5" in row and "supported  2.5 [2.0, 3.0] nats, n = 5" in row
+        assert "no   2.0 [1.5, 2.5] nats, n = 5" in row and "yes  2.5 [2.0, 3.0] nats, n = 5" in row
         at = {title: lines.index(title) for title in lines if title and title[0] != " "}
-        order = ["parameters that differ", "verdicts that differ", "the same verdict and effect", "the same parameters"]
+        order = ["parameters that differ", "answers that differ", "the same answer and effect", "the same parameters"]
         assert [title for title in sorted(at, key=at.get) if title in order] == order
-        assert at["the same verdict and effect"] < next(i for i, x in enumerate(lines) if x.split()[:1] == [same])
+        assert at["the same answer and effect"] < next(i for i, x in enumerate(lines) if x.split()[:1] == [same])
 
 
 @pytest.mark.parametrize("name", ["1.4", "4", "04", "04_x", "quick/04_x"])

@@ -47,14 +47,14 @@ def test_every_computation_is_cited():
     assert written == {evidence for evidence in EVIDENCE if evidence.startswith("tests/claims/test_errata")}
 
 
-# Beside the verdicts
+# Beside the labels
 
 
 GOOD = {
     "id": "some-error", "number": 1, "source": "note 1", "where": "§2", "says": "one", "says_zh": "一",
     "right": "two", "right_zh": "二", "claims": "none is there", "evidence": ["01_first"],
 }  # fmt: skip
-ROWS = [("refuted", 0), ("disproved", 0), ("supported", 1), ("proved", 1), ("inconclusive", 0), ("pending", 0)]
+ROWS = [("refuted", 0), ("disproved", 0), ("supported", 1), ("proved", 1), ("checked", 1), ("not everywhere", 0), ("undecided", 0), ("pending", 0)]
 
 
 @pytest.fixture
@@ -62,21 +62,21 @@ def project(tmp_path, monkeypatch):
     return made.project(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("verdict, found", ROWS)
-def test_a_contradiction_is_told_in_both_sentences(verdict, found, project):
+@pytest.mark.parametrize("label, found", ROWS)
+def test_a_contradiction_is_told_in_both_sentences(label, found, project):
     right = {"right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}"}
     entry = Erratum(**GOOD | right | {"claims": {"four-win": "fails"}})
-    told = contradictions([entry], {"four-win": {"verdict": verdict, "effect": 4.0}})
+    told = contradictions([entry], {"four-win": {"label": label, "effect": 4.0}})
     assert len(told) == found
     assert all("it is 4.0" in text and ledger()["four-win"].claim in text for text in told)
-    against = {"refuted": 1, "disproved": 1}.get(verdict, 0)
+    against = int(label in ("refuted", "disproved", "not everywhere"))
     struck = entry.model_copy(update={"claims": {"four-win": "holds"}})
-    assert len(contradictions([struck], {"four-win": {"verdict": verdict, "effect": 4.0}})) == against
+    assert len(contradictions([struck], {"four-win": {"label": label, "effect": 4.0}})) == against
 
 
 def test_what_results_do_not_bear_out_is_told_before_they_are_published(project):
-    """A verdict that is another, a claim and a number that are none, a figure that was not drawn."""
-    made.finish(project, made.verdict("four-win"), made.verdict("how-many", "answered"))
+    """A label that is another, a claim and a number that are none, a figure that was not drawn."""
+    made.finish(project, made.line("four-win"), made.line("how-many", "answered"))
     number = "{how-many.effect:.1f} of {four-win-early.low:.1f}"
     entries = [
         GOOD | {"id": "fine", "claims": {"four-win": "holds"}, "evidence": ["01_first", "01_first/drawn"]},

@@ -1,4 +1,4 @@
-"""What people read about the results is what the results say: verdicts choose the sentence, of lessons alone."""
+"""What people read about the results is what the results say: labels choose the sentence, of lessons alone."""
 
 import os
 import re
@@ -19,40 +19,49 @@ def project(tmp_path, monkeypatch):
     return made.project(tmp_path, monkeypatch)
 
 
-def verdicts(**by_claim):
-    """A table of verdicts: {claim: (verdict, effect)}."""
-    rows = [made.verdict(name.replace("_", "-"), *said) for name, said in by_claim.items()]
+def lines(**by_claim):
+    """A table of lines: {claim: (label, effect)}."""
+    rows = [made.line(name.replace("_", "-"), *said) for name, said in by_claim.items()]
     return pd.DataFrame([row.model_dump() for row in rows])
 
 
-def test_the_verdict_chooses_the_direction(project):
-    line = report.findings_list(verdicts(four_win=("supported", 5.0)))
+def test_the_label_chooses_the_direction(project):
+    line = report.findings_list(lines(four_win=("supported", 5.0)))
     assert "Four heads gain 5.0, 6.0 times." in line and "results/quick/01_first/figures/drawn.png" in line
-    assert "Four heads gain nothing: -0.9." in report.findings_list(verdicts(four_win=("refuted", 0.1)))
+    assert "Four heads gain nothing: -0.9." in report.findings_list(lines(four_win=("refuted", 0.1)))
     with using("zh"):
-        assert "四个头多得 5.0，为 6.0 倍。" in report.findings_list(verdicts(four_win=("supported", 5.0)))
+        assert "四个头多得 5.0，为 6.0 倍。" in report.findings_list(lines(four_win=("supported", 5.0)))
 
 
 def test_an_interval_without_width_is_told_as_a_number(project, monkeypatch):
-    monkeypatch.setitem(made.FINDING, "proved", "It is {effect:.1f} [{low:.1f}, {high:.1f}].")
+    monkeypatch.setitem(made.FINDING, "undecided", "It is {effect:.1f} [{low:.1f}, {high:.1f}].")
     made.write_ledger(project, made.LEDGER)
-    row = made.verdict("four-win", "proved", effect=2.0, low=2.0, high=2.0)
-    assert report.sentence(row) == "It is 2.0."
+    row = made.line("four-win", "undecided", effect=2.0, low=2.0, high=2.0)
+    assert report.sentence(pd.DataFrame([row.model_dump()])) == "It is 2.0."
+
+
+def test_of_several_lines_the_one_that_speaks_least_for_the_label_is_told(project):
+    def told(label):
+        rows = [made.line("four-win", label, effect, where=str(effect)) for effect in (2.0, 1.5, 3.0)]
+        return report.sentence(pd.DataFrame([row.model_dump() for row in rows]))
+
+    assert told("supported") == "Four heads gain 1.5, 2.5 times."
+    assert told("refuted") == "Four heads gain nothing: 2.0."
 
 
 def test_a_lesson_without_sentences_tells_its_claim_and_an_appendix_nothing(project):
-    line = report.findings_list(verdicts(four_win_early=("supported", 2.0)))
+    line = report.findings_list(lines(four_win_early=("supported", 2.0)))
     assert claims.find("four-win-early").claim in line and "[+100 %, +300 %]" in line
-    assert report.findings_list(verdicts(four_win_early=("out of reach", 2.0))) == ""
-    assert report.findings_list(verdicts(one_is_faster=("supported", 2.0))) == ""
+    assert report.findings_list(lines(four_win_early=("out of reach", 2.0))) == ""
+    assert report.findings_list(lines(one_is_faster=("supported", 2.0))) == ""
 
 
 def test_each_lesson_tells_one_finding_the_first_that_has_a_sentence(project):
     told = {"finding": made.FINDING, "finding_zh": made.FOUND}
     second = [made.entry("two-a", exercise="1.2"), made.entry("two-b", exercise="1.2", **told)]
     made.write_ledger(project, made.LEDGER | {"02_second": second})
-    table = verdicts(**dict.fromkeys(("four_win", "two_a", "two_b"), ("refuted", 0.1)))
-    assert {exercise: row.id for exercise, row in report.findings(table).items()} == {"1.1": "four-win", "1.2": "two-b"}
+    table = lines(**dict.fromkeys(("four_win", "two_a", "two_b"), ("refuted", 0.1)))
+    assert {exercise: told.id.iloc[0] for exercise, told in report.findings(table).items()} == {"1.1": "four-win", "1.2": "two-b"}
 
 
 def test_a_sentence_for_readers_makes_no_run_stale(project):
@@ -78,7 +87,7 @@ def test_an_overview_counts_what_was_judged(project):
     quick = project / "results" / "quick"
     assert report.overview_table(quick).count("\n") == 1, "the head alone: nothing has run"
     made.finish(
-        project, made.verdict("four-win", gates="✓ regime"), made.verdict("four-win-early", gates="not yet gated")
+        project, made.line("four-win", gates="✓ size"), made.line("four-win-early", gates="not yet gated")
     )
     (row,) = report.overview_table(quick).splitlines()[2:]
     assert row == (
@@ -87,18 +96,15 @@ def test_an_overview_counts_what_was_judged(project):
     )
 
 
-@pytest.mark.parametrize("threshold, word", [("", "supported"), ("four over two > 0.1", "pending")])
-def test_a_verdict_on_another_comparison_is_none(project, threshold, word):
-    made.finish(project, made.verdict("four-win", threshold=threshold), made.verdict("two-parts"))
-    for language in ("en", "zh"):
-        with using(language):
-            found = report.collect(project / "results" / "quick").set_index("id").verdict
-        assert (found["four-win"], found["two-parts"]) == (word, "supported")
+def test_an_answer_to_another_comparison_is_none(project):
+    made.finish(project, made.line("four-win", comparison="another"), made.line("two-parts"))
+    found = report.collect(project / "results" / "quick").set_index("id").label
+    assert (found["four-win"], found["two-parts"]) == ("pending", "supported")
 
 
 def test_a_profile_without_any_finished_run_is_summarised_all_the_same(project):
     report.summarise(project / "results" / "quick")
-    assert set(pd.read_csv(project / "results" / "quick" / "claims.csv").verdict) == {"pending", "open"}
+    assert set(pd.read_csv(project / "results" / "quick" / "claims.csv").label) == {"pending", "open"}
     assert "no machine yet" in (project / "results" / "quick" / "README.md").read_text("utf-8")
 
 
@@ -112,7 +118,7 @@ def test_a_plain_reading_of_the_table_tells_exercises_apart(project):
 
 def test_a_summary_is_outdated_once_a_run_or_a_file_of_the_ledger_is_newer(project):
     quick = project / "results" / "quick"
-    made.finish(project, made.verdict("four-win"))
+    made.finish(project, made.line("four-win"))
     assert report.outdated(quick)
     report.summarise(quick)
     newest = (quick / "claims.csv").stat().st_mtime_ns
@@ -140,7 +146,7 @@ def test_what_is_published_is_made_of_the_results(project):
         "evidence": ["01_first/drawn"],
     }
     (project / "experiments" / "errata.yaml").write_text(yaml.safe_dump([erratum]))
-    made.finish(project, made.verdict("four-win", effect=2.5))
+    made.finish(project, made.line("four-win", effect=2.5))
     report.publish()
     english, chinese = ((project / name).read_text("utf-8") for name in report.READMES)
     for text in (english, chinese):
@@ -151,6 +157,6 @@ def test_what_is_published_is_made_of_the_results(project):
     assert "one [ledger](experiments/claims), each with its prediction" in english
     assert "it is 2.5" in (project / "results" / "errata.md").read_text("utf-8")
     assert "为 2.5" in (project / "results" / "errata.zh.md").read_text("utf-8")
-    assert "four-win,01_first,supported,2.5" in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
+    assert "four-win,01_first,,,2.5," in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
     report.publish()
     assert (project / "README.md").read_text("utf-8") == english, "publishing twice changes nothing"

@@ -32,7 +32,7 @@ def finding(english, chinese):
     if not holes(english) or holes(english) != holes(chinese) or not {name for name, _ in holes(english)} <= FILLED:
         yield f"{english!r}: the same numbers are wanted in both languages, of {sorted(FILLED)}"
     if re.search(r"\d[.]\d|\d ?%", re.sub(r"\{[^}]*\}", "", english + chinese)):
-        yield f"{english!r}: a result is typed; verdicts fill it in"
+        yield f"{english!r}: a result is typed; lines fill it in"
 
 
 def erratum(english, chinese):
@@ -47,15 +47,17 @@ def erratum(english, chinese):
 @pytest.mark.parametrize("claim", ledger().values(), ids=ledger())
 def test_a_claim_stands_in_both_languages(claim):
     found = [*languages(claim.claim, claim.claim_zh)]
-    verdicts = claim.finding.keys() | claim.finding_zh.keys()
-    assert verdicts <= set(JUDGED) and (claim.place == "lesson" or not verdicts)
-    for verdict in verdicts:
-        found += finding(claim.finding.get(verdict, ""), claim.finding_zh.get(verdict, ""))
-    if claim.prediction and claim.prediction.because:
-        found += languages(claim.prediction.because, claim.prediction.because_zh)
-    if rule := claim.needs and claim.needs.gates.get("held out", {}).get("rule"):
-        found += languages(rule, claim.needs.gates["held out"].get("rule_zh"))
-    assert claim.unit not in ("factor", "quotient", "times", "x", "×"), "a quotient is a ratio: the book's word"
+    labels = claim.finding.keys() | claim.finding_zh.keys()
+    assert labels <= set(JUDGED) and (claim.place == "lesson" or not labels)
+    for label in labels:
+        found += finding(claim.finding.get(label, ""), claim.finding_zh.get(label, ""))
+    for part in claim.parts:
+        found += languages(part.question, part.question_zh)
+        if part.because:
+            found += languages(part.because, part.because_zh)
+        if part.name:
+            found += languages(part.name, part.name_zh)
+        assert part.unit not in ("factor", "quotient", "times", "x", "×"), "a quotient is a ratio: the book's word"
     assert found == []
 
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lab.claims.claims import VERDICTS, Verdict, ledger
+from lab.claims.claims import LABELS, Line, ledger
 from lab.tools import batch, cli, terminal, upkeep
 from lab.tools.cli import app
 from lab.tools.execution import mended
@@ -219,7 +219,7 @@ def test_claims_are_listed_and_chosen(dice_ran):
         assert lab("claims", "--exercise", name).output == lab("claims", name).output == some.output
     both = lab("claims", "1.1", "coins-two").output
     assert f"{len(mine) + 1} claims" in both and "coins-two" in both
-    pending = lab("claims", "--exercise", "1.1", "--verdict", "pending")
+    pending = lab("claims", "--exercise", "1.1", "--label", "pending")
     assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
 
 
@@ -233,7 +233,7 @@ def test_a_claim_is_listed_by_its_id(dice_ran):
 
 
 @pytest.mark.parametrize("arguments, named", [
-    (["--verdict", "maybe"], VERDICTS),
+    (["--label", "maybe"], LABELS),
     (["--profile", "huge"], parameters.PROFILES),
     (["--exercise", "1.99"], ["1.1", "1.2"]),
 ], ids=str)  # fmt: skip
@@ -367,7 +367,7 @@ def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project
     more, number, count, exact, where, look = lines
     assert (more, count) == ("  It is so that dice-more-sides.", "  It is so that dice-count.")
     assert re.fullmatch(r"      \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0", number)
-    assert exact == "      proved: 1 throws; predicted = 1"
+    assert exact == "      checked: 1 throws; predicted = 1"
     assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
     assert look == "To look at it: lab show 1.1" and told() == []
 
@@ -377,10 +377,10 @@ def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_
 ):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     monkeypatch.setattr(terminal, "MOST", 0)
-    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved", "dice-more-sides": "refuted"})
+    monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved", ("dice-more-sides", ""): "refuted"})
     changed = [line for line in told(job) if " (was " in line]
-    assert changed[-1] == "      proved (was disproved): 1 throws; predicted = 1"
-    monkeypatch.setattr(terminal, "published", lambda job: {"dice-count": "disproved"})
+    assert changed[-1] == "      checked (was disproved): 1 throws; predicted = 1"
+    monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved"})
     _, _, changed, rest, *_ = told(job)
     assert "(was disproved)" in changed and rest == "1 more claims: lab claims --exercise 1.1"
     other = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path, name="mine")
@@ -393,7 +393,7 @@ def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tm
     rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
     runs.write_table(job.folder / "verdicts.csv", rows)
     assert "  own" in told(job)
-    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", "prediction": ABOVE}
+    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", **ABOVE}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump([said]))
     lines = told(job, width=40)
     first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
@@ -408,8 +408,9 @@ def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch)
     job = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path / "elsewhere")
     assert terminal.published(job) == {}
     folder = runs.published("quick", "01_x")
-    said = {"a": "supported", "b": "proved"}
-    rows = [dict.fromkeys(Verdict.model_fields, "") | {"id": name, "verdict": word} for name, word in said.items()]
+    said = {("a", "one"): "supported", ("a", "two"): "checked"}
+    rows = [dict.fromkeys(Line.model_fields, "") | {"id": name, "part": part, "label": word}
+            for (name, part), word in said.items()]  # fmt: skip
     runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
     assert terminal.published(job) == said
     assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}

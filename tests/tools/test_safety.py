@@ -50,7 +50,7 @@ ATTACK = "<script>alert('run by the book')</script><img src=x onerror=alert(1)>"
 
 @pytest.mark.slow
 def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_path, monkeypatch):
-    """A finished run under a title, a parameter, an error, a caption and a verdict that try to run in the page."""
+    """A finished run under a title, a parameter, an error, a caption and an answer that try to run in the page."""
     pytest.importorskip("myst_nb")
     ran(project)
     (run,) = runs.finished_runs()
@@ -67,9 +67,9 @@ def test_a_hostile_title_parameter_or_caption_is_text_in_the_book(project, tmp_p
     (folder / "figures").mkdir()
     nbformat.write(executed, folder / "notebook.ipynb")
     nbformat.write(sources, tmp_path / run.notebook.name)
-    verdicts = run.verdicts.assign(note=ATTACK, unit=ATTACK)
-    verdicts.to_csv(folder / "verdicts.csv", index=False)
-    verdicts.to_csv(folder / "tables" / "caption.csv", index=False)
+    lines = run.lines.assign(note=ATTACK, unit=ATTACK)
+    lines.to_csv(folder / "verdicts.csv", index=False)
+    lines.to_csv(folder / "tables" / "caption.csv", index=False)
     about = run.about | {"machine": ATTACK, "parameters": run.about["parameters"] | {"d_model": ATTACK}}
     hostile = runs.Run(tmp_path / run.notebook.name, "quick", folder, about)
     monkeypatch.setattr(runs, "finished_runs", lambda: [hostile])
