@@ -142,7 +142,9 @@ class Study:
         rows = []
         for claim in self.ledger.values():
             for part in claim.parts:
-                rows.append((claim.sentence, cards.part_in_words(part), cards.expected(claim, part)))
+                rows.append(
+                    (claim.sentence, cards.part_in_words(part), cards.expected(claim, part))
+                )
             if not claim.parts:
                 rows.append((claim.sentence, claim.expected or claim.open, ""))
         table = pd.DataFrame(rows, columns=[tr("claim"), tr("what is measured"), tr("predicted")])
@@ -383,9 +385,7 @@ class Study:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         origins = provenance.origins(self.used)
         display(Markdown(told := provenance.told(origins)))
-        lines = [
-            line for c in self.ledger.values() for line in self._lines.get(c.id, c.unjudged)
-        ]
+        lines = [line for c in self.ledger.values() for line in self._lines.get(c.id, c.unjudged)]
         columns = list(claims.Line.model_fields)
         table = pd.DataFrame([line.model_dump() for line in lines], columns=columns)
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))

@@ -269,8 +269,8 @@ def test_a_prediction_is_read(text, read):
 
 
 def test_another_code_is_another_prediction(tmp_path):
-    body = {"exercise": "mine", "claim": "a > b", "arms": {"measure": "x", "compare": {"arm": ["a", "b"]}},
-            "question": "a - b", "direction": "above", "bar": 0, 
+    body = {"exercise": "mine", "claim": "a > b", "measure": "x", "compare": {"arm": ["a", "b"]},
+            "question": "a - b", "direction": "above", "bar": 0,
             "needs": {"no answer": {"told": "leak"}}}  # fmt: skip
     path = tmp_path / "ledger.yaml"
     names = [stamp(path, body, {"kinds": {"mine": code}}, 0, 4).id for code in ("1", "1", "2")]

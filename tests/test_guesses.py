@@ -25,9 +25,9 @@ def lines(*words):
 
 def test_guesses_are_counted_and_each_is_told_with_its_sentence():
     form = guessed("holds", "fails", "", "undecided", "holds")
-    first, *lines = form.score(lines("proved", "supported", "refuted", "undecided", "not judged")).split("\n")
+    first, *told = form.score(lines("proved", "supported", "refuted", "undecided", "not judged")).split("\n")
     assert first == "2 of 3 guesses were right"
-    assert lines == [
+    assert told == [
         f"* ✓ {CLAIMS[0].claim} Guessed and measured: holds.",
         f"* ✗ {CLAIMS[1].claim} Guessed: fails; measured: holds.",
         f"* ✓ {CLAIMS[3].claim} Guessed and measured: undecided.",
@@ -61,9 +61,9 @@ def test_the_form_shows_sentences_and_choices_in_the_readers_language(name):
     with language.using(name):
         (form,) = Guesses(CLAIMS).form().children
         score = guessed("fails").score(lines("proved"))
-    lines = [(choice.options[1][0], text.value) for choice, text in (line.children for line in form.children[1:])]
+    shown = [(choice.options[1][0], text.value) for choice, text in (line.children for line in form.children[1:])]
     sentences = [claim.claim_zh if name == "zh" else claim.claim for claim in CLAIMS]
     holds = language.messages(language.catalogue("zh"))["holds"] if name == "zh" else "holds"
-    assert lines == [(holds, sentence) for sentence in sentences]
-    assert not any(each in text for each in NAMES for text in (score, *(text for _, text in lines)))
+    assert shown == [(holds, sentence) for sentence in sentences]
+    assert not any(each in text for each in NAMES for text in (score, *(text for _, text in shown)))
     assert sentences[0] in score and holds in score

@@ -190,7 +190,9 @@ class Cell:
     def where(self):
         """The condition in words, such as "position t5, n_heads 1 / 8"; "" of the only cell."""
         told = [f"{name} {self.chosen[name]}" for name in self.part.by]
-        several = any(isinstance(side, list) for sides in self.part.compare.values() for side in sides)
+        several = any(
+            isinstance(side, list) for sides in self.part.compare.values() for side in sides
+        )
         if several and self.part.how != "slope":
             told.append(f"{self.column} {' / '.join(map(str, self.arms))}")
         return ", ".join(told)

@@ -18,9 +18,7 @@ from lab.trials.runs import project_root
 TEST = r"tests/claims/test_errata\w*\.py::test_\w+"
 NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
 LITERATURE = r"literature: \D+ \d{4}"
-NUMBER = re.compile(
-    r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}"
-)  # of the first line of a claim
+NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of the first line of a claim
 SAYS = {
     "fails": ("refuted", "disproved", "not everywhere"),
     "holds": ("supported", "proved", "checked"),

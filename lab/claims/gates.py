@@ -104,9 +104,7 @@ def size(part, cell, rates, /, **bounds):
 def budget(part, cell, rates, /, *, same):
     """Columns that are the same for every arm of a seed, such as data and steps."""
     rows = cell.rows
-    wrong = [
-        name for name in same if (column(rows, name).groupby(rows.seed).nunique() > 1).any()
-    ]
+    wrong = [name for name in same if (column(rows, name).groupby(rows.seed).nunique() > 1).any()]
     if wrong:
         return False, tr("{columns} differ", columns=", ".join(wrong))
     return True, tr("the same {columns}", columns=", ".join(same))

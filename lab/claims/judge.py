@@ -69,29 +69,39 @@ def _of_number(claim, part, measured, row):
         answer = "proved"
     else:
         answer = "checked"
-    return Line(answer=answer, effect=value, **row)
+    return Line(**row | {"answer": answer, "effect": value})
 
 
 def _of_interval(claim, part, interval, row):
     answer = decided(claim, part, interval)
-    notes = [row.pop("note", "")]
+    notes = [row.get("note", "")]
     if answer == UNDECIDED:
         notes.append(_more_runs(part, interval))
-    ends = {"effect": interval.effect, "low": interval.low, "high": interval.high, "n": interval.n}
-    return Line(answer=answer, note="; ".join(filter(None, notes)), **ends, **row)
+    found = _ends(interval) | {"answer": answer, "note": "; ".join(filter(None, notes))}
+    return Line(**row | found)
+
+
+def _ends(interval):
+    """The fields of a line that an interval fills."""
+    return {
+        "effect": interval.effect,
+        "low": interval.low,
+        "high": interval.high,
+        "n": interval.n,
+    }
 
 
 def _of_cell(claim, part, cell, rates, row):
-    notes = [row.pop("note", "")]
-    row["where"] = cell.where
-    if cell.absent:
-        told = [tr("without {arm}", arm=cell.absent), *notes]
-        return Line(answer=NOT_RUN, note="; ".join(filter(None, told)), **row)
+    notes = [row.get("note", "")]
+    row = row | {"where": cell.where}
     try:
+        if cell.absent:
+            raise Absent(cell.absent)
         gates = part.needs.check(part, cell, rates)
-    except Absent as control:
-        told = [tr("without {arm}", arm=control), *notes]
-        return Line(answer=NOT_RUN, note="; ".join(filter(None, told)), **row)
+    except Absent as gone:  # an arm, or the control of a gate
+        notes.insert(0, tr("without {arm}", arm=gone))
+        missing = {"answer": NOT_RUN, "note": "; ".join(filter(None, notes))}
+        return Line(**row | missing | {"figure": "", "table": ""})
     found = computed(cell.interval)
     answer = decided(claim, part, found)
     if answer == YES and cell.counted and part.how == "difference":
@@ -102,17 +112,13 @@ def _of_cell(claim, part, cell, rates, row):
         answer = OUT_OF_REACH
     elif answer == UNDECIDED:
         notes.insert(0, _more_runs(part, found))
-    return Line(
-        answer=answer,
-        effect=found.effect,
-        low=found.low,
-        high=found.high,
-        n=found.n,
-        gates="; ".join(map(str, gates)),
-        sizes=_sizes(cell.rows, part.sizes),
-        note="; ".join(filter(None, notes)),
-        **row,
-    )
+    told = {
+        "answer": answer,
+        "gates": "; ".join(map(str, gates)),
+        "sizes": _sizes(cell.rows, part.sizes),
+        "note": "; ".join(filter(None, notes)),
+    }
+    return Line(**row | _ends(found) | told)
 
 
 def decided(claim, part, interval):

@@ -147,12 +147,13 @@ def findings_list(table):
             lines_told = told[exercise]
             first = lines_told.iloc[0]
             place = f"results/quick/{notebook.stem}"
+            word = tr("figure")
             line = tr(
                 "{sentence} ({verdict}, {lesson}, {figure})",
                 sentence=sentence(lines_told),
                 verdict=cards.label(first),
                 lesson=link(exercise, f"{place}/notebook.ipynb"),
-                figure=link(tr("figure"), f"{place}/figures/{first.figure}.png"),
+                figure=link(word, f"{place}/figures/{first.figure}.png"),
             )
             lines.append(f"* {line}")
     return "\n".join(lines)

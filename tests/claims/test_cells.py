@@ -27,7 +27,9 @@ def test_a_difference_is_paired_by_seed_whatever_the_order_of_rows():
     (again,) = part(compare={"n_heads": [1, 8]}).cells(shuffled)
     wanted = statistics.mean([0.2 + 0.01 * seed for seed in (1, 2, 3)])
     assert cell.interval().effect == pytest.approx(wanted.effect) and cell.interval().low == pytest.approx(wanted.low)
-    assert again.interval().effect == pytest.approx(wanted.effect) and again.interval().high == pytest.approx(wanted.high)
+    assert again.interval().effect == pytest.approx(wanted.effect) and again.interval().high == pytest.approx(
+        wanted.high
+    )
 
 
 def test_a_change_is_the_quotient_less_one():

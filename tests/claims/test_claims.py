@@ -65,10 +65,9 @@ BROKEN = {
     "asks nothing": ("parts.0.question", {"question": ""}),
     "unknown direction": ("parts.0.direction", {"direction": "more"}),
     "unknown quantifier": ("parts.0.over", {"over": "most"}),
-    "a measure without a bar": (".*bars.yaml has no bar for 'score' as difference", ARMS | {"bar": None}),
+    "a measure without gates": ("needs", ARMS),
     "parts without names": ("parts", {"parts": [ABOVE, ABOVE]}),
     "open though compared": ("open", {"open": "a larger machine"}),
-    "expected in words where it is judged": ("question", dict.fromkeys(ABOVE) | {"expected": "more"}),
 }  # fmt: skip
 
 
@@ -78,6 +77,12 @@ def test_what_is_wrong_is_told_by_file_claim_and_field(field, change, project):
     with pytest.raises(
         ValueError, match=rf"experiments/claims/01_first.yaml: claim {change.get('id', 'wrong')}: {field}"
     ):
+        ledger()
+
+
+def test_a_claim_of_a_notebook_is_compared_and_not_expected_in_words(project):
+    write_ledger(project, {"01_first": [entry("x", expected="more")]})
+    with pytest.raises(ValueError, match="01_first.yaml: claim x: question: it is judged"):
         ledger()
 
 

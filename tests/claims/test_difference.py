@@ -44,7 +44,7 @@ def test_two_runs_side_by_side_what_differs_first(pair):
         (seeds,) = (line for line in lines if line.split()[:1] == ["seeds"])
         assert seeds.split() == ["seeds", "5", "9"]
         (row,) = (line for line in lines if line.split()[:1] == [turned])
-        assert "no   2.0 [1.5, 2.5] nats, n = 5" in row and "yes  2.5 [2.0, 3.0] nats, n = 5" in row
+        assert "no  2.0 [1.5, 2.5] nats, n = 5" in row and "yes  2.5 [2.0, 3.0] nats, n = 5" in row
         at = {title: lines.index(title) for title in lines if title and title[0] != " "}
         order = ["parameters that differ", "answers that differ", "the same answer and effect", "the same parameters"]
         assert [title for title in sorted(at, key=at.get) if title in order] == order

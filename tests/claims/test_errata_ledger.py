@@ -54,7 +54,16 @@ GOOD = {
     "id": "some-error", "number": 1, "source": "note 1", "where": "§2", "says": "one", "says_zh": "一",
     "right": "two", "right_zh": "二", "claims": "none is there", "evidence": ["01_first"],
 }  # fmt: skip
-ROWS = [("refuted", 0), ("disproved", 0), ("supported", 1), ("proved", 1), ("checked", 1), ("not everywhere", 0), ("undecided", 0), ("pending", 0)]
+ROWS = [
+    ("refuted", 0),
+    ("disproved", 0),
+    ("supported", 1),
+    ("proved", 1),
+    ("checked", 1),
+    ("not everywhere", 0),
+    ("undecided", 0),
+    ("pending", 0),
+]
 
 
 @pytest.fixture

@@ -295,27 +295,27 @@ SIMULATED = {
 
 @pytest.mark.parametrize("n", [5, 8])
 def test_the_interval_of_a_line_covers_the_truth(n):
-    """Coverage of 95 % intervals in 400 drawn experiments; below .92 by chance once in 300 times."""
+    """Coverage of 95 % intervals in 150 drawn experiments; below .89 by chance once in 1000 times."""
     generator = np.random.default_rng(n)
     about = claim(**SIMULATED)
-    lines = [judge(about, simulated([1.3], n, generator))[0] for _ in range(400)]
-    assert np.mean([line.low <= 1.3 <= line.high for line in lines]) > 0.92
+    lines = [judge(about, simulated([1.3], n, generator))[0] for _ in range(150)]
+    assert np.mean([line.low <= 1.3 <= line.high for line in lines]) > 0.89
 
 
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("k", [1, 4, 8])
 def test_labels_are_rarely_false(n, k):
-    """False labels where every cell lies exactly at the bar: at most 5 %, and the noise of 200 draws.
+    """False labels where every cell lies exactly at the bar: at most 5 %, and the noise of 80 draws.
 
     `all` supported needs every cell, so it errs less with more cells. `some` supported and `not
     everywhere` rest on one cell, which has to stand at the level 1 - .05 / K.
     """
     generator = np.random.default_rng(10 * n + k)
     about = {"by": {"cell": list(range(k))}, **SIMULATED}
-    tables = [simulated([1.0] * k, n, generator) for _ in range(200)]
+    tables = [simulated([1.0] * k, n, generator) for _ in range(80)]
     every = [judge(claim(**about), table)[0].label for table in tables]
     some = [judge(claim(**about, over="some"), table)[0].label for table in tables]
-    assert every.count("supported") / 200 < 0.06
-    assert some.count("supported") / 200 < 0.08
-    assert every.count("not everywhere") / 200 < 0.08
-    assert every.count("refuted") / 200 < 0.06
+    assert every.count("supported") <= 8
+    assert some.count("supported") <= 8
+    assert every.count("not everywhere") <= 8
+    assert every.count("refuted") <= 8

@@ -61,7 +61,10 @@ def test_each_lesson_tells_one_finding_the_first_that_has_a_sentence(project):
     second = [made.entry("two-a", exercise="1.2"), made.entry("two-b", exercise="1.2", **told)]
     made.write_ledger(project, made.LEDGER | {"02_second": second})
     table = lines(**dict.fromkeys(("four_win", "two_a", "two_b"), ("refuted", 0.1)))
-    assert {exercise: told.id.iloc[0] for exercise, told in report.findings(table).items()} == {"1.1": "four-win", "1.2": "two-b"}
+    assert {exercise: told.id.iloc[0] for exercise, told in report.findings(table).items()} == {
+        "1.1": "four-win",
+        "1.2": "two-b",
+    }
 
 
 def test_a_sentence_for_readers_makes_no_run_stale(project):
@@ -86,9 +89,7 @@ def test_every_address_of_a_readme_that_is_typed_is_there(page):
 def test_an_overview_counts_what_was_judged(project):
     quick = project / "results" / "quick"
     assert report.overview_table(quick).count("\n") == 1, "the head alone: nothing has run"
-    made.finish(
-        project, made.line("four-win", gates="✓ size"), made.line("four-win-early", gates="not yet gated")
-    )
+    made.finish(project, made.line("four-win", gates="✓ size"), made.line("four-win-early", gates="not yet gated"))
     (row,) = report.overview_table(quick).splitlines()[2:]
     assert row == (
         "| [1.1 First](results/quick/01_first/notebook.ipynb) | [1](results/quick/01_first/figures) "

@@ -377,7 +377,11 @@ def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_
 ):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     monkeypatch.setattr(terminal, "MOST", 0)
-    monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved", ("dice-more-sides", ""): "refuted"})
+    monkeypatch.setattr(
+        terminal,
+        "published",
+        lambda job: {("dice-count", ""): "disproved", ("dice-more-sides", ""): "refuted"},
+    )
     changed = [line for line in told(job) if " (was " in line]
     assert changed[-1] == "      checked (was disproved): 1 throws; predicted = 1"
     monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved"})
