@@ -22,6 +22,8 @@ def card(claim, lines, own=""):
         head.append(second)
     if claim.sources:
         head.append("*" + "; ".join(claim.sources) + "*")
+    if len(claim.parts) == 1:
+        head.append(tr("Measured: {what}.", what=part_in_words(claim.parts[0])))
     below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(lines)]
     below += gates_by_cell(lines)
     below += [stamp_in_words(claim), holds_for(lines, own), figures(lines)]
@@ -31,20 +33,19 @@ def card(claim, lines, own=""):
 
 def table(claim, lines):
     """The lines as a Markdown table; columns that would be empty are left out."""
-    parts = {part.name: part for part in claim.parts}
+    parts = {part.name: part for part in claim.parts} if len(claim.parts) > 1 else {}
     rows = []
     for line in lines:
-        part = parts.get(line.part)
         rows.append(
             {
-                tr("part"): part_in_words(part),
+                tr("part"): part_in_words(parts.get(line.part)),
                 tr("where"): line.where,
                 tr("effect"): effect(line),
                 "n": "" if isna(line.n) else str(line.n),
                 tr("answer"): answer_in_words(line),
             }
         )
-    always = (tr("part"), tr("effect"), tr("answer"))
+    always = (tr("effect"), tr("answer"))
     names = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
     made = [names, [":--"] * len(names)]
     made += [[cell_text(row[name]) for name in names] for row in rows]
@@ -103,7 +104,8 @@ def bar_in_words(claim, lines):
         if line is None or not bar(line):
             continue
         said = tr("Yes where the effect is {bar}", bar=bar(line))
-        told[f"{said}: {part.reason}." if part.reason else f"{said}."] = None
+        reason = part.reason.rstrip(".。")
+        told[f"{said}: {reason}." if reason else f"{said}."] = None
     return " ".join(told)
 
 
@@ -161,8 +163,14 @@ def stamp_in_words(claim):
 
 
 def holds_for(lines, own):
-    sizes = dict.fromkeys(line.sizes for line in lines if line.sizes)
-    told = "; ".join([*sizes, *filter(None, [own])])
+    """The sizes of all cells together, each column once."""
+    columns = {}
+    for line in lines:
+        for told in filter(None, line.sizes.split(", ")):
+            name, _, values = told.partition(" ")
+            columns.setdefault(name, {}).update(dict.fromkeys(values.split(" ")))
+    sizes = [" ".join([name, *values]).strip() for name, values in columns.items()]
+    told = ", ".join([*sizes, *filter(None, [own])])
     return tr("Holds for {sizes}.", sizes=told) if told else ""
 
 

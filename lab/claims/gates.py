@@ -41,7 +41,8 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
     )
     if "steps_to_mark" in rows and reference.steps_to_mark.notna().all():
         steps = numbers(reference, "steps_to_mark")
-        told += tr(", after {least:g} to {most:g} steps", least=steps.min(), most=steps.max())
+        ends = " … ".join(dict.fromkeys(f"{end:g}" for end in (steps.min(), steps.max())))
+        told += tr(", after {steps} steps", steps=ends)
     behind = rows[~reached]
     if not reached[reference.index].all() or behind.empty:
         return reached[reference.index].all(), told

@@ -49,15 +49,21 @@ def test_a_card_has_a_line_for_each_cell_and_then_the_labels():
         "Intervals cover seeds, not other texts or sizes.",
         "✓ learned: a; b",
         "✗ null: c [narrow]",
-        "Holds for d_model 64; own: seeds 9.",
+        "Holds for d_model 64, own: seeds 9.",
         "Figure: f.",
     ]
+
+
+def test_the_sizes_of_all_cells_are_told_once():
+    lines = [line(sizes="d_model 64, n_heads 1 8"), line(sizes="d_model 64, n_heads 2 8, A machine")]
+    assert cards.holds_for(lines, "") == "Holds for d_model 64, n_heads 1 8 2, A machine."
 
 
 def test_a_card_leaves_out_what_there_is_not():
     about = Claim(**CLAIM.model_dump(by_alias=True, exclude={"parts"}), parts=[ONE.model_dump(by_alias=True)])
     (pending,) = about.unjudged
     text = cards.card(about, [pending])
+    assert "Measured: one head: is one | worse?." in text and "| part |" not in text
     assert "where" not in text and "Figure" not in text and "learned" not in text and "**pending**" in text
     assert "not yet gated" in cards.card(CLAIM, [line(gates="not yet gated")])
 

@@ -138,7 +138,7 @@ def test_the_reference_may_be_none_of_the_sides():
 
 def test_the_steps_that_the_reference_needed_are_told():
     found = gate(LEARNED, table(few=0.96, many=0.97, steps_to_mark=(300, 200)))
-    assert found.told.endswith("after 200 to 200 steps")
+    assert found.told.endswith("after 200 steps")
 
 
 @pytest.mark.parametrize("needs", [LEARNED | {"learned": {"measure": "score", "above": 1}}, BELOW,
