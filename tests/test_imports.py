@@ -20,6 +20,7 @@ ALLOWED = {
     "tasks": set(),
     "measure": set(),
     "training": {"names"},
+    "learning": {"training"},
     "language": set(),
     "names": set(),
     "shown": set(),

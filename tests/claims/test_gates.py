@@ -1,4 +1,7 @@
-"""Each gate lets through and stops; one that has no numbers is an error."""
+"""Each gate lets through and stops; one that has no numbers is an error.
+
+Also of `lab.claims.rows`.
+"""
 
 import pandas as pd
 import pytest
