@@ -1,16 +1,13 @@
-"""Linear probes: what a linear map reads from features, fitted on the first half of the rows,
-scored on the second.
-"""
+"""Linear probes: fitted on the first half of the rows, scored on the second."""
 
 import torch
 import torch.nn.functional as F
 
 
 def probe_accuracy(features, labels, *, ridge=1e-2):
-    """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of
-    classes 0..c-1.
+    """Accuracy of a linear probe on held-out rows: features (n, m), labels (n,) in 0..c-1.
 
-    The map is that of `held_out`, on one-hot labels.
+    The probe is that of `held_out`, on one-hot labels.
     """
     labels = labels.cpu()
     found = held_out(features, F.one_hot(labels, int(labels.max()) + 1), ridge=ridge)
@@ -18,9 +15,7 @@ def probe_accuracy(features, labels, *, ridge=1e-2):
 
 
 def held_out_r2(features, values, *, ridge=1e-3):
-    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that
-    fits the first: `held_out`.
-    """
+    """R² of a linear probe on held-out rows: features (n, m), values (n,); see `held_out`."""
     values = torch.as_tensor(values).cpu().double()
     found = held_out(features, values, ridge=ridge)
     values = values[-len(found) :]
@@ -28,11 +23,10 @@ def held_out_r2(features, values, *, ridge=1e-3):
 
 
 def held_out(features, wanted, *, ridge):
-    """What a linear map, fitted on the first half of the rows, says of the second: from features
-    (n, m) to wanted (n,) or (n, w). Ridge regression in closed form.
+    """Predictions for the second half of the rows of a ridge regression on the first half.
 
-    Features are standardised, so `ridge` is the penalty per row in units of their variance,
-    whatever theirs.
+    From features (n, m) to wanted (n,) or (n, w), in closed form. Features are standardised, so
+    `ridge` is the penalty per row in units of their variance.
     """
     features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
     half = len(features) // 2

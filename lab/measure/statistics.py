@@ -1,9 +1,8 @@
-"""Intervals for small numbers of seeds.
+"""Confidence intervals for small numbers of seeds.
 
-Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
-Shares of runs that did something have intervals of their own, Wilson's and Newcombe's: of five runs
-that all learn, t would say that all runs do. Non-finite input is an error: a diverged run is
-counted, never averaged.
+Means over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
+Proportions use Wilson's and Newcombe's intervals: if all of five runs learn, t would claim
+certainty. Non-finite input is an error: a diverged run is counted, never averaged.
 """
 
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ from scipy import optimize, stats
 
 
 class NotFinite(ValueError):
-    """Some numbers are infinite or none."""
+    """Some values are infinite or NaN."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval, in the unit of what was measured.
+    """An estimate with its 95 % interval, in the unit of the measured values.
 
-    `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds
-    with power .8 (two-sided t test at 5 %, the observed spread taken as true); shares have none.
+    `n` is the number of repetitions; `mde`, the minimum detectable effect, is the smallest true
+    effect that this design finds with power 0.8 (two-sided t test at 5 %, with the observed
+    spread); NaN for proportions.
     """
 
     effect: float
@@ -36,37 +36,37 @@ class Interval:
 
 
 def mean(values) -> Interval:
-    """Mean of independent repetitions, Student t. One value alone has an infinite interval."""
+    """Mean of independent repetitions, Student t. The interval of a single value is infinite."""
     values = _numbers(values, "values")
     error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
     return _student(values.mean(), error, len(values) - 1, len(values))
 
 
 def paired(a, b) -> Interval:
-    """Mean of a - b over seeds, Student t. Of `outcomes` it is `share_difference`.
+    """Mean of a - b over seeds, Student t; for `outcomes` it is `share_difference`.
 
-    Two Series are aligned on their index, the seed; two plain sequences are taken as aligned
-    already. ValueError if seeds or lengths differ, if a seed occurs twice, or if only one of the
-    two is a Series.
+    Two Series are aligned by their index, the seed; plain sequences are taken as aligned. Raises
+    ValueError if seeds or lengths differ, if a seed occurs twice, or if only one argument is a
+    Series.
     """
-    yes_or_no = outcomes(a, b)
+    binary = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
-    return share_difference(a, b) if yes_or_no else mean(a - b)
+    return share_difference(a, b) if binary else mean(a - b)
 
 
 def change(a, b) -> Interval:
     """Mean of a / b - 1 over seeds, Student t; a and b as in `paired`."""
     a, b = _pairs(a, b, "a", "b")
-    with np.errstate(divide="ignore", invalid="ignore"):  # mean() refuses what is not finite
+    with np.errstate(divide="ignore", invalid="ignore"):  # mean() rejects non-finite values
         return mean(a / b - 1)
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
-    """How far runs of one arm lie apart that differ in `repeat` alone, as in the order of data.
+    """How much runs of one arm differ if only `repeat` differs, such as the order of the data.
 
-    The mean over seeds of |difference| of `value` between two such runs (of more, between all
-    pairs), Student t. Between arms a difference of this size is nothing. ValueError without two
-    values of `repeat`, with seeds that lack one, and with two rows of the same run.
+    The mean over seeds of |difference| of `value` between two such runs (the mean over all pairs,
+    if there are more), Student t. A difference between arms of this size means nothing. Raises
+    ValueError with fewer than two values of `repeat`, seeds that lack one, or duplicate runs.
     """
     runs = table.pivot(index=seed, columns=repeat, values=value)
     if runs.shape[1] < 2 or runs.isna().any(axis=None):
@@ -78,7 +78,7 @@ def noise_floor(table, value, repeat, seed="seed") -> Interval:
 def ratio(a, b) -> Interval:
     """Geometric mean of a / b over seeds, Student t of the logarithms.
 
-    Its null value is 1, and `mde` is a factor above 1.
+    No effect is 1, and `mde` is a factor above 1.
     """
     a, b = (
         _positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True)
@@ -92,10 +92,10 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """How many repetitions would put the interval wholly on one side of the bar, or None.
+    """How many repetitions would put the interval entirely on one side of the bar, or None.
 
-    Mean and spread are taken to stay as they are. None where not even `most` would, or where the
-    interval, of shares or of one repetition, says nothing of the spread.
+    Mean and spread are assumed to stay the same. None if even `most` would not do, or if the
+    interval (of proportions, or of one repetition) does not tell the spread.
     """
     apart = abs(interval.effect - bar)
     if (
@@ -112,9 +112,9 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 
 
 def outcomes(*arms) -> bool:
-    """Whether the values say yes or no: booleans, or numbers of which some are 0, all others 1.
+    """Whether the values are binary outcomes: booleans, or numbers 0 and 1 that both occur.
 
-    Where all are 1, or all 0, numbers do not tell: each may be a measure that came out so.
+    Numbers that are all 1 or all 0 are not taken for outcomes, since any measure may come out so.
     """
     arms = [np.asarray(values) for values in arms]
     if any(values.dtype == bool for values in arms):
@@ -123,32 +123,29 @@ def outcomes(*arms) -> bool:
 
 
 def share(values) -> Interval:
-    """Mean of values between 0 and 1, one for each seed, with Wilson's interval (Wilson 1927).
+    """Mean of values in 0..1, one per seed, with Wilson's interval (Wilson 1927).
 
-    A value is the outcome of a seed, 0 or 1, or the share of its runs. `n` counts seeds, since runs
-    of one seed are not independent. A seed's share spreads at most as an outcome of the same mean
-    does, so its interval is, if anything, too wide.
+    A value is the outcome of a seed, 0 or 1, or a proportion of its runs. `n` counts seeds, since
+    runs of one seed are not independent. A proportion varies at most as much as an outcome of the
+    same mean, so the interval is conservative. Raises ValueError for values outside 0..1.
     """
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
     p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.975))
     middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    low, high = (
-        max(0.0, (middle - half) / (1 + z**2 / n)),
-        min(1.0, (middle + half) / (1 + z**2 / n)),
-    )
+    low = max(0.0, (middle - half) / (1 + z**2 / n))
+    high = min(1.0, (middle + half) / (1 + z**2 / n))
     return Interval(p, min(low, p), max(high, p), n)
 
 
 def share_difference(a, b, c=None, d=None) -> Interval:
-    """Share of a minus that of b, or of four arms (a - b) - (c - d).
+    """Difference of two proportions, a - b, or of four, (a - b) - (c - d), Newcombe's interval.
 
-    The interval is Newcombe's (1998, method 10).
-    Arms are values as in `share`, paired as in `paired`. Each arm's own Wilson interval says how
-    far its share may be off; the squares of what speaks for a smaller (larger) difference are added
-    (of four arms: Newcombe 2001). Arms count as independent: what their seeds have in common makes
-    a difference more certain than this says.
+    Arms are values as in `share`, paired as in `paired`. Newcombe 1998, method 10: the limits
+    combine the squared distances of each arm's Wilson limits (four arms: Newcombe 2001). Arms are
+    treated as independent; what their seeds share makes the interval conservative. Raises
+    ValueError for three arms.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:
@@ -158,7 +155,7 @@ def share_difference(a, b, c=None, d=None) -> Interval:
     signs = (1, -1, -1, 1)[: len(arms)]
     shares = [share(arm) for arm in arms]
     effect = sum(sign * each.effect for sign, each in zip(signs, shares, strict=True))
-    less, more = 0.0, 0.0  # squares of what speaks for a smaller and for a larger difference
+    less = more = 0.0  # squared distances to the lower and the upper limit
     for sign, each in zip(signs, shares, strict=True):
         below, above = (each.effect - each.low) ** 2, (each.high - each.effect) ** 2
         less += below if sign > 0 else above
@@ -171,7 +168,8 @@ def share_difference(a, b, c=None, d=None) -> Interval:
 def slope(x, y) -> Interval:
     """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
 
-    Two points leave no residual, so their interval is infinite. ValueError without two distinct x.
+    Two points leave no residual, so the interval is infinite. Raises ValueError without two
+    distinct x.
     """
     x, y = _pairs(x, y, "x", "y")
     if len(np.unique(x)) < 2:
@@ -183,9 +181,9 @@ def slope(x, y) -> Interval:
 def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p, the slope on log-log axes.
 
-    With one y for each x the interval comes from the residuals. Given `seeds`, a column beside long
-    columns x and y, p is fitted for each seed and the t interval is over seeds. ValueError where a
-    number is not positive, where a seed lacks an x, and where it has two y at one x.
+    With one y per x the interval comes from the residuals. With `seeds`, a column beside long
+    columns x and y, p is fitted per seed and the t interval is over seeds. Raises ValueError if a
+    number is not positive, or if a seed lacks an x or has two y at one x.
     """
     x, y = _positive(_numbers(x, "x"), "x"), _positive(_numbers(y, "y"), "y")
     if seeds is None:
@@ -201,9 +199,9 @@ def exponent(x, y, seeds=None) -> Interval:
 
 @lru_cache
 def _quantiles(degrees):
-    """(two-sided 5 % point of t, noncentrality that is found with power .8).
+    """(two-sided 5 % point of t, noncentrality detected with power 0.8).
 
-    The far tail, below 1e-6, is left out.
+    The far tail, below 1e-6, is ignored.
     """
     bound = float(stats.t.ppf(0.975, degrees))
     return bound, optimize.brentq(
@@ -212,7 +210,7 @@ def _quantiles(degrees):
 
 
 def _student(effect, error, degrees, n):
-    """The t interval of an effect with this standard error and these degrees of freedom."""
+    """The t interval of an effect with this standard error and degrees of freedom."""
     effect, error = float(effect), float(error)
     if degrees < 1:
         return Interval(effect, -inf, inf, n, inf)
