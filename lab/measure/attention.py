@@ -341,7 +341,7 @@ def query_mean(values):
 
 
 def _sums(values):
-    """Sum of values (b, h, t) over batch and queries and the number of non-NaN values: (h,) each."""
+    """Sum of values (b, h, t) over batch and queries, and number of non-NaN values: (h,) each."""
     counted = ~values.isnan()
     return values.where(counted, 0).sum((0, 2)), counted.sum((0, 2))
 

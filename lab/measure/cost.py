@@ -33,7 +33,7 @@ def softmax_operations(n, h):
 
 
 def feedforward_macs(n, d, f, gated=False):
-    """Multiply-adds of a feed-forward layer on one sequence; a gate adds a matrix (Shazeer 2020)."""
+    """Multiply-adds of a feed-forward layer on one sequence; a gate adds a map (Shazeer 2020)."""
     return (3 if gated else 2) * n * d * f
 
 

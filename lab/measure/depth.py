@@ -41,7 +41,10 @@ def perturbation(model, output, *, size=1e-4, seed=0):
 
 
 def likeness(streams):
-    """Mean cosine similarity of a token between neighbouring streams (layers, ..., m): (layers - 1,)."""
+    """Mean cosine similarity of tokens between neighbouring layers' streams: (layers - 1,).
+
+    streams: (layers, ..., m).
+    """
     return F.cosine_similarity(streams[1:], streams[:-1], dim=-1).flatten(1).mean(1)
 
 
@@ -74,7 +77,7 @@ def moments(placement, n, layers, *, branch=1.0):
     layer.
     """
     if placement not in ("pre", "post", "none"):
-        raise ValueError(f"placement is pre, post or none, got {placement!r}")
+        raise ValueError(f"placement must be pre, post or none, got {placement!r}")
     S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
     for layer in range(1, layers + 1):
         size = 1.0 if placement == "pre" else S  # mean square of the branch's input

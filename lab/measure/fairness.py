@@ -41,7 +41,7 @@ def check_arms(
     def same(column, group, where):
         seen = {name: set(rows) for name, rows in group.groupby(arm)[column]}
         if odd := [name for name in arms if seen.get(name) != seen.get(arms[0])]:
-            raise UnfairComparison(f"arms {odd} and {arms[0]!r} differ in {column}{where}")
+            raise UnfairComparison(f"arms {odd} have another {column} than {arms[0]!r}{where}")
 
     same(seed, table, ": they cannot be paired")
     findings = [("same seeds", f"{len(arms)} arms, {table[seed].nunique()} seeds each")]
@@ -49,7 +49,7 @@ def check_arms(
         for (at, _), group in table.groupby([seed, fingerprint]):
             if len(twins := group[arm].unique().tolist()) > 1:
                 raise UnfairComparison(
-                    f"arms {twins} give the same output at seed {at}: a switch was never switched"
+                    f"arms {twins} give the same output at seed {at}: a switch had no effect"
                 )
     findings.append(
         ("distinct outputs", "all differ" if fingerprint is not None else "not checked")

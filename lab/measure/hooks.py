@@ -246,9 +246,7 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward with `attend` as its attention, which no torch mode
-        intercepts.
-        """
+        """F.multi_head_attention_forward with `attend` as its attention: torch modes cannot see it."""
         closed = F.multi_head_attention_forward
         names = vars(F) | {
             "scaled_dot_product_attention": self.attend,

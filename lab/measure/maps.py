@@ -77,9 +77,7 @@ def uniform_mass(targets):
 
 
 def mass(maps, targets):
-    """Weight on the targets, (h,): the mean over batch and queries with targets, NaN if there are
-    none.
-    """
+    """Weight on the targets: (h,). The mean over batch and queries with targets; NaN if none."""
     return query_mean(mass_on(targets)(maps))
 
 

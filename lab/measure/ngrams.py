@@ -79,7 +79,10 @@ class NGram:
         return np.stack(by_order)
 
     def _codes(self, windows):
-        """For n = 0..order - 1: integer codes (b, t) of each token but the first with the n before it."""
+        """For n = 0..order - 1: each token but the first, with n tokens before it, as an integer.
+
+        Each array has shape (b, t).
+        """
         windows = self._checked(windows)
         by_length = []
         code = windows[:, 1:].copy()

@@ -48,7 +48,10 @@ class Seasonal(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """{tokens, targets, source: (b, t)}; source: one after the same phase a period ago or -1."""
+        """Batch with gold labels {tokens, targets, source: (b, t)}.
+
+        source is the position after the same phase one period ago, -1 before.
+        """
         at = torch.arange(self.length + 1)
         value = torch.randn(size, self.period, generator=generator)[:, at % self.period]
         value = value + self.noise * torch.randn(value.shape, generator=generator)

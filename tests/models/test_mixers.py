@@ -210,7 +210,7 @@ def test_a_gru_equals_its_formula():
 def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
     mixer, x = part({"kind": "convolution", "width": width}), randn(1, 12, 32)
     p, gate = mixer.up(x).chunk(2, -1)
-    taps, mixed = mixer.taps[:, 0], torch.zeros(1, 12, 32)
+    taps, mixed = mixer.conv_weight[:, 0], torch.zeros(1, 12, 32)
     for t in range(12):
         for i in range(min(width, t + 1)):
             mixed[:, t] += taps[:, width - 1 - i] * p[:, t - i]
