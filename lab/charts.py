@@ -48,15 +48,15 @@ def characters(tokens):
     i = 0
     found = []
     while i < len(tokens):
-        spelt = ((width, _spelt(tokens[i : i + width])) for width in (1, 2, 3, 4))
-        width, text = next(((w, t) for w, t in spelt if t), (1, DOT))
+        decoded = ((width, _decoded(tokens[i : i + width])) for width in (1, 2, 3, 4))
+        width, text = next(((w, t) for w, t in decoded if t), (1, DOT))
         if tokens[i] is not None:
             found.append((i + (width - 1) / 2, text))
         i += width
     return found
 
 
-def _spelt(tokens):
+def _decoded(tokens):
     """The one word or character that the tokens spell, or None."""
     if isinstance(tokens[0], str):
         return tokens[0] if len(tokens) == 1 else None
@@ -69,7 +69,7 @@ def _spelt(tokens):
     return text if text.isprintable() and not text.isspace() else DOT
 
 
-def _along(table, side):
+def _axis_tokens(table, side):
     """The tokens of a table from position 0 on, for "query" or "key"; None where unknown."""
     opposite = "query" if side == "key" else "key"
     known = dict(zip(table[side], table[f"{side}_token"], strict=True))
@@ -85,7 +85,7 @@ def draw_map(axis, table):
     axis.set(xlabel="key", ylabel="query")
     axis.locator_params(integer=True)
     for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
-        texts = characters(_along(table, side))
+        texts = characters(_axis_tokens(table, side))
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
             ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family=figures.monospace())
     axis.grid(False)
@@ -93,7 +93,7 @@ def draw_map(axis, table):
 
 def draw_arcs(axis, table, threshold):
     """Draw tokens along a line and an arc for every weight above the threshold."""
-    keys, queries = (_along(table, side) for side in ("key", "query"))
+    keys, queries = (_axis_tokens(table, side) for side in ("key", "query"))
     last = max(len(keys), len(queries)) - 1
     for row in table[table.weight > threshold].itertuples():
         middle, half = (row.query + row.key) / 2, max((row.query - row.key) / 2, 0.3)
@@ -186,12 +186,12 @@ def by_arm(axes, table, x, y, arm, names=None, **words):
     axes.
     """
     for value, part in table.groupby(arm, sort=False):
-        seeds_and_mean(axes, part, x, y, label=_word(value, names))
+        seeds_and_mean(axes, part, x, y, label=_label(value, names))
     axes.set(**words)
     axes.legend()
 
 
-def _word(value, names):
+def _label(value, names):
     """The label of a value by `names` (function, mapping or None), else the value itself."""
     return (names if callable(names) else (names or {}).get)(value) or value
 
@@ -216,7 +216,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
         axes.axvline(at, **figures.PREDICTION)
         axes.annotate(f"bar {at:g}", (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
-    axes.set_yticklabels([_word(name, names) for name in groups.groups])
+    axes.set_yticklabels([_label(name, names) for name in groups.groups])
     axes.grid(False, axis="y")
 
 

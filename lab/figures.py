@@ -89,7 +89,7 @@ def style():
     if font := chinese_font():
         return STYLE | {"font.family": ["sans-serif", font]}
     if language() == "zh":
-        say_what_to_install()
+        warn_about_missing_font()
     return STYLE
 
 
@@ -99,7 +99,7 @@ def monospace():
 
 
 @cache
-def say_what_to_install():
+def warn_about_missing_font():
     warnings.warn(
         tr(
             "no font with Chinese characters was found, so figures show boxes: install Noto Sans CJK (Debian: "

@@ -41,7 +41,7 @@ def load(name):
             source, use_safetensors=True, attn_implementation="sdpa", **options
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise _explained(error, name, local) from error
+        raise _readable_error(error, name, local) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, ImportError, TypeError, AttributeError, KeyError):
@@ -72,7 +72,7 @@ def _looks_like_a_path(name):
     )
 
 
-def _explained(error, name, local):
+def _readable_error(error, name, local):
     """The same error with a message that says what to do."""
     text = str(error)
     if local:

@@ -134,7 +134,7 @@ def train(
                 row |= evaluate(model)
             model.train()
         history.append(row)
-        reached = mark is not None and reaches(row, mark)
+        reached = mark is not None and reaches_mark(row, mark)
         return (until_mark and reached) or (stop is not None and stop(row))
 
     model.train()
@@ -162,9 +162,9 @@ def train(
             record(config.steps, value.item())
             first, last = history[0], history[-1]
             lost = any(
-                unbounded(x) and not unbounded(first.get(name, x)) for name, x in last.items()
+                not_finite(x) and not not_finite(first.get(name, x)) for name, x in last.items()
             )
-            if lost or any(unbounded(p.detach().norm()) for p in parameters):
+            if lost or any(not_finite(p.detach().norm()) for p in parameters):
                 last |= {"loss": math.nan, "diverged": True}
     model.eval()
     history = pd.DataFrame(history)
@@ -177,7 +177,7 @@ def undecayed(model):
     return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
 
 
-def unbounded(x):
+def not_finite(x):
     """Whether x is a number or a scalar tensor that is not finite."""
     return isinstance(x, Real | torch.Tensor) and not math.isfinite(x)
 
@@ -185,7 +185,7 @@ def unbounded(x):
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def reaches(row, mark):
+def reaches_mark(row, mark):
     """Whether a row of a history reaches the mark (column, sign, number).
 
     Raises ValueError for an invalid mark or an unknown column.
@@ -201,7 +201,7 @@ def reaches(row, mark):
 def steps_to_mark(history):
     """The step of the first recorded row that reaches the history's mark, or None."""
     rows = history.to_dict("records")
-    return next((row["step"] for row in rows if reaches(row, history.attrs["mark"])), None)
+    return next((row["step"] for row in rows if reaches_mark(row, history.attrs["mark"])), None)
 
 
 def fit(model, task, config, *, seed, **options):

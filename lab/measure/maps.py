@@ -61,7 +61,7 @@ def copying(period, repeats):
     return {name: copies(period * repeats, period, offset) for name, offset in offsets.items()}
 
 
-def pointing(index):
+def one_hot_targets(index):
     """One-hot targets (b, q, q) from one key index per query (b, q), -1 for none."""
     return index[..., None] == torch.arange(index.shape[1], device=index.device)
 

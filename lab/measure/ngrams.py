@@ -69,9 +69,9 @@ class NGram:
         by_order = []
         for n, code in enumerate(codes):
             (seen, count), (contexts, total, kinds) = self._pairs[n], self._contexts[n]
-            at, known = _found(contexts, code // self.vocabulary)
+            at, known = _lookup(contexts, code // self.vocabulary)
             total, kinds = total[at] * known, kinds[at] * known
-            at, known = _found(seen, code)
+            at, known = _lookup(seen, code)
             longer = (count[at] * known + kinds * p) / np.maximum(total + kinds, 1)
             short = np.arange(1, code.shape[1] + 1) < n if whole is None else whole < n
             p = np.where((total == 0) | short, p, longer)
@@ -118,7 +118,7 @@ def ngram_losses(read, asked, order=4, vocabulary=256):
     )
 
 
-def _found(sorted_codes, codes):
+def _lookup(sorted_codes, codes):
     """(indices of codes in sorted_codes, whether they are there)."""
     at = np.searchsorted(sorted_codes, codes)
     at[at == len(sorted_codes)] = 0

@@ -39,7 +39,7 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
     """
     trace.clock("seconds_a_call")
     _keep_memory()
-    times = {name: _calls_that_fill(fill, call) for name, call in calls.items()}
+    times = {name: _repetitions(fill, call) for name, call in calls.items()}
     table = _rounds({name: _loop(call, times[name]) for name, call in calls.items()}, repeats)
     times = table["name"].map(times)
     table["wall_seconds_a_call"] = table.pop("seconds") / times
@@ -71,7 +71,7 @@ def _loop(call, times):
     return run
 
 
-def _calls_that_fill(seconds, call):
+def _repetitions(seconds, call):
     """How many calls fill `seconds`, by the fastest of two or three; the first may be slower."""
     taken = [_seconds(call), _seconds(call)]
     if taken[1] <= seconds:

@@ -10,7 +10,7 @@ from torch import nn
 from lab.models.gpt import Position
 
 
-class Together(Position):
+class Combined(Position):
     """Several encodings at once."""
 
     def __init__(self, parts):
@@ -33,13 +33,13 @@ class Together(Position):
 
     def of_layer(self, i, layer):
         parts = [part.of_layer(i, layer) for part in self.parts]
-        return self if parts == list(self.parts) else Together(parts)
+        return self if parts == list(self.parts) else Combined(parts)
 
     def acts(self):
         return set().union(*(part.acts() for part in self.parts))
 
 
-class Hybrid(Together, kind="hybrid"):
+class Hybrid(Combined, kind="hybrid"):
     """Several encodings at once: embeddings and biases add up, rotations of q and k compose."""
 
     def __init__(self, config, *, parts=("sinusoidal", "alibi")):
@@ -73,7 +73,7 @@ class ByLayer(Position, kind="by-layer"):
         return {"at_input"} & self.layers[0].acts()
 
 
-class Spread(Position):
+class Scattered(Position):
     """Apply `encoding` to tokens at the places that `whole` has drawn."""
 
     repeatable = False  # each training pass draws new places
@@ -101,7 +101,7 @@ class Spread(Position):
         return self.encoding.acts()
 
 
-class Randomized(Spread, kind="randomized"):
+class Randomized(Scattered, kind="randomized"):
     """In training n tokens take n of `reach` positions in order, drawn anew per batch. Ruoss 2023.
 
     tokens   c   a   f   b        positions in the first batch    1   4   5   9     of `reach` = 10
@@ -174,7 +174,7 @@ class Randomized(Spread, kind="randomized"):
 
     def of_layer(self, i, layer):
         encoding = self.encoding.of_layer(i, layer.model_copy(update={"context": self.reach}))
-        return self if encoding is self.encoding else Spread(self, encoding)
+        return self if encoding is self.encoding else Scattered(self, encoding)
 
     def acts(self):
         return {"at_input"} | self.encoding.acts()  # at_input draws the positions

@@ -79,7 +79,7 @@ class DeltaRule(QKVMixer, kind="delta"):
     the weights.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)
@@ -105,13 +105,13 @@ class DeltaRule(QKVMixer, kind="delta"):
         before = None if cache is None else cache.tensors.get("memory")
         before = None if before is None else wide(before)
         with torch.autocast(x.device.type, enabled=False):
-            state, mixed = self.remembered(q, k, wide(v), beta, log, before)
+            state, mixed = self.run_rule(q, k, wide(v), beta, log, before)
         if cache is not None:
             cache.tensors["memory"] = state.detach().to(self.rate.weight.dtype)
             cache.length += x.shape[1]
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
-    def remembered(self, q, k, v, beta, log, before):
+    def run_rule(self, q, k, v, beta, log, before):
         """(state, outputs (b, h, t, d_v)) of t tokens, from the state `before` (None: empty)."""
         if before is None or q.shape[2] > 1:
             return delta_rule(q, k, v, beta, log, before, self.chunk)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, padding_known
+from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, known_padding
 from lab.models.masks import Mask, padding_before_tokens, real_tokens
 from lab.models.weights import NamedOnce
 
@@ -39,7 +39,7 @@ class CrossAttention(nn.Module):
                 mask is None or mask
             )
             padding_mask = padding_mask.flatten(1)  # (b, s)
-        with padding_known(self.key_norm, padding_mask):
+        with known_padding(self.key_norm, padding_mask):
             k = self.key_norm(k)
         return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
 

@@ -17,7 +17,7 @@ from torch.overrides import has_torch_function
 
 from lab import names
 from lab.models.masks import Causal, Everything, Mask, Padding, padding_before_tokens, real_tokens
-from lab.models.registry import GOES_BY, Seam
+from lab.models.registry import POSITION_DEPENDENCE, Seam
 from lab.models.weights import NamedOnce
 
 Choice = str | dict  # a kind, or {"kind": ..., **options}
@@ -252,7 +252,7 @@ class Rotary(Position, kind="rotary"):
 class Norm(nn.Module, Seam):
     """x (b, t, m) -> (b, t, m): the identity."""
 
-    sees_padding = False  # True: `padding_known` sets its padding mask
+    sees_padding = False  # True: `known_padding` sets its padding mask
     padding_mask = None  # (b, k), True at tokens; None without padding
     repeatable = True  # False if a call draws random numbers or changes state
 
@@ -279,7 +279,7 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 @contextmanager
-def padding_known(model, padding_mask):
+def known_padding(model, padding_mask):
     """Within, the modules of the model that average over tokens know `padding_mask` (b, k)."""
     parts = [part for part in model.modules() if getattr(part, "sees_padding", False)]
     try:
@@ -317,7 +317,9 @@ class AttentionFn(nn.Module, Seam, name="Score"):
     """
 
     by_distance = False  # True if the function itself uses the distance between query and key
-    by_products = False  # True if it depends on q and k only through q·k, so both may be rotated
+    dot_product_only = (
+        False  # True if it depends on q and k only through q·k, so both may be rotated
+    )
 
     def __init__(self, config):
         super().__init__()
@@ -341,7 +343,7 @@ def factor(scale, d):
 class Softmax(AttentionFn, kind="softmax"):
     """Scaled dot-product attention by torch's fused kernel. Vaswani 2017."""
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
@@ -396,7 +398,7 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         """Project mixed heads (b, h, t, d) back to (b, t, m)."""
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-    def following(self, x, cache):
+    def split_cached(self, x, cache):
         """`split` for x (b, t, m) that continues the positions in `cache`."""
         return self.split(x)
 
@@ -554,7 +556,9 @@ class Mixer(nn.Module, Seam):
 
     hooks = {"at_input"}  # hooks of Position that this mixer applies
     masks = {"causal"}  # kinds of Mask that it can apply; None: all
-    looks_at = "order"  # a word of registry.GOES_BY, apart from positions and heads
+    position_dependence = (
+        "order"  # a word of registry.POSITION_DEPENDENCE, apart from positions and heads
+    )
 
     def __init__(self, config, position):
         super().__init__()
@@ -586,9 +590,9 @@ class Mixer(nn.Module, Seam):
         """`padding_mask` (b, t) is False at padding, which must not affect other outputs."""
         raise NotImplementedError
 
-    def goes_by(self):
-        """{description of a part: word of registry.GOES_BY}."""
-        return {f"mixer {self.config.mixer!r}": self.looks_at}
+    def position_dependences(self):
+        """{description of a part: word of registry.POSITION_DEPENDENCE}."""
+        return {f"mixer {self.config.mixer!r}": self.position_dependence}
 
     def init_cache(self, batch, context, **tensor):
         """An empty Cache for `batch` texts of up to `context` positions."""
@@ -607,7 +611,9 @@ class QKVMixer(Mixer):
     """A mixer with queries, keys and values."""
 
     hooks = {"at_input", "at_query_key"}
-    by_products = False  # True if it depends on q and k only through q·k, so both may be rotated
+    dot_product_only = (
+        False  # True if it depends on q and k only through q·k, so both may be rotated
+    )
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -619,16 +625,16 @@ class QKVMixer(Mixer):
 
     def split(self, x, cache):
         """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which continues the cache."""
-        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)
+        q, k, v = self.heads.split(x) if cache is None else self.heads.split_cached(x, cache)
         start = 0 if cache is None else cache.length
         q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
         return q, k, v
 
-    def goes_by(self):
-        found = super().goes_by()
+    def position_dependences(self):
+        found = super().position_dependences()
         hooks = self.position.acts()
         position = f"position {self.config.position!r}"
-        if "at_query_key" in hooks and not self.by_products:
+        if "at_query_key" in hooks and not self.dot_product_only:
             kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
             found[f"{position} with {kinds}"] = "place"
         elif hooks & {"at_query_key", "bias"}:
@@ -655,7 +661,7 @@ class Attention(QKVMixer, kind="attention"):
     def __init__(self, config, position):
         super().__init__(config, position)
         self.score = AttentionFn.build(config.score, config)
-        self.by_products = self.score.by_products
+        self.dot_product_only = self.score.dot_product_only
 
     def forward(self, x, cache=None, **visible):
         q, k, v = self.split(x, cache)
@@ -668,9 +674,11 @@ class Attention(QKVMixer, kind="attention"):
         visible = visibility.arguments(biased=bias is not None, heads=self.heads.n)
         return {"bias": bias} | visible
 
-    def goes_by(self):
-        goes_by = "distance" if self.score.by_distance else "order"
-        return super().goes_by() | {f"score {self.config.score!r}": goes_by}
+    def position_dependences(self):
+        dependence = "distance" if self.score.by_distance else "order"
+        return super().position_dependences() | {
+            f"score {self.config.score!r}": position_dependence
+        }
 
     def init_cache(self, batch, context, **tensor):
         return KVCache(batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor)
@@ -696,7 +704,7 @@ class FeedForward(nn.Module, Seam):
     activation = None
     default_ratio = 4.0
     of_call = ()  # attributes that a call sets for a loss, with their graph; left out of copies
-    sees_padding = False  # True: `padding_known` sets its padding mask
+    sees_padding = False  # True: `known_padding` sets its padding mask
     padding_mask = None  # (b, k), True at tokens; None without padding
     repeatable = True  # False if a call draws random numbers or changes state
 
@@ -899,31 +907,31 @@ class Transformer(NamedOnce):
         decoder, go to every block.
         """
         padding_mask = self.real_tokens(tokens, padding_mask, caches)
-        x = self.embedded(tokens, caches)
+        x = self.embed(tokens, caches)
         layers = self.layers(
             tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
         )
         kind = self.blocks[0]  # the kind of block defines how the stream runs
-        with self.knowing(padding_mask):
+        with self.padding_context(padding_mask):
             stream = kind.run(kind.enter(x), layers)
             return self.norm(kind.leave(stream))
 
     def exits(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
         """Yield logits (b, t, d_out) after the first block, the second, and so on."""
         padding_mask = self.real_tokens(tokens, padding_mask, caches)
-        x = self.embedded(tokens, caches)
+        x = self.embed(tokens, caches)
         layers = self.layers(
             tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
         )
         kind = self.blocks[0]
         stream = kind.enter(x)
         for layer in layers:
-            with self.knowing(padding_mask):
+            with self.padding_context(padding_mask):
                 stream = kind.run(stream, [layer])
                 x = self.norm(kind.leave(stream))
             yield self.lm_head(x)
 
-    def embedded(self, tokens, caches=None):
+    def embed(self, tokens, caches=None):
         """Token embeddings (b, t, m), including positions that act at the input."""
         start = caches[0].length if caches else 0
         return self.position.at_input(self.embedding(tokens), start)
@@ -949,9 +957,9 @@ class Transformer(NamedOnce):
             for block, cache in zip(self.blocks, caches, strict=True)
         ]
 
-    def knowing(self, padding_mask):
+    def padding_context(self, padding_mask):
         """A context in which modules that average over tokens leave padding out."""
-        return nullcontext() if padding_mask is None else padding_known(self, padding_mask)
+        return nullcontext() if padding_mask is None else known_padding(self, padding_mask)
 
     def real_tokens(self, tokens, padding_mask, caches):
         """`padding_mask` as booleans (b, k), or None. Raises ValueError as `hidden` does."""
@@ -962,23 +970,24 @@ class Transformer(NamedOnce):
         in_front, between = padding_before_tokens(padding_mask)
         if not in_front:
             return padding_mask
-        for part, goes_by in self.goes_by().items():
-            if goes_by == "place":
+        for part, dependence in self.position_dependences().items():
+            if dependence == "place":
                 raise ValueError(f"{part} depends on absolute positions: padding must come last")
-            if goes_by == "distance" and between:
+            if dependence == "distance" and between:
                 raise ValueError(
                     f"{part} depends on distances: padding must not stand between tokens"
                 )
         return padding_mask
 
-    def goes_by(self):
-        """{description of a part: word of registry.GOES_BY}, over all parts of the model."""
-        found = {f"mask {self.config.mask!r}": self.mask.goes_by}
+    def position_dependences(self):
+        """{description of a part: word of registry.POSITION_DEPENDENCE}, for the whole model."""
+        found = {f"mask {self.config.mask!r}": self.mask.position_dependence}
         if "at_input" in self.position.acts():
             found[f"position {self.config.position!r}"] = "place"
         for block in self.blocks:
-            for part, goes_by in block.mixer.goes_by().items():
-                found[part] = max(found.get(part, goes_by), goes_by, key=GOES_BY.index)
+            for part, dependence in block.mixer.position_dependences().items():
+                known = found.get(part, dependence)
+                found[part] = max(known, dependence, key=POSITION_DEPENDENCE.index)
         return found
 
     def output_projection_weights(self):

@@ -164,7 +164,7 @@ class Primer(QKVProjection, kind="primer"):
     def split(self, x):
         return self.across(x, x)
 
-    def following(self, x, cache):
+    def split_cached(self, x, cache):
         seen = cache.append_inputs(x, self.history)
         return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
 

@@ -146,7 +146,7 @@ class AdminInit(Xavier, kind="admin"):
         if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
             return  # nothing to measure
         tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
-        x = model.embedded(tokens)
+        x = model.embed(tokens)
         variance = x.var()
         omegas = {}
         inputs = model.random_inputs(len(tokens))

@@ -69,7 +69,7 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
     return state, divided(mixed[..., :-1], mixed[..., -1:])
 
 
-def unmasked(fq, fk, v):
+def bidirectional(fq, fk, v):
     """The bidirectional form in n steps: every query sees every key."""
     return summed(fq, added(None, fk, v))
 
@@ -129,19 +129,19 @@ class LinearAttention(QKVMixer, kind="linear"):
         k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
         if padding_mask is not None:
             padding_mask = padding_mask[:, None, :, None]
-        return self.heads.join(self.attended(q, k, v, cache, padding_mask))
+        return self.heads.join(self.mix(q, k, v, cache, padding_mask))
 
-    def attended(self, q, k, v, cache=None, padding_mask=None):
+    def mix(self, q, k, v, cache=None, padding_mask=None):
         """Mixed values (b, h, n, d_value) of q, k (b, h, n, d), v; `padding_mask` (b, 1, n, 1)."""
         fq, fk = self.features(q, k)
         fk = fk if padding_mask is None else fk * padding_mask
-        return self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
+        return self.mix_uncached(fq, fk, v) if cache is None else self.mix_cached(cache, fq, fk, v)
 
-    def mixed(self, fq, fk, v):
+    def mix_uncached(self, fq, fk, v):
         """Mix without a cache."""
-        return chunked(fq, fk, v, self.chunk) if self.causal else unmasked(fq, fk, v)
+        return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
 
-    def following(self, cache, fq, fk, v):
+    def mix_cached(self, cache, fq, fk, v):
         """Mix after the keys in `cache`, which is then extended by the new ones."""
         before, n = cache.tensors.get("sum"), v.shape[2]
         state = added(before, fk, v)
@@ -172,7 +172,7 @@ class Performer(LinearAttention, kind="performer"):
         self.width = features or 4 * config.d_head
         self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def attended(self, q, k, v, cache=None, padding_mask=None):
+    def mix(self, q, k, v, cache=None, padding_mask=None):
         q = log_positive_features(q, self.projection)
         k = log_positive_features(k, self.projection)
         fq = (q - q.detach().amax(-1, keepdim=True)).exp()

@@ -8,14 +8,14 @@ patterns are in sparse_masks.py.
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from lab.models.registry import GOES_BY, Seam
+from lab.models.registry import POSITION_DEPENDENCE, Seam
 
 
 class Mask(Seam):
     """Base class: every position sees every other."""
 
     causal = False  # True if no query sees a later key
-    goes_by = "place"  # a word of registry.GOES_BY
+    position_dependence = "place"  # a word of registry.POSITION_DEPENDENCE
     per_head = False  # True if heads have different masks
 
     def allows(self, b, h, q, k):
@@ -71,13 +71,13 @@ class Mask(Seam):
 class Everything(Mask, kind="none"):
     """Every position sees every other."""
 
-    goes_by = "order"
+    position_dependence = "order"
 
 
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
-    causal, goes_by = True, "order"
+    causal, position_dependence = True, "order"
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -86,7 +86,7 @@ class Causal(Mask, kind="causal"):
 class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
-    causal, goes_by = True, "distance"
+    causal, position_dependence = True, "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -110,7 +110,7 @@ class Both(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
-        self.goes_by = most(left, right)
+        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) & self.right.allows(b, h, q, k)
@@ -121,15 +121,15 @@ class Either(Mask):
         self.left, self.right = left, right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
-        self.goes_by = most(left, right)
+        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)
 
 
-def most(*masks):
-    """The strongest position dependence among the masks: a word of GOES_BY."""
-    return max((mask.goes_by for mask in masks), key=GOES_BY.index)
+def strongest_dependence(*masks):
+    """The strongest position dependence among the masks: a word of POSITION_DEPENDENCE."""
+    return max((mask.position_dependence for mask in masks), key=POSITION_DEPENDENCE.index)
 
 
 def real_tokens(padding_mask, shape):

@@ -21,7 +21,7 @@ class TransformerXL(Attention, kind="transformer-xl"):
     (rotary, alibi, t5): others end at the context. Raises ValueError if memory is below 1.
     """
 
-    looks_at = "distance"
+    position_dependence = "distance"
 
     def __init__(self, config, position, *, memory=None):
         super().__init__(config, position)
@@ -107,7 +107,7 @@ class Convolution(Mixer, kind="convolution"):
     """
 
     undecayed = ("conv_weight",)
-    looks_at = "distance"
+    position_dependence = "distance"
 
     def __init__(self, config, position, *, width=4):
         super().__init__(config, position)

@@ -15,7 +15,7 @@ from lab import trace
 # How a part depends on positions, from weakest to strongest: on the order of tokens, on their
 # distances, on absolute positions. Padding in front of a text shifts absolute positions, padding
 # within it changes distances too, padding behind it changes nothing.
-GOES_BY = ("order", "distance", "place")
+POSITION_DEPENDENCE = ("order", "distance", "place")
 
 
 class Kinds(dict):

@@ -24,7 +24,7 @@ class Cosine(AttentionFn, kind="cosine"):
     With `learned`, the temperature is trained per head. Raises ValueError unless temperature > 0.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, temperature=0.1, learned=False):
         super().__init__(config)
@@ -83,7 +83,7 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
     Weights are the projection of the scores onto the simplex: small ones are exactly 0.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)

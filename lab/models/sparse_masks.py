@@ -7,13 +7,13 @@ Letters: b batch, h head, q query, k key, t token.
 
 import torch
 
-from lab.models.masks import Causal, Mask, most
+from lab.models.masks import Causal, Mask, strongest_dependence
 
 
 class Band(Mask, kind="band"):
     """Keys closer than `size` on both sides."""
 
-    goes_by = "distance"
+    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -28,7 +28,7 @@ class Dilated(Mask, kind="dilated"):
     The nearest `size` of them, or all.
     """
 
-    causal, goes_by = True, "distance"
+    causal, position_dependence = True, "distance"
 
     def __init__(self, *, dilation, size=None):
         self.dilation, self.size = dilation, size
@@ -44,7 +44,7 @@ class Strided(Mask, kind="strided"):
     With stride √n there are n√n pairs, and two hops, one of each kind, reach any earlier position.
     """
 
-    causal, goes_by = True, "distance"
+    causal, position_dependence = True, "distance"
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -59,7 +59,7 @@ class Periodic(Mask, kind="periodic"):
     With lead 1 these are the tokens that followed the last time.
     """
 
-    causal, goes_by = True, "distance"
+    causal, position_dependence = True, "distance"
 
     def __init__(self, *, period, lead=0):
         self.period, self.lead = period, lead
@@ -102,7 +102,7 @@ class Composed(Mask):
 
     def __init__(self, mask):
         self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
-        self.goes_by = mask.goes_by
+        self.position_dependence = mask.position_dependence
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)
@@ -140,7 +140,7 @@ class ByHead(Mask, kind="by-head"):
     def __init__(self, *, masks):
         self.masks = [Mask.build(choice) for choice in masks]
         self.causal = all(mask.causal for mask in self.masks)
-        self.goes_by = most(*self.masks)
+        self.position_dependence = strongest_dependence(*self.masks)
 
     def allows(self, b, h, q, k):
         turn, found = h % len(self.masks), False

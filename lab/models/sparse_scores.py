@@ -22,7 +22,7 @@ class Local(AttentionFn, kind="local"):
     """
 
     by_distance = True
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -88,7 +88,7 @@ class Linformer(AttentionFn, kind="linformer"):
 class TopKeys(AttentionFn, kind="top-k"):
     """Softmax over the `k` highest-scoring visible keys per query. Zhao 2019."""
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, k=8):
         super().__init__(config)
@@ -118,7 +118,7 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
     """
 
     by_distance = True
-    by_products = True
+    dot_product_only = True
     repeatable = False
     undecayed = ("logit",)
     # as in the paper: a sigmoid stretched to (LOW, HIGH), then clamped to 0..1

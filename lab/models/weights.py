@@ -20,13 +20,13 @@ class NamedOnce(nn.Module):
         self.register_load_state_dict_post_hook(_tie_again)
 
     def _apply(self, fn, recurse=True):
-        names = repeats(self)
+        names = shared_names(self)
         super()._apply(fn, recurse)
         tie(self, names)
         return self
 
 
-def repeats(model):
+def shared_names(model):
     """{other name: first name} of parameters and buffers with several names."""
     first, found = {}, {}
     named = (
@@ -40,12 +40,12 @@ def repeats(model):
 
 
 def _drop(model, state, prefix, metadata):
-    for name in repeats(model):
+    for name in shared_names(model):
         state.pop(prefix + name, None)
 
 
 def _fill(model, state, prefix, *rest):
-    model.names_to_tie = repeats(model)
+    model.names_to_tie = shared_names(model)
     for name, first in model.names_to_tie.items():
         if prefix + first in state:
             state.setdefault(prefix + name, state[prefix + first])

@@ -69,13 +69,13 @@ def configured(arm, choice, field):
     if isinstance(choice, dict) and "kind" not in choice:
         for name in choice:
             near(name, set(ModelConfig.model_fields) - OF_TASK, f"arm {arm!r}: field")
-        return {n: registered(v) if isinstance(v, type) else v for n, v in choice.items()}
+        return {n: register(v) if isinstance(v, type) else v for n, v in choice.items()}
     if isinstance(choice, str | dict):
         SEAMS[field].resolve(choice)
         return {field: choice}
     if isinstance(choice, type) and issubclass(choice, tuple(SEAMS.values())):
         found = field or next(f for f, seam in SEAMS.items() if issubclass(choice, seam))
-        return {found: registered(choice)}
+        return {found: register(choice)}
     if isinstance(choice, type) and issubclass(choice, nn.Module):
         Model.kinds[choice.__qualname__] = choice
         return {"model": choice.__qualname__}
@@ -84,7 +84,7 @@ def configured(arm, choice, field):
     )
 
 
-def registered(cls):
+def register(cls):
     """The kind of a seam class; a class without a kind is registered under its own name.
 
     Raises ValueError if it defines a method whose name resembles one of its seam, likely a typo.

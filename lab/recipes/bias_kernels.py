@@ -18,7 +18,7 @@ from lab.models.gpt import ModelConfig, Transformer
 
 
 @cache
-def compiled():
+def compiled_flex_attention():
     """Compiled FlexAttention; the first call per size needs a C++ compiler and some seconds."""
     return torch.compile(flex_attention)
 
@@ -53,7 +53,7 @@ def kernel_call(position, kernel, n, d, heads):
             if position == "alibi"
             else None
         )
-        return lambda: compiled()(*rotated(), v, score_mod=bias, block_mask=seen)
+        return lambda: compiled_flex_attention()(*rotated(), v, score_mod=bias, block_mask=seen)
     if position == "alibi":
         return lambda: by_column(q, k, v, alibi.slope)
     return lambda: F.scaled_dot_product_attention(*rotated(), v, is_causal=True)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from lab.measure.attention import attention_maps
 from lab.measure.heads import ablation_costs, head_table
-from lab.measure.maps import copies, mass, packed, pointing, relative_distance, uniform_mass
+from lab.measure.maps import copies, mass, one_hot_targets, packed, relative_distance, uniform_mass
 from lab.tasks.discourse import Pronouns
 from lab.tasks.labels import KINDS
 from lab.tasks.languages import Dyck
@@ -49,16 +49,16 @@ def gold_of(family, windows):
         tokens, targets, source = found["tokens"], found["targets"], found.get("source")
         if family == "brackets":
             targets, source = targets.where(targets >= task.kinds, -100), found["pending"]
-        keys = pointing(source)
+        keys = one_hot_targets(source)
     else:
-        tokens, targets = _seldom(family, *task.batch(draw, 2 * windows), windows)
+        tokens, targets = _informative(family, *task.batch(draw, 2 * windows), windows)
         answers = tokens - task.symbols if family == "counting" else targets
         keys = (tokens[:, None] == answers[..., None]).tril()
     rivals = (tokens < 16)[:, None] & ~keys if family == "pronouns" else keys.roll(1, 0)
     return tokens, targets, keys, rivals
 
 
-def _seldom(family, tokens, targets, windows):
+def _informative(family, tokens, targets, windows):
     """Drop sequences that training shows often: nearly all items alike, or all numbers small."""
     answers = targets[:, -1]
     kept = {"counting": answers < 7, "maximum": answers > 2}.get(family, answers >= 0)
@@ -137,7 +137,7 @@ def copying_scores(model, vocabulary, period=25):
     the current one, {"induction 1": ...}.
     """
     tokens = Blocks(vocabulary, period).batch(torch.Generator().manual_seed(7), 16)[0]
-    before = pointing(torch.arange(tokens.shape[1])[None] - 1)
+    before = one_hot_targets(torch.arange(tokens.shape[1])[None] - 1)
     patterns = {"before": before, "induction": copies(tokens.shape[1], period, 1)}
     found = {}
     for layer, m in enumerate(attention_maps(model, tokens.to(next(model.parameters()).device)), 1):
@@ -195,8 +195,8 @@ def names_of(found):
     tokens = found["tokens"]
     source = name_sources(found)
     letters = torch.randint(97, 123, tokens.shape, generator=torch.Generator().manual_seed(7))
-    lost = tokens.where((source >= 0) | ~pointing(source).any(1), letters)
-    return tokens, found["targets"].where(source >= 0, -100), _and_after(source), lost
+    lost = tokens.where((source >= 0) | ~one_hot_targets(source).any(1), letters)
+    return tokens, found["targets"].where(source >= 0, -100), _with_next(source), lost
 
 
 def patterns_of(found):
@@ -219,8 +219,8 @@ def patterns_of(found):
         "blanks": blank[:, None] & (back > 0),
         "same byte earlier": same,
         "after the same byte": F.pad(same, (1, 0))[..., :-1] & (back > 1),
-        "open bracket": pointing(opener),
-        "earlier use of a name": _and_after(name_sources(found)),
+        "open bracket": one_hot_targets(opener),
+        "earlier use of a name": _with_next(name_sources(found)),
     }
 
 
@@ -240,7 +240,7 @@ def lifts(maps, patterns):
     return table.assign(layer=table.layer + 1)
 
 
-def exchanged(maps, seed=0):
+def permuted_heads(maps, seed=0):
     """The same maps, with the heads of each layer permuted at random in every window."""
     draw = torch.Generator().manual_seed(seed)
     order = [
@@ -274,9 +274,9 @@ def reading(model, untrained, task, windows):
         rows = [distances_of(each, text).assign(what=name) for name, text in texts.items()]
         rows += [names, lifts(maps, patterns).assign(what="lift")]
         tables += [pd.concat(rows).assign(stage=stage)]
-    shuffled = lifts(exchanged(maps), patterns).assign(what="lift", stage="shuffled")
+    shuffled = lifts(permuted_heads(maps), patterns).assign(what="lift", stage="shuffled")
     return pd.concat([*tables, shuffled])
 
 
-def _and_after(source):
-    return pointing(source) | pointing((source + 1).where(source >= 0, -1))
+def _with_next(source):
+    return one_hot_targets(source) | one_hot_targets((source + 1).where(source >= 0, -1))

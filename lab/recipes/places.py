@@ -46,10 +46,10 @@ def places(
     mark = {"mark": ("loss", "<", tables["trigram"]), "until_mark": True}
     test = {"evaluate": lambda m: {"loss": validation_loss(m, task)}} | mark
     model = Transformer(config, seed=seed).to(device())
-    found = {"untrained": (probed(model, task), rise_without_order(model, task))}
+    found = {"untrained": (probed(model, task), shuffling_cost(model, task))}
     run, history = fit(model, task, schedule, seed=seed, every=50, **test)
     run |= tables | {"final": history.loss.iloc[-1], "taken": history.step.iloc[-1]}
-    found["trained"] = probed(model, task), rise_without_order(model, task)
+    found["trained"] = probed(model, task), shuffling_cost(model, task)
     rows = [{"what": "curve"} | row for row in history[["step", "loss"]].to_dict("records")]
     for stage, (by_layer, rise) in found.items():
         rows += [
@@ -73,7 +73,7 @@ def probed(model, task, windows=WINDOWS):
 
 
 @torch.no_grad()
-def rise_without_order(model, task, windows=WINDOWS):
+def shuffling_cost(model, task, windows=WINDOWS):
     """Increase of the loss at the last target if the bytes between first and last are shuffled.
 
     In nats. A one-layer model without positions shows none: its output at the last byte does not

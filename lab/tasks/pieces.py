@@ -45,7 +45,7 @@ class Pieces(Task):
 
     def encode(self, text):
         """The ids of the pieces of `text` (bytes), as a list."""
-        return _learnt(self.path, self.hash, self.vocabulary).encode(text.decode("latin-1")).ids
+        return _tokenizer(self.path, self.hash, self.vocabulary).encode(text.decode("latin-1")).ids
 
     def decode(self, tokens):
         """The bytes of a sequence of ids."""
@@ -57,12 +57,12 @@ class Pieces(Task):
 
         It is shorter than the vocabulary if the text has no more pairs to merge.
         """
-        tokenizer = _learnt(self.path, self.hash, self.vocabulary)
+        tokenizer = _tokenizer(self.path, self.hash, self.vocabulary)
         return [
             tokenizer.id_to_token(i).encode("latin-1") for i in range(tokenizer.get_vocab_size())
         ]
 
-    def nats_a_byte(self, loss, targets):
+    def nats_per_byte(self, loss, targets):
         """Convert a loss in nats per piece to nats per byte, for comparison with byte models.
 
         `targets` are the pieces over which the loss is the mean.
@@ -75,7 +75,7 @@ class Pieces(Task):
 
         Raises ValueError if there are too few for a window.
         """
-        text = _spelt(self.path, self.hash, self.vocabulary)[held_out]
+        text = _encoded(self.path, self.hash, self.vocabulary)[held_out]
         if len(text) <= self.length + 1:
             name = "validation" if held_out else "training"
             raise ValueError(
@@ -117,11 +117,11 @@ def pieces_hash(rest):
     It identifies the learnt tokenizer: another text or version of tokenizers may merge differently.
     """
     vocabulary, _, path = rest.partition(" ")
-    return _tokenizer_hash(_learnt(path, corpus_hash(path), int(vocabulary)))
+    return _tokenizer_hash(_tokenizer(path, corpus_hash(path), int(vocabulary)))
 
 
 @trace.cache
-def _learnt(path, sha, vocabulary):
+def _tokenizer(path, sha, vocabulary):
     """The tokenizer trained on the training files.
 
     It reads bytes as Latin-1, which has one character per byte. Raises ImportError without the
@@ -150,9 +150,9 @@ def _tokenizer_hash(tokenizer):
 
 
 @trace.cache
-def _spelt(path, sha, vocabulary):
+def _encoded(path, sha, vocabulary):
     """All training pieces and all validation pieces, int32; files are joined by newlines."""
-    tokenizer = _learnt(path, sha, vocabulary)
+    tokenizer = _tokenizer(path, sha, vocabulary)
     spelt = []
     for part in parts(path, sha):
         texts = [text.decode("latin-1") for text in part.values()]
@@ -166,4 +166,4 @@ def _spelt(path, sha, vocabulary):
 @trace.cache
 def _unseen(path, sha, vocabulary, length, size, seed):
     """Start indices of new validation windows, see code.unseen."""
-    return unseen(*_spelt(path, sha, vocabulary), length, size, seed, path)
+    return unseen(*_encoded(path, sha, vocabulary), length, size, seed, path)

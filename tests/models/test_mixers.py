@@ -163,7 +163,10 @@ def test_each_layer_may_have_a_mixer_of_its_own():
         ({"mixer": "gru", "position": "rotary"}, "Gru has no queries and keys to rotate: position 'rotary'"),
         ({"mixer": ["attention", "performer"], "position": "hybrid"}, "Performer has no scores"),
         ({"mixer": "linear", "mask": {"kind": "window", "size": 3}}, "must be causal or none, not window"),
-        ({"mixer": "delta", "mask": "none"}, "DeltaRule cannot mask single pairs: the mask must be causal, not everything"),
+        (
+            {"mixer": "delta", "mask": "none"},
+            "DeltaRule cannot mask single pairs: the mask must be causal, not everything",
+        ),
         ({"mixer": {"kind": "convolution", "width": 0}}, "width of at least 1, got 0"),
     ],
 )
