@@ -676,9 +676,7 @@ class Attention(QKVMixer, kind="attention"):
 
     def position_dependences(self):
         dependence = "distance" if self.score.by_distance else "order"
-        return super().position_dependences() | {
-            f"score {self.config.score!r}": position_dependence
-        }
+        return super().position_dependences() | {f"score {self.config.score!r}": dependence}
 
     def init_cache(self, batch, context, **tensor):
         return KVCache(batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor)

@@ -77,7 +77,7 @@ def test_a_loss_in_nats_a_byte_is_that_of_the_text_whatever_its_pieces():
 def test_what_was_learnt_is_part_of_the_data_of_a_trial():
     digests = []
     for _ in range(2):  # learnt anew: the same; kept: reported again
-        pieces._learnt.cache_clear()
+        pieces._tokenizer.cache_clear()
         for _ in range(2):
             with trace.touching() as touched:
                 small().encode(b"x = 1")
