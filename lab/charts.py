@@ -96,7 +96,8 @@ def draw_arcs(axis, table, threshold):
     keys, queries = (_axis_tokens(table, side) for side in ("key", "query"))
     last = max(len(keys), len(queries)) - 1
     for row in table[table.weight > threshold].itertuples():
-        middle, half = (row.query + row.key) / 2, max((row.query - row.key) / 2, 0.3)
+        middle = (row.query + row.key) / 2
+        half = max((row.query - row.key) / 2, 0.3)
         angle = np.linspace(0, np.pi, 30)
         axis.plot(
             middle + half * np.cos(angle),
@@ -141,7 +142,8 @@ def plot_heads(tokens, maps):
 
     `tokens` as in `characters`.
     """
-    rows, columns = len(maps), maps[0].shape[1]
+    rows = len(maps)
+    columns = maps[0].shape[1]
     fig, axes = plt.subplots(
         rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
     )

@@ -151,7 +151,9 @@ def save(figure, stem, caption="", caption_zh="", vector=True):
 
 def png(figure, caption="", caption_zh=""):
     """The figure as PNG bytes with 256 colours, a third of the size of full colour."""
-    drawn, small, words = io.BytesIO(), io.BytesIO(), PngInfo()
+    drawn = io.BytesIO()
+    small = io.BytesIO()
+    words = PngInfo()
     with mpl.rc_context(style()):
         figure.savefig(drawn, format="png")
     for keyword, text in zip(CAPTIONS, (caption, caption_zh), strict=True):

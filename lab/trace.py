@@ -39,7 +39,8 @@ class Touched:
 
     def merge(self, other):
         if not self.curve:
-            self.curve, self.batch = list(other.curve), other.batch
+            self.curve = list(other.curve)
+            self.batch = other.batch
         self.spared += other.spared
         self.kinds |= other.kinds
         self.data |= other.data
@@ -49,7 +50,8 @@ class Touched:
 @contextmanager
 def touching(**options):
     """Yield a `Touched` that fills during the block; nested blocks also count for the outer one."""
-    here, around = Touched(**options), running.get()
+    here = Touched(**options)
+    around = running.get()
     if around is not None:
         here.until = min(here.until, around.until)
         here.inputs += around.inputs

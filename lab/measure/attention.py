@@ -146,7 +146,9 @@ class _Probe:
     def observe(self, call, module):
         """Measure one call, block by block."""
         self.calls += 1
-        query, key, mask = call.query, call.key, call.dense_mask()
+        query = call.query
+        key = call.key
+        mask = call.dense_mask()
         q_len = query.shape[-2]
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < q_len:
@@ -262,7 +264,8 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
     query, key = (x[(None,) * (4 - x.ndim)] for x in (query, key))  # (b, h, q, d), (b, g, k, d)
     b, h = (max(sizes) for sizes in zip(query.shape[:2], key.shape[:2], strict=True))
     g, k_len, d = key.shape[1:]
-    q_len, dtype = query.shape[2], torch.promote_types(query.dtype, torch.float32)
+    q_len = query.shape[2]
+    dtype = torch.promote_types(query.dtype, torch.float32)
     scale = 1 / math.sqrt(d) if scale is None else scale
     query = query.expand(b, h, q_len, d)
     keys = key.to(dtype).expand(b, g, k_len, d).reshape(b * g, k_len, d).mT  # (b g, d, k)
@@ -349,9 +352,11 @@ def _sums(values):
 def _on_targets(weights, targets):
     """Weight on target keys, indices (b or 1, t) or a pattern (b or 1, t, k): (b, h, t)."""
     if targets.dtype == torch.bool:
-        some, pattern = targets.any(-1), targets[..., : weights.shape[-1]]
+        some = targets.any(-1)
+        pattern = targets[..., : weights.shape[-1]]
     else:
-        some, pattern = targets >= 0, targets[..., None] == _keys(weights)
+        some = targets >= 0
+        pattern = targets[..., None] == _keys(weights)
     return (weights * pattern[:, None]).sum(-1).masked_fill(~some[:, None], torch.nan)
 
 

@@ -59,7 +59,8 @@ def check_arms(
             same(data, group, f" at seed {at}")
     findings.append(("same data", "equal at every seed" if data is not None else "not checked"))
     for column in matched:
-        low, high = table.groupby(arm)[column].min(), table.groupby(arm)[column].max()
+        low = table.groupby(arm)[column].min()
+        high = table.groupby(arm)[column].max()
         excess = high.max() / low.min() - 1 if low.min() > 0 else inf
         if excess > tolerance:
             ends = f"arm {high.idxmax()} has {high.max():,}, arm {low.idxmin()} {low.min():,}"

@@ -14,7 +14,8 @@ def slope(f):
 def lowest(f, low, high):
     """(x, f(x)) at the minimum of an elementwise function on [low, high], x to about 1e-7."""
     x = torch.linspace(low, high, 2001, dtype=torch.float64)
-    start, step = float(x[f(x).argmin()]), (high - low) / 2000
+    start = float(x[f(x).argmin()])
+    step = (high - low) / 2000
     bounds = (max(low, start - step), min(high, start + step))
     found = optimize.minimize_scalar(
         lambda x: float(f(torch.tensor([x], dtype=torch.float64))),
@@ -34,6 +35,7 @@ def gaussian_moments(f, *, std=1.0, grid=2**17) -> dict:
     step = 24 / grid
     z = torch.arange(grid, dtype=torch.float64).add(0.5).mul(step).sub(12)
     weight = torch.exp(-z.square() / 2) * step / math.sqrt(2 * math.pi)
-    values, slopes = f(std * z), slope(f)(std * z)
+    values = f(std * z)
+    slopes = slope(f)(std * z)
     moments = {"mean": values, "square": values.square(), "slope_square": slopes.square()}
     return {name: (weight * moment).sum().item() for name, moment in moments.items()}

@@ -105,7 +105,8 @@ def pruning_costs(loss, layers, heads):
     table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
     cheapest_first = table.sort_values("importance_rank")[["layer", "head"]]
-    order, costs = list(cheapest_first.itertuples(index=False, name=None)), []
+    order = list(cheapest_first.itertuples(index=False, name=None))
+    costs = []
     with ablate_heads([], layers):
         whole = loss()
     for rank in table.importance_rank:
@@ -125,8 +126,11 @@ def attention_knockout(layer, calls):
     def hide(call):
         if call.index % calls != layer:
             return None
-        b, q, k = len(call.query), call.query.shape[2], call.key.shape[2]
-        rows, mask = torch.arange(b, device=call.query.device), call.dense_mask()
+        b = len(call.query)
+        q = call.query.shape[2]
+        k = call.key.shape[2]
+        rows = torch.arange(b, device=call.query.device)
+        mask = call.dense_mask()
         seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
         if mask is not None:
             seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)
@@ -154,7 +158,8 @@ def key_effects(predict, tokens, maps):
         for layer, m in enumerate(maps):
             with attention_knockout(layer, len(maps)):
                 without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
-            effect, weight = (whole.exp() * (whole - without)).sum(-1), m[i, :, -1].mean(0)
+            effect = (whole.exp() * (whole - without)).sum(-1)
+            weight = m[i, :, -1].mean(0)
             columns = {
                 "key": range(len(weight)),
                 "weight": weight.tolist(),

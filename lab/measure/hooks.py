@@ -40,7 +40,9 @@ def tap(model, sites, *, gradients=False):
     module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention
     does with out_proj, or no gradient arrived.
     """
-    rows, calls, chosen = [], {}, _chosen(model, sites)
+    rows = []
+    calls = {}
+    chosen = _chosen(model, sites)
 
     def record(site, call, tensor):
         with torch.no_grad():
@@ -48,7 +50,8 @@ def tap(model, sites, *, gradients=False):
                 rows.extend(_rows(site, measure, call, tensor.detach()))
 
     def watch(site, output):
-        tensor, call = _tensor(site, output), calls.get(site, 0)
+        tensor = _tensor(site, output)
+        call = calls.get(site, 0)
         calls[site] = call + 1
         if not gradients:
             record(site, call, tensor)
@@ -104,7 +107,9 @@ def capture(modules, *, inputs=False):
     arguments instead. Tensors are detached, not copied: later in-place changes by the model show in
     the list. Raises RuntimeError at the end if a module never ran.
     """
-    kept, ran, modules = [], set(), list(dict.fromkeys(modules))
+    kept = []
+    ran = set()
+    modules = list(dict.fromkeys(modules))
 
     def keep(module, arguments, output):
         ran.add(module)
@@ -122,7 +127,8 @@ def capture(modules, *, inputs=False):
 
 def _chosen(model, sites):
     """{module name: functions} of all modules that match the globs."""
-    names, chosen = [name for name, _ in model.named_modules()], {}
+    names = [name for name, _ in model.named_modules()]
+    chosen = {}
     for glob, functions in sites.items():
         matching = [name for name in names if fnmatchcase(name, glob)]
         if not matching:
@@ -163,7 +169,8 @@ def _with_tensor(output, tensor):
 
 def _rows(site, measure, call, tensor):
     """Rows of COLUMNS for the number or vector that a measure returns."""
-    value, name = torch.as_tensor(measure(tensor)), getattr(measure, "__name__", str(measure))
+    value = torch.as_tensor(measure(tensor))
+    name = getattr(measure, "__name__", str(measure))
     if value.ndim > 1:
         shape = tuple(value.shape)
         raise TypeError(f"measure {name} gave a tensor of shape {shape}, not a number or a vector")

@@ -30,7 +30,8 @@ def held_out(features, wanted, *, ridge):
     """
     features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
     half = len(features) // 2
-    mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
+    mean = features[:half].mean(0)
+    spread = features[:half].std(0) + 1e-9
     x = torch.cat(
         [(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1
     )

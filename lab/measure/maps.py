@@ -46,7 +46,8 @@ def copies(n, period, offset):
     duplicate-token head; -1 is the definition printed in Olsson 2022, which an ideal induction head
     misses.
     """
-    q, k = torch.arange(n)[:, None], torch.arange(n)
+    q = torch.arange(n)[:, None]
+    k = torch.arange(n)
     behind = q - k + offset
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
 

@@ -18,8 +18,10 @@ def detectors(activations, labels, *, shifts=100, level=0.05, seed=0) -> pd.Data
     amounts; rotation, unlike shuffling, keeps the autocorrelation of real text. labels: {concept:
     (n,) booleans}; activations (n, u); share is the frequency of the concept.
     """
-    names, n = list(labels), len(activations)
-    half, rng = n // 2, np.random.default_rng(seed)
+    names = list(labels)
+    n = len(activations)
+    half = n // 2
+    rng = np.random.default_rng(seed)
     truth = np.stack([np.asarray(labels[name], dtype=np.float64) for name in names], 1)  # (n, c)
     turns = [0, *rng.integers(n // 10, n - n // 10, size=shifts)]
     # (n, (1 + shifts) c)
@@ -37,7 +39,8 @@ def detectors(activations, labels, *, shifts=100, level=0.05, seed=0) -> pd.Data
 
 
 def _auc(ranks, labels):
-    yes, n = labels.sum(0), len(labels)
+    yes = labels.sum(0)
+    n = len(labels)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (ranks.T @ labels - yes * (yes + 1) / 2) / (yes * (n - yes))
 

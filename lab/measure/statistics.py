@@ -132,8 +132,11 @@ def share(values) -> Interval:
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
-    p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.975))
-    middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    p = float(values.mean())
+    n = len(values)
+    z = float(stats.norm.ppf(0.975))
+    middle = p + z**2 / (2 * n)
+    half = z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     low = max(0.0, (middle - half) / (1 + z**2 / n))
     high = min(1.0, (middle + half) / (1 + z**2 / n))
     return Interval(p, min(low, p), max(high, p), n)
@@ -161,7 +164,8 @@ def share_difference(a, b, c=None, d=None) -> Interval:
         less += below if sign > 0 else above
         more += above if sign > 0 else below
     most = len(arms) / 2
-    low, high = max(-most, effect - sqrt(less)), min(most, effect + sqrt(more))
+    low = max(-most, effect - sqrt(less))
+    high = min(most, effect + sqrt(more))
     return Interval(effect, low, high, shares[0].n)
 
 
@@ -185,7 +189,8 @@ def exponent(x, y, seeds=None) -> Interval:
     columns x and y, p is fitted per seed and the t interval is over seeds. Raises ValueError if a
     number is not positive, or if a seed lacks an x or has two y at one x.
     """
-    x, y = _positive(_numbers(x, "x"), "x"), _positive(_numbers(y, "y"), "y")
+    x = _positive(_numbers(x, "x"), "x")
+    y = _positive(_numbers(y, "y"), "y")
     if seeds is None:
         return slope(np.log(x), np.log(y))
     table = pd.DataFrame({"x": x, "y": y, "seed": np.asarray(seeds)})
@@ -211,7 +216,8 @@ def _quantiles(degrees):
 
 def _student(effect, error, degrees, n):
     """The t interval of an effect with this standard error and degrees of freedom."""
-    effect, error = float(effect), float(error)
+    effect = float(effect)
+    error = float(error)
     if degrees < 1:
         return Interval(effect, -inf, inf, n, inf)
     bound, shift = _quantiles(degrees)
@@ -246,7 +252,8 @@ def _pairs(a, b, name_a, name_b):
                 f"index {name_a} and {name_b} by the same seeds, once each; only in one: {odd}"
             )
         b = b.loc[a.index]
-    a, b = _numbers(a, name_a), _numbers(b, name_b)
+    a = _numbers(a, name_a)
+    b = _numbers(b, name_b)
     if len(a) != len(b):
         raise ValueError(f"{name_a} has {len(a)} values, {name_b} has {len(b)}")
     return a, b

@@ -52,7 +52,9 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
 
 def _rounds(callables, repeats, seed=0):
     """Columns name, repeat, seconds (wall clock), processor_seconds; one row per call."""
-    order, names, rows = random.Random(seed), list(callables), []
+    order = random.Random(seed)
+    names = list(callables)
+    rows = []
     for repeat in range(repeats):
         for name in order.sample(names, len(names)):
             start = process_time()

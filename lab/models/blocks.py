@@ -87,7 +87,8 @@ class PostNorm(SameAround, kind="post"):
 
     def __init__(self, config, position, cross=None, *, dropout=0.0, outside=False):
         super().__init__(config, position, cross)
-        self.dropout, self.outside = nn.Dropout(dropout), outside
+        self.dropout = nn.Dropout(dropout)
+        self.outside = outside
 
     def around(self, x, f, name):
         if self.outside:
@@ -325,7 +326,8 @@ class _ReversibleFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        (stream,), total = ctx.saved_tensors, [None] * len(ctx.inner)
+        (stream,) = ctx.saved_tensors
+        total = [None] * len(ctx.inner)
         for block, inputs in reversed(ctx.layers):
             with torch.no_grad():
                 stream = block.inverse(stream, **inputs)

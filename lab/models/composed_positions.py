@@ -140,8 +140,10 @@ class Randomized(Scattered, kind="randomized"):
     def _apply(self, fn, recurse=True):
         """Move the module, then draw the same evaluation positions again on the new device."""
         super()._apply(fn, recurse)
-        mine, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
-        self.fixed, self.generator = self._draw(self.context).to(self.fixed.device), mine
+        mine = self.generator
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self.fixed = self._draw(self.context).to(self.fixed.device)
+        self.generator = mine
         return self
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -150,7 +152,8 @@ class Randomized(Scattered, kind="randomized"):
         destination._metadata[prefix[:-1]]["drawn"] = drawn
 
     def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
-        drawn, mine = local_metadata.get("drawn"), (self.context, self.reach, self.gaps)
+        drawn = local_metadata.get("drawn")
+        mine = (self.context, self.reach, self.gaps)
         if drawn is not None and drawn["of"] == mine and drawn["seed"] != self.seed:
             raise ValueError(
                 f"randomized positions depend on the seed: the weights were made with seed "

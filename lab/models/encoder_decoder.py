@@ -17,7 +17,8 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.kind, self.heads = config.heads, QKVProjection.build(config.heads, config)
+        self.kind = config.heads
+        self.heads = QKVProjection.build(config.heads, config)
         self.score = AttentionFn.build(config.score, config)
         if self.score.by_distance:
             raise ValueError(

@@ -16,7 +16,8 @@ def early_exit(model, tokens, confidence, **hidden):
     """
     if not 0 <= confidence <= 1:
         raise ValueError(f"confidence is a probability, got {confidence}")
-    answer, depth = None, torch.zeros_like(tokens)
+    answer = None
+    depth = torch.zeros_like(tokens)
     with eval_mode(model):
         for block, logits in enumerate(model.exits(tokens, **hidden), start=1):
             sure = (depth == 0) & (logits.softmax(-1).amax(-1) >= confidence)

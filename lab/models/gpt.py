@@ -230,9 +230,11 @@ class Rotary(Position, kind="rotary"):
         sign = torch.stack([-ones, ones], side).flatten()
         position = torch.arange(length, dtype=torch.float64) / self.interpolation
         angle = position[:, None] * frequency
-        cos, sin = angle.cos(), angle.sin() * sign
+        cos = angle.cos()
+        sin = angle.sin() * sign
         if like.dtype != torch.float64:  # not every device has float64
-            cos, sin = cos.float(), sin.float()
+            cos = cos.float()
+            sin = sin.float()
         self.register_buffer("cos", cos.to(like), persistent=False)
         self.register_buffer("sin", sin.to(like), persistent=False)
 

@@ -110,7 +110,8 @@ def _query_block(q, k, v, start, block, causal):
         # The maximum cancels in the quotient, so it needs no gradient. The first tile holds key 0,
         # which every query sees, so the maximum is finite.
         new_top = torch.maximum(top, scores.detach().amax(dim=-1, keepdim=True))
-        shrink, weights = torch.exp(top - new_top), torch.exp(scores - new_top)
+        shrink = torch.exp(top - new_top)
+        weights = torch.exp(scores - new_top)
         total = total * shrink + weights.sum(dim=-1, keepdim=True)
         mixed = mixed * shrink + weights @ v[..., at : at + block, :]
         top = new_top
@@ -160,7 +161,8 @@ def block_sparse(q, k, v, blocks, size):
     blocks (c, m) has one row of key block indices per query block, -1 for none. `size` divides n,
     and c = n / size.
     """
-    c, n = len(blocks), q.shape[2]
+    c = len(blocks)
+    n = q.shape[2]
     at = torch.arange(n, device=q.device).view(c, size)
     place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
     given = (blocks >= 0).repeat_interleave(size, 1)

@@ -126,7 +126,8 @@ class LinearAttention(QKVMixer, kind="linear"):
 
     def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+        k = repeat_kv(k, q.shape[1])
+        v = repeat_kv(v, q.shape[1])
         if padding_mask is not None:
             padding_mask = padding_mask[:, None, :, None]
         return self.heads.join(self.mix(q, k, v, cache, padding_mask))
@@ -143,7 +144,8 @@ class LinearAttention(QKVMixer, kind="linear"):
 
     def mix_cached(self, cache, fq, fk, v):
         """Mix after the keys in `cache`, which is then extended by the new ones."""
-        before, n = cache.tensors.get("sum"), v.shape[2]
+        before = cache.tensors.get("sum")
+        n = v.shape[2]
         state = added(before, fk, v)
         if self.causal and n > 1:
             mixed = chunked(fq, fk, v, min(self.chunk, n), before)
@@ -236,7 +238,8 @@ def log_positive_features(x, projection):
 def trigonometric_features(x, projection):
     """Sine and cosine features of the same kernel; may estimate below 0. Rahimi & Recht 2007."""
     x = x * x.shape[-1] ** -0.25
-    angle, size = x @ projection.T, (x.square().sum(-1, keepdim=True) / 2).exp()
+    angle = x @ projection.T
+    size = (x.square().sum(-1, keepdim=True) / 2).exp()
     return size * torch.cat([angle.sin(), angle.cos()], -1) * len(projection) ** -0.5
 
 
@@ -251,7 +254,8 @@ def positive_variance(x, y, features):
 
 def trigonometric_variance(x, y, features):
     """Variance of the trigonometric estimate of e^(x·y). Choromanski 2020."""
-    total, apart = (x + y).square().sum(-1), (x - y).square().sum(-1)
+    total = (x + y).square().sum(-1)
+    apart = (x - y).square().sum(-1)
     return (
         total.exp() * (-2 * (x * y).sum(-1)).exp() * (1 - (-apart).exp()).square() / (2 * features)
     )

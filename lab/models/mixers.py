@@ -44,7 +44,8 @@ class TransformerXL(Attention, kind="transformer-xl"):
         seen = cache.append_inputs(x, self.memory + self.heads.history)
         kept = min(seen.shape[1] - x.shape[1], self.memory)
         q, k, v = (part[:, :, -(kept + x.shape[1]) :] for part in self.heads.split(seen))
-        q, k = self.query_norm(q), self.key_norm(k)
+        q = self.query_norm(q)
+        k = self.key_norm(k)
         q, k = self.position.at_query_key(q, k, start=cache.length - kept)
         return q[:, :, kept:], k, v
 

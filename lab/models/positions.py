@@ -214,7 +214,8 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
         self.rows, self.columns, self.base = rows, columns, base
 
     def at_input(self, x, start=0):
-        t, third = torch.arange(start, start + x.shape[1]), x.shape[2] // 3
+        t = torch.arange(start, start + x.shape[1])
+        third = x.shape[2] // 3
         axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
         widths = (x.shape[2] - 2 * third, third, third)
         codes = [
@@ -244,6 +245,7 @@ class Hierarchical(Position, kind="hierarchical"):
         end, unit = start + x.shape[1], self.embedding.num_embeddings
         if end > unit**2:
             raise ValueError(f"hierarchical positions end at {unit}² = {unit**2}, {end} are needed")
-        place, p = torch.arange(start, end, device=x.device), self.embedding.weight
+        place = torch.arange(start, end, device=x.device)
+        p = self.embedding.weight
         u = (p - self.alpha * p[0]) / (1 - self.alpha)
         return x + self.alpha * u[place // unit] + (1 - self.alpha) * u[place % unit]

@@ -67,7 +67,8 @@ def check_methods(seam, kind, variant):
             or not inspect.isfunction(getattr(variant, name))
         ):
             continue
-        given, takes = inspect.signature(method), inspect.signature(getattr(variant, name))
+        given = inspect.signature(method)
+        takes = inspect.signature(getattr(variant, name))
         needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
         placed = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
         named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}

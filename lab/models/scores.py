@@ -90,7 +90,8 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
         self.factor = factor(scale, config.d_head)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+        k = repeat_kv(k, q.shape[1])
+        v = repeat_kv(v, q.shape[1])
         scores = (q * self.factor) @ k.transpose(-2, -1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         return sparsemax(scores, visible(scores, mask, causal)).to(v.dtype) @ v

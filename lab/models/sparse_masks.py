@@ -143,7 +143,8 @@ class ByHead(Mask, kind="by-head"):
         self.position_dependence = strongest_dependence(*self.masks)
 
     def allows(self, b, h, q, k):
-        turn, found = h % len(self.masks), False
+        turn = h % len(self.masks)
+        found = False
         for i, mask in enumerate(self.masks):
             found = found | ((turn == i) & mask.allows(b, h, q, k))
         return found
@@ -232,11 +233,13 @@ class Filled(Mask):
         return (table & (k <= q) if self.causal else table)[:, :, k_len - q_len :]
 
     def allows(self, b, h, q, k):
-        n, heads = int(max(q.max(), k.max())) + 1, int(h.max()) + 1
+        n = int(max(q.max(), k.max())) + 1
+        heads = int(h.max()) + 1
         return self.dense(n, n, batch=int(b.max()) + 1, heads=heads, device=k.device)[b, h, q, k]
 
     def block_mask(self, q_len, k_len, **sizes):
-        batch, heads = sizes.get("batch", 1), sizes.get("heads", 1)
+        batch = sizes.get("batch", 1)
+        heads = sizes.get("heads", 1)
         return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(
             q_len, k_len, **sizes
         )

@@ -78,7 +78,8 @@ def trained(seed: int, task, config, schedule, lengths, measure, pass_at, rows=8
     Rows hold accuracy, exact and loss (nats per answer) by `length` and `step`, what training.fit
     returns about the run, and `leak`.
     """
-    about, settings = problem(task), schedule_of(schedule)
+    about = problem(task)
+    settings = schedule_of(schedule)
     model = built(config, about, context_of(about, lengths), seed).to(device())
     lengths = lengths or [about.length]
     of_length = getattr(about, "of_length", None) or (

@@ -43,12 +43,16 @@ def gold_of(family, windows):
     are the other name, or the keys of another sequence. For brackets, the kind of closing ones is
     asked.
     """
-    task, draw = task_of(family), torch.Generator().manual_seed(10**6)
+    task = task_of(family)
+    draw = torch.Generator().manual_seed(10**6)
     if family in ("repeats", "brackets"):
         found = task.annotated(draw, windows)
-        tokens, targets, source = found["tokens"], found["targets"], found.get("source")
+        tokens = found["tokens"]
+        targets = found["targets"]
+        source = found.get("source")
         if family == "brackets":
-            targets, source = targets.where(targets >= task.kinds, -100), found["pending"]
+            targets = targets.where(targets >= task.kinds, -100)
+            source = found["pending"]
         keys = one_hot_targets(source)
     else:
         tokens, targets = _informative(family, *task.batch(draw, 2 * windows), windows)

@@ -36,7 +36,8 @@ def make(path=PATH, seed=0, sizes=SIZES):
     torch.set_num_threads(1)
     commit = provenance.commit()
     config, task, schedule = byte_model(**sizes)
-    model, began = Transformer(config, seed=seed), time.time()
+    model = Transformer(config, seed=seed)
+    began = time.time()
     with arithmetic.fast():
         history = train(
             model,
@@ -46,7 +47,8 @@ def make(path=PATH, seed=0, sizes=SIZES):
             every=500,
             evaluate=lambda model: {"validation": validation_loss(model, task)},
         )
-        seconds, loss = time.time() - began, validation_loss(model, task)
+        seconds = time.time() - began
+        loss = validation_loss(model, task)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)
     story = {

@@ -136,7 +136,8 @@ def unseen(known, text, length, size, seed, path):
     for windows under 64 tokens, its extension to 64. Returns int64. Raises ValueError, naming the
     corpus at `path`, if there are too few.
     """
-    known, text = known.numpy(), text.numpy()
+    known = known.numpy()
+    text = text.numpy()
     span = min(max(length, 64), len(text) - 1, len(known))
     starts = torch.randint(
         len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)

@@ -147,7 +147,9 @@ def _window(spelled, parent, names):
     slots = {word: i for i, word in enumerate(word for word, count in counts.items() if count > 1)}
     if not 1 <= len(slots) <= names:
         return None
-    rows, seen, stack = np.full((5, len(spelled)), -1, dtype=np.int64), {}, []
+    rows = np.full((5, len(spelled)), -1, dtype=np.int64)
+    seen = {}
+    stack = []
     rows[4] = 0
     for t, word in enumerate(spelled):
         rows[0, t] = SIGNS.index(word if word in SIGNS else "#other")
@@ -157,11 +159,13 @@ def _window(spelled, parent, names):
                 rows[2, t], rows[4, t] = seen[word], 1
             seen.setdefault(word, t)
         elif word in OPENERS:
-            rows[0, t], rows[4, t] = OPENERS.index(word), 3
+            rows[0, t] = OPENERS.index(word)
+            rows[4, t] = 3
             stack.append(t)
         elif word in CLOSERS and stack:
             rows[2, t] = parent[t] = stack.pop()
-            rows[0, t], rows[4, t] = CLOSERS.index(word), 2
+            rows[0, t] = CLOSERS.index(word)
+            rows[4, t] = 2
     # a decorator comes before its parent, the definition; keep only parents that come earlier
     rows[3] = np.where((parent >= 0) & (parent < np.arange(len(parent))), parent, -1)
     return rows

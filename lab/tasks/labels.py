@@ -33,7 +33,9 @@ def annotate(text):
     Raises SyntaxError if the source does not parse.
     """
     ast.parse(text)
-    kinds, openers, stack = bytearray(len(text)), {}, []
+    kinds = bytearray(len(text))
+    openers = {}
+    stack = []
     for kind, string, first, last in _tokens(text):
         name = _NAMED.get(kind)
         if name is None:
@@ -52,7 +54,8 @@ def last_uses(text, kinds):
     """{last byte of a name: last byte of its previous use}; `kinds` as returned by annotate."""
     found, seen = {}, {}
     for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names never touch
-        spelled, last = text[slice(*name.span())], name.end() - 1
+        spelled = text[slice(*name.span())]
+        last = name.end() - 1
         if spelled in seen:
             found[last] = seen[spelled]
         seen[spelled] = last
@@ -75,7 +78,8 @@ def tokens_and_parents(text):
             places.append(len(spelled))
             at.append(first)
             spelled.append(string if kind in (tokenize.NAME, tokenize.OP) else "#other")
-    starts, parent = _line_starts(text), [-1] * len(spelled)
+    starts = _line_starts(text)
+    parent = [-1] * len(spelled)
     waiting = [(tree, -1)]
     while waiting:  # outer nodes first, so that inner nodes overwrite them
         node, head = waiting.pop()
@@ -94,7 +98,8 @@ def tokens_and_parents(text):
 
 def _tokens(text):
     """(type, string, first byte, end byte) of each token; an f-string is one STRING."""
-    starts, lines = _line_starts(text), text.splitlines(keepends=True)
+    starts = _line_starts(text)
+    lines = text.splitlines(keepends=True)
     decoded = [line.decode() for line in lines]
 
     def byte(row, column):  # tokenize counts characters, not bytes

@@ -63,7 +63,8 @@ def next_token(text, answer_from, end=None):
 
     Given the token `end`, nothing after its first occurrence in the answer is asked.
     """
-    tokens, targets = text[:, :-1], text[:, 1:].clone()
+    tokens = text[:, :-1]
+    targets = text[:, 1:].clone()
     targets[:, : answer_from - 1] = -100
     if end is not None:
         after = (targets == end).cumsum(1) - (targets == end).long() > 0

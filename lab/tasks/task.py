@@ -107,7 +107,8 @@ class Few(Task):
 
     def marks(self):
         """Chance and unigram entropy of the few sequences, ceiling and entropy of `task`."""
-        targets, whole = self._drawn[1], self.task.marks()
+        targets = self._drawn[1]
+        whole = self.task.marks()
         counted = certain(targets[targets != -100].bincount().tolist())
         return replace(counted, ceiling=whole.ceiling, entropy=whole.entropy)
 
