@@ -128,8 +128,10 @@ class _Probe:
         ):
             found = f"{padding_mask.dtype} {tuple(padding_mask.shape)}"
             raise ValueError(f"padding_mask is booleans (b, k), True at tokens; got {found}")
-        self.measures, self.padding_mask = named, padding_mask
-        self.keep_maps, self.block_bytes = keep_maps, block_bytes
+        self.measures = named
+        self.padding_mask = padding_mask
+        self.keep_maps = keep_maps
+        self.block_bytes = block_bytes
         self.calls = 0
         self.maps = []
         self.rows = []

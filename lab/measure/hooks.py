@@ -219,7 +219,9 @@ class Calls(TorchFunctionMode):
 
     def __init__(self, answer):
         super().__init__()
-        self.answer, self.count, self.hidden = answer, 0, 0
+        self.answer = answer
+        self.count = 0
+        self.hidden = 0
         self.inside = ExitStack()
 
     def __enter__(self):

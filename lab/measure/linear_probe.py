@@ -32,10 +32,8 @@ def held_out(features, wanted, *, ridge):
     half = len(features) // 2
     mean = features[:half].mean(0)
     spread = features[:half].std(0) + 1e-9
-    x = torch.cat(
-        [(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1
-    )
+    ones = torch.ones(len(features), 1, dtype=torch.float64)
+    x = torch.cat([(features - mean) / spread, ones], 1)
     eye = torch.eye(x.shape[1], dtype=torch.float64)
-    return x[half:] @ torch.linalg.solve(
-        x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ wanted[:half]
-    )
+    fit = x[:half]
+    return x[half:] @ torch.linalg.solve(fit.T @ fit + ridge * half * eye, fit.T @ wanted[:half])

@@ -28,7 +28,8 @@ class NGram:
             raise ValueError(
                 f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}"
             )
-        self.order, self.vocabulary = order, vocabulary
+        self.order = order
+        self.vocabulary = vocabulary
         # by length of the context
         self._pairs = []  # (codes, counts)
         self._contexts = []  # (codes, counts, number of different successors)

@@ -320,7 +320,8 @@ class _ReversibleFunction(torch.autograd.Function):
             stream = block(stream, **inputs)
         if not torch.equal(before, torch.get_rng_state()):
             raise ValueError("reversible layers run twice, so none may draw random numbers")
-        ctx.layers, ctx.inner = layers, inner
+        ctx.layers = layers
+        ctx.inner = inner
         ctx.save_for_backward(stream)
         return stream
 

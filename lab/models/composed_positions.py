@@ -80,7 +80,8 @@ class Scattered(Position):
 
     def __init__(self, whole, encoding):
         nn.Module.__init__(self)
-        self.whole, self.encoding = whole, encoding
+        self.whole = whole
+        self.encoding = encoding
 
     def at_query_key(self, q, k, start=0):
         places = self.whole.places(start + q.shape[2])[start:]

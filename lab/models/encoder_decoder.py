@@ -26,7 +26,8 @@ class CrossAttention(nn.Module):
                 f"which score {config.score!r} needs"
             )
         width = config.model_copy(update={"d_model": config.d_head})
-        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
+        self.query_norm = Norm.build(config.qk_norm, width)
+        self.key_norm = Norm.build(config.qk_norm, width)
 
     def forward(self, x, memory, mask=None):
         if mask is not None and self.heads.history and padding_before_tokens(mask.flatten(1))[0]:

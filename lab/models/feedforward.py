@@ -92,16 +92,19 @@ class LowRank(FeedForward, kind="low-rank"):
     def __init__(self, config, *, ratio=None, rank=None):
         super().__init__(config, ratio=ratio)
         rank = rank or max(1, config.d_model // 4)
-        self.up, self.down = (
-            nn.Sequential(
-                nn.Linear(m.in_features, rank, bias=False),
-                nn.Linear(rank, m.out_features, bias=config.bias),
-            )
-            for m in (self.up, self.down)
-        )
+        self.up = factored(self.up, rank)
+        self.down = factored(self.down, rank)
 
     def output_projections(self):
         return [self.down[-1]]
+
+
+def factored(linear, rank):
+    """A new product of two linear maps through `rank` features, in the sizes of `linear`."""
+    return nn.Sequential(
+        nn.Linear(linear.in_features, rank, bias=False),
+        nn.Linear(rank, linear.out_features, bias=linear.bias is not None),
+    )
 
 
 class Mixture(FeedForward, kind="mixture"):
@@ -117,7 +120,9 @@ class Mixture(FeedForward, kind="mixture"):
     excluded (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
     """
 
-    of_call, sees_padding, repeatable = ("balance",), True, False
+    of_call = ("balance",)
+    sees_padding = True
+    repeatable = False
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)
@@ -125,7 +130,8 @@ class Mixture(FeedForward, kind="mixture"):
             raise ValueError(
                 f"1 <= active <= experts must hold, got active {active}, experts {experts}"
             )
-        self.active, self.balance = active, None
+        self.active = active
+        self.balance = None
         self.router = nn.Linear(config.d_model, experts, bias=False)
         self.experts = nn.ModuleList(FeedForward.build(expert, config) for _ in range(experts))
 

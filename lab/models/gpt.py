@@ -386,7 +386,9 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         super().__init__()
         bias = config.bias if bias is None else bias
         self.d_model = config.d_model
-        self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
+        self.n = config.n_heads
+        self.kv = config.kv_heads
+        self.d = config.d_head
         self.d_value = self.d  # width of the values that are mixed and cached
         self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
         self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
@@ -454,7 +456,8 @@ class Cache:
     """The decoding state of one layer: named tensors and the number of positions seen."""
 
     def __init__(self, **tensors):
-        self.tensors, self.length = tensors, 0
+        self.tensors = tensors
+        self.length = 0
 
     @property
     def nbytes(self):
@@ -507,15 +510,19 @@ class Visibility:
     """
 
     def __init__(self, mask, q_len, k_len, *, batch, device, padding_mask=None, batch_mask=None):
-        self.q_len, self.k_len, self.device = q_len, k_len, device
-        self.padding_mask, self.batch_mask = padding_mask, batch_mask
+        self.q_len = q_len
+        self.k_len = k_len
+        self.device = device
+        self.padding_mask = padding_mask
+        self.batch_mask = batch_mask
         self.batch = 1 if padding_mask is None and batch_mask is None else batch
         if batch_mask is not None:
             mask = mask & batch_mask
         if padding_mask is not None:
             mask = mask & Padding(padding_mask)
         self.mask = mask
-        self.biases, self.masks = {}, {}
+        self.biases = {}
+        self.masks = {}
 
     def bias(self, position):
         """The bias of a position encoding, (h, q, k) or None."""
@@ -856,7 +863,8 @@ class FanIn(Initialization, kind="fan-in"):
     """Matrices N(0, gain² / fan_in), embeddings N(0, embedding²): activations of order 1."""
 
     def __init__(self, *, gain=0.8, embedding=1.0):
-        self.gain, self.std = gain, embedding
+        self.gain = gain
+        self.std = embedding
 
     def matrix(self, weight):
         nn.init.normal_(weight, std=self.gain * weight[0].numel() ** -0.5)

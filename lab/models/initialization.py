@@ -119,7 +119,9 @@ class Fixup(Xavier, kind="fixup"):
     """
 
     def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
-        self.zero_branches, self.zero_lm_head, self.rescale = zero_branches, zero_lm_head, rescale
+        self.zero_branches = zero_branches
+        self.zero_lm_head = zero_lm_head
+        self.rescale = rescale
 
     def __call__(self, model):
         super().__call__(model)

@@ -102,7 +102,7 @@ def _query_block(q, k, v, start, block, causal):
     """Attention of the queries start, start + 1, … to all keys, one block of keys at a time."""
     q = q / math.sqrt(q.shape[-1])
     top = q.new_full((*q.shape[:-1], 1), -math.inf)  # (b, h, block, 1)
-    total, mixed = 0.0, 0.0
+    total = mixed = 0.0
     for at in range(0, start + q.shape[-2] if causal else k.shape[-2], block):
         scores = q @ k[..., at : at + block, :].transpose(-2, -1)  # (b, h, block, block)
         if causal:

@@ -77,7 +77,8 @@ class Everything(Mask, kind="none"):
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
-    causal, position_dependence = True, "order"
+    causal = True
+    position_dependence = "order"
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -86,7 +87,8 @@ class Causal(Mask, kind="causal"):
 class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
-    causal, position_dependence = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -107,7 +109,8 @@ class Padding(Mask):
 
 class Both(Mask):
     def __init__(self, left, right):
-        self.left, self.right = left, right
+        self.left = left
+        self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
         self.position_dependence = strongest_dependence(left, right)
@@ -118,7 +121,8 @@ class Both(Mask):
 
 class Either(Mask):
     def __init__(self, left, right):
-        self.left, self.right = left, right
+        self.left = left
+        self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
         self.position_dependence = strongest_dependence(left, right)

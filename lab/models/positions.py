@@ -45,7 +45,8 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
     def __init__(self, config, *, base=10000.0, scale=1.0):
         super().__init__(config)
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
 
     def at_input(self, x, start=0):
         positions = torch.arange(start, start + x.shape[1], dtype=torch.float64)
@@ -65,7 +66,8 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
         super().__init__(config)
         if columns < 1:
             raise ValueError(f"columns must be at least 1, got {columns}")
-        self.columns, self.base = columns, base
+        self.columns = columns
+        self.base = base
 
     def at_input(self, x, start=0):
         positions = torch.arange(start, start + x.shape[1])
@@ -176,7 +178,8 @@ class FirstHeads(Position):
 
     def __init__(self, whole, heads):
         nn.Module.__init__(self)
-        self.whole, self.heads = whole, heads
+        self.whole = whole
+        self.heads = heads
 
     def bias(self, q_len, k_len):
         return self.whole.bias(q_len, k_len)[: self.heads]
@@ -211,7 +214,9 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
         super().__init__(config)
         if min(rows, columns) < 1:
             raise ValueError(f"rows and columns must be at least 1, got {rows} and {columns}")
-        self.rows, self.columns, self.base = rows, columns, base
+        self.rows = rows
+        self.columns = columns
+        self.base = base
 
     def at_input(self, x, start=0):
         t = torch.arange(start, start + x.shape[1])

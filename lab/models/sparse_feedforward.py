@@ -52,7 +52,8 @@ class BlockMap(nn.Module):
             raise ValueError(
                 f"{blocks} blocks must divide {d_in} and {d_out}, links must be 1..{blocks}, got {links}"
             )
-        self.blocks, self.links = blocks, links
+        self.blocks = blocks
+        self.links = links
         # weight (d_out, links d_in / blocks, 1)
         self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)
         self.fan_out = links * d_out // blocks  # number of outputs per input

@@ -28,10 +28,12 @@ class Dilated(Mask, kind="dilated"):
     The nearest `size` of them, or all.
     """
 
-    causal, position_dependence = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, dilation, size=None):
-        self.dilation, self.size = dilation, size
+        self.dilation = dilation
+        self.size = size
 
     def allows(self, b, h, q, k):
         near = q - k < self.dilation * self.size if self.size else k <= q
@@ -44,7 +46,8 @@ class Strided(Mask, kind="strided"):
     With stride √n there are n√n pairs, and two hops, one of each kind, reach any earlier position.
     """
 
-    causal, position_dependence = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -59,10 +62,12 @@ class Periodic(Mask, kind="periodic"):
     With lead 1 these are the tokens that followed the last time.
     """
 
-    causal, position_dependence = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, period, lead=0):
-        self.period, self.lead = period, lead
+        self.period = period
+        self.lead = lead
 
     def allows(self, b, h, q, k):
         return (k <= q) & ((q - k + self.lead) % self.period == 0)
@@ -85,7 +90,10 @@ class Random(Mask, kind="random"):
     """
 
     def __init__(self, *, links, seed=0, length=None):
-        self.links, self.seed, self.length, self.causal = links, seed, length, length is None
+        self.links = links
+        self.seed = seed
+        self.length = length
+        self.causal = length is None
 
     def allows(self, b, h, q, k):
         number = (q * 2654435761 + k * 40503 + self.seed * 97531 + 12345) & 0x7FFFFFFF
@@ -101,7 +109,9 @@ class Composed(Mask):
     """A pattern composed of others, under one name."""
 
     def __init__(self, mask):
-        self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
+        self.mask = mask
+        self.causal = mask.causal
+        self.per_head = mask.per_head
         self.position_dependence = mask.position_dependence
 
     def allows(self, b, h, q, k):
@@ -191,7 +201,8 @@ class Seen(Mask):
     """A given mask: booleans `table` (b, h, q, k), where b and h may be 1 for all."""
 
     def __init__(self, table):
-        self.table, self.per_head = table, table.shape[1] > 1
+        self.table = table
+        self.per_head = table.shape[1] > 1
 
     def allows(self, b, h, q, k):
         batch, heads = self.table.shape[:2]
@@ -219,7 +230,10 @@ class Filled(Mask):
     """
 
     def __init__(self, mask, size, *, causal=True):
-        self.mask, self.size, self.causal, self.per_head = mask, size, causal, mask.per_head
+        self.mask = mask
+        self.size = size
+        self.causal = causal
+        self.per_head = mask.per_head
 
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
         preferred = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)

@@ -129,7 +129,7 @@ class Markov(Task):
 
     @property
     def entropy_rate(self):
-        """Lowest possible loss in nats per token: the row entropies, weighted by `stationary`."""
+        """Lowest possible loss in nats per token: row entropies weighted by `stationary`."""
         return (
             -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition))
             .sum()
