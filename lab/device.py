@@ -27,7 +27,7 @@ def device():
     return torch.device(available(current.get()))
 
 
-def available(wanted):
+def available(name):
     """The device that `auto`, `cpu`, `cuda` or `mps` selects on this machine.
 
     Raises ValueError if it is not available.
@@ -40,8 +40,8 @@ def available(wanted):
         "cpu": True,
     }
     have = [kind for kind, is_there in there.items() if is_there]
-    if wanted not in ("auto", *have):
+    if name not in ("auto", *have):
         raise ValueError(
-            f"no device {wanted!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
+            f"no device {name!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
         )
-    return have[0] if wanted == "auto" else wanted
+    return have[0] if name == "auto" else name

@@ -266,22 +266,22 @@ def tune(run, rates, score, most=7):
     pending = list(rates)
     while pending:
         found = pd.concat([found, run(pending).drop_duplicates("learning_rate")])
-        tried = found.learning_rate
+        rates_run = found.learning_rate
         best = float(found.set_index("learning_rate")[score].idxmin())
         pending = []
-        if len(tried) < most and best == tried.min():
+        if len(rates_run) < most and best == rates_run.min():
             pending.append(best / 2)
-        if len(tried) < most and best == tried.max():
+        if len(rates_run) < most and best == rates_run.max():
             pending.append(best * 2)
     return found
 
 
-def best_rates(tried, by, score, within=0.0):
+def best_rates(runs, by, score, within=0.0):
     """The best learning rate of each arm: the median of its rates within `within` of the best.
 
-    tried: a table with learning_rate, the columns `by` that name an arm, and `score`, where lower
+    runs: a table with learning_rate, the columns `by` that name an arm, and `score`, where lower
     is better. Of two middle rates the lower is taken. Returns a Series with index `by`.
     """
-    behind = tried[score] - tried.groupby(by)[score].transform("min")
-    rates = tried[behind <= within].groupby(by).learning_rate
+    behind = runs[score] - runs.groupby(by)[score].transform("min")
+    rates = runs[behind <= within].groupby(by).learning_rate
     return rates.quantile(0.5, interpolation="lower")

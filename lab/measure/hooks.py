@@ -255,7 +255,10 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward with `attend` as its attention: torch modes cannot see it."""
+        """F.multi_head_attention_forward with `attend` as its attention.
+
+        Torch modes cannot see inside the original function.
+        """
         closed = F.multi_head_attention_forward
         names = vars(F) | {
             "scaled_dot_product_attention": self.attend,

@@ -22,15 +22,20 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
     rows = []
     for n in lengths:
         tokens, targets = of_length(torch.Generator().manual_seed(10**6 * (seed + 1) + n), size, n)
-        asked = targets != -100
-        if not asked.any():
+        has_answer = targets != -100
+        if not has_answer.any():
             raise ValueError(f"texts of length {n} ask for no answer: all their targets are -100")
         logits = predict(tokens).reshape(*targets.shape, -1)
-        right = (logits.argmax(-1) == targets) & asked
+        right = (logits.argmax(-1) == targets) & has_answer
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
-        exact = (right == asked).flatten(1).all(1)
+        exact = (right == has_answer).flatten(1).all(1)
         rows.append(
-            (n, right.sum().item() / asked.sum().item(), exact.float().mean().item(), loss.item())
+            (
+                n,
+                right.sum().item() / has_answer.sum().item(),
+                exact.float().mean().item(),
+                loss.item(),
+            )
         )
     return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
 

@@ -22,13 +22,13 @@ def held_out_r2(features, values, *, ridge=1e-3):
     return 1 - ((found - values).square().sum() / (values - values.mean()).square().sum()).item()
 
 
-def held_out(features, wanted, *, ridge):
+def held_out(features, targets, *, ridge):
     """Predictions for the second half of the rows of a ridge regression on the first half.
 
-    From features (n, m) to wanted (n,) or (n, w), in closed form. Features are standardised, so
+    From features (n, m) to targets (n,) or (n, w), in closed form. Features are standardised, so
     `ridge` is the penalty per row in units of their variance.
     """
-    features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
+    features, targets = (torch.as_tensor(x).cpu().double() for x in (features, targets))
     half = len(features) // 2
     mean = features[:half].mean(0)
     spread = features[:half].std(0) + 1e-9
@@ -36,4 +36,4 @@ def held_out(features, wanted, *, ridge):
     x = torch.cat([(features - mean) / spread, ones], 1)
     eye = torch.eye(x.shape[1], dtype=torch.float64)
     fit = x[:half]
-    return x[half:] @ torch.linalg.solve(fit.T @ fit + ridge * half * eye, fit.T @ wanted[:half])
+    return x[half:] @ torch.linalg.solve(fit.T @ fit + ridge * half * eye, fit.T @ targets[:half])

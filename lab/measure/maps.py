@@ -170,13 +170,13 @@ def divergence(maps, others=None):
     return torch.stack(rows)
 
 
-def as_sharp(maps, wanted):
-    """Maps (b, h, q, k) rescaled to the mean entropy of `wanted`.
+def as_sharp(maps, reference):
+    """Maps (b, h, q, k) rescaled to the mean entropy of `reference`.
 
     All scores are multiplied by one number c: softmax(c z) is softmax(z)^c, normalised. This is the
     null model for heads that differ only by their entropy.
     """
-    target = entropy(wanted).mean()
+    target = entropy(reference).mean()
     low, high = -6.0, 10.0  # bounds of log2 c
     logs = maps.clamp_min(torch.finfo(maps.dtype).tiny).log()
     for _ in range(30):

@@ -107,13 +107,13 @@ class NGram:
         return windows.astype(np.int64)
 
 
-def ngram_losses(read, asked, order=4, vocabulary=256):
-    """Mean loss in nats per token of the windows `asked`, by order 1..`order`: a Series.
+def ngram_losses(read, windows, order=4, vocabulary=256):
+    """Mean loss in nats per token of `windows`, by order 1..`order`: a Series.
 
     The n-grams are counted on the windows `read`. Both are as in NGram: (windows, length + 1),
     tokens and the last target. Compare with a run that read the one and was evaluated on the other.
     """
-    losses = NGram(read, order, vocabulary).losses(asked)
+    losses = NGram(read, order, vocabulary).losses(windows)
     return pd.Series(
         losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats"
     )

@@ -62,8 +62,11 @@ def leaks(predict, tokens, targets, vocabulary):
     """
     if targets.ndim != 2 or targets.shape != tokens.shape:
         return 0
-    asked = targets[:, :-1] != -100
-    if not asked.any() or not (targets[:, :-1] == tokens[:, 1:])[asked].float().mean() > 0.5:
+    has_answer = targets[:, :-1] != -100
+    if (
+        not has_answer.any()
+        or not (targets[:, :-1] == tokens[:, 1:])[has_answer].float().mean() > 0.5
+    ):
         return 0
     half = tokens.shape[1] // 2
     other = tokens.clone()

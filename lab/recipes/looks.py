@@ -101,11 +101,11 @@ def heads_of(model, tokens, targets, keys, rivals):
     tokens, targets, keys, rivals = (
         x.to(next(model.parameters()).device) for x in (tokens, targets, keys, rivals)
     )
-    asked = targets != -100
+    has_answer = targets != -100
     place = torch.arange(tokens.shape[1], device=tokens.device)
-    distant = asked[..., None] & (place[:, None] - place > FAR)
+    distant = has_answer[..., None] & (place[:, None] - place > FAR)
     measures = {
-        "distance": lambda m: relative_distance(m, asked),
+        "distance": lambda m: relative_distance(m, has_answer),
         "far": lambda m: mass(m, keys & distant),
         "rival": lambda m: mass(m, rivals & distant),
     }

@@ -51,10 +51,10 @@ class Dyck(Task):
                 for step, odds in ((1, opens), (-1, 1 - opens)):
                     after[height + step] = after.get(height + step, 0.0) + share * odds
             heights = {height: share for height, share in after.items() if share}
-        asked = self.length - 1
-        closers = (asked + 1) / 2 / asked
+        answers = self.length - 1
+        closers = (answers + 1) / 2 / answers
         apart = -sum(share * log(share) for share in (closers, 1 - closers) if share)
-        return Marks(closers / self.kinds, right / asked, apart + log(self.kinds), nats / asked)
+        return Marks(closers / self.kinds, right / answers, apart + log(self.kinds), nats / answers)
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)

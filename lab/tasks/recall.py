@@ -42,10 +42,10 @@ class MQAR(Task):
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
         value = torch.randint(self.keys, self.vocabulary, key.shape, generator=generator)
-        asked = torch.rand(size, self.pairs, generator=generator).argsort(1)[:, : self.queries]
-        tokens = torch.cat([torch.stack([key, value], 2).flatten(1), key.gather(1, asked)], 1)
+        chosen = torch.rand(size, self.pairs, generator=generator).argsort(1)[:, : self.queries]
+        tokens = torch.cat([torch.stack([key, value], 2).flatten(1), key.gather(1, chosen)], 1)
         targets = torch.full_like(tokens, -100)
-        targets[:, 2 * self.pairs :] = value.gather(1, asked)
+        targets[:, 2 * self.pairs :] = value.gather(1, chosen)
         return tokens, targets
 
 
@@ -83,11 +83,11 @@ class Pairs(Task):
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
         value = torch.randint(self.values, key.shape, generator=generator)
-        asked = torch.rand(size, self.pairs, generator=generator).argsort(1)
+        order = torch.rand(size, self.pairs, generator=generator).argsort(1)
         tokens = torch.cat(
-            [key * self.values + value, self.keys * self.values + key.gather(1, asked)], 1
+            [key * self.values + value, self.keys * self.values + key.gather(1, order)], 1
         )
-        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, asked)], 1)
+        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, order)], 1)
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ class ConjunctiveLookup(Task):
         # every pair once, shuffled
         pair = torch.rand(size, self.pairs, generator=generator).argsort(1)
         value = torch.randint(self.values, (size, self.pairs), generator=generator)
-        asked = torch.randint(self.pairs, (size, 1), generator=generator)
-        query = self.pairs * self.values + pair.gather(1, asked)
+        chosen = torch.randint(self.pairs, (size, 1), generator=generator)
+        query = self.pairs * self.values + pair.gather(1, chosen)
         tokens = torch.cat([pair * self.values + value, query], 1)
         targets = torch.full_like(tokens, -100)
-        targets[:, -1:] = value.gather(1, asked)
+        targets[:, -1:] = value.gather(1, chosen)
         return tokens, targets
 
 

@@ -138,12 +138,12 @@ def to_bins(values, levels):
 def squared_error(model, inputs, targets):
     """Mean squared error of a model with one output, ignoring NaN targets; a training loss."""
     forecast = model(inputs).squeeze(-1)
-    asked = ~targets.isnan()
-    return (forecast[asked] - targets[asked]).square().mean()
+    has_answer = ~targets.isnan()
+    return (forecast[has_answer] - targets[has_answer]).square().mean()
 
 
 def explained(forecast, targets):
     """Share of the variance of the targets explained by the forecast; NaN targets are ignored."""
-    asked = ~targets.isnan()
-    forecast, targets = forecast[asked], targets[asked]
+    has_answer = ~targets.isnan()
+    forecast, targets = forecast[has_answer], targets[has_answer]
     return (1 - (forecast - targets).square().mean() / targets.var(correction=0)).item()
