@@ -1,7 +1,7 @@
-"""Pictures of attention, drawn from tables alone: maps, and arcs over the tokens.
+"""Plots of attention maps, and of measured values by seed, from tables.
 
-A map is kept in long form, a row for each pair of query and key that matters: query, key, weight,
-query_token, key_token, and whatever names tell it from other maps.
+An attention map is kept in long form, one row per pair of query and key that matters: query, key,
+weight, query_token, key_token, and names that distinguish it from other maps.
 """
 
 from itertools import zip_longest
@@ -12,33 +12,27 @@ import pandas as pd
 
 from lab import figures
 
-LEAST = (
-    0.005  # lighter weights are left out of tables, but for that of the last query on the last key
-)
+LEAST = 0.005  # smaller weights are left out of tables
 DOT = "\u00b7"
 
 
 def long_map(tokens, weights, **names):
     """The table of a map (q, k) over its tokens, numbers or words; `names` are constant columns.
 
-    Where there are more keys than queries, these are the last tokens.
+    With more keys than queries, the queries are the last tokens.
     """
     kept = weights > LEAST
-    kept[-1, -1] = True  # it tells how long the map is
+    kept[-1, -1] = True  # the last pair determines the size of the map
     query, key = np.nonzero(kept)
     token = np.array(tokens)
     pairs = {"query": query, "key": key, "weight": weights[query, key]}
-    return pd.DataFrame(
-        pairs
-        | {
-            "query_token": token[max(0, weights.shape[1] - len(weights)) + query],
-            "key_token": token[key],
-        }
-    ).assign(**names)
+    first = max(0, weights.shape[1] - len(weights))
+    pairs |= {"query_token": token[first + query], "key_token": token[key]}
+    return pd.DataFrame(pairs).assign(**names)
 
 
 def dense_map(table):
-    """The map (q, k) of a table; what was left out is 0."""
+    """The map (q, k) of a table; pairs that the table leaves out are 0."""
     queries = table["query"].max() + 1
     full = np.zeros((queries, max(queries, table.key.max() + 1)))
     full[table["query"], table.key] = table.weight
@@ -46,65 +40,64 @@ def dense_map(table):
 
 
 def characters(tokens):
-    """(place, text) of what tokens say along an axis: words as they are, bytes (numbers) as
-    characters of UTF-8.
+    """[(place, text)] to label an axis: words as they are, bytes (numbers) decoded as UTF-8.
 
-    The bytes of one character are one text, in their middle. What has no picture, and a part of a
-    character, is a dot; None says nothing.
+    The bytes of one character give one text, at their middle. Unprintable and incomplete characters
+    are shown as a dot; None gives no label.
     """
-    i, found = 0, []
+    i = 0
+    found = []
     while i < len(tokens):
-        width, text = next(
-            ((w, t) for w in (1, 2, 3, 4) if (t := _spelt(tokens[i : i + w]))), (1, DOT)
-        )
+        decoded = ((width, _decoded(tokens[i : i + width])) for width in (1, 2, 3, 4))
+        width, text = next(((w, t) for w, t in decoded if t), (1, DOT))
         if tokens[i] is not None:
             found.append((i + (width - 1) / 2, text))
         i += width
     return found
 
 
-def _spelt(tokens):
-    """The one word or character that tokens spell, None where they do not."""
+def _decoded(tokens):
+    """The one word or character that the tokens spell, or None."""
     if isinstance(tokens[0], str):
         return tokens[0] if len(tokens) == 1 else None
     try:
         text = bytes(tokens).decode()
-    except (TypeError, ValueError):  # a word or a gap among them, no byte, a part of a character
+    except (TypeError, ValueError):  # a word, None, no byte, or part of a character
         return None
-    return None if len(text) != 1 else text if text.isprintable() and not text.isspace() else DOT
+    if len(text) != 1:
+        return None
+    return text if text.isprintable() and not text.isspace() else DOT
 
 
-def _along(table, side):
-    """The tokens of a table from position 0 on, queries or keys; None where none is known."""
-    known, other = (
-        dict(zip(table[s], table[f"{s}_token"], strict=True))
-        for s in (side, "query" if side == "key" else "key")
-    )
-    if all(
-        other.get(place, token) == token for place, token in known.items()
-    ):  # the same tokens on both sides
-        known = other | known
+def _axis_tokens(table, side):
+    """The tokens of a table from position 0 on, for "query" or "key"; None where unknown."""
+    opposite = "query" if side == "key" else "key"
+    known = dict(zip(table[side], table[f"{side}_token"], strict=True))
+    other = dict(zip(table[opposite], table[f"{opposite}_token"], strict=True))
+    if all(other.get(place, token) == token for place, token in known.items()):
+        known = other | known  # both sides have the same tokens
     return [known.get(place) for place in range(max(known) + 1)]
 
 
 def draw_map(axis, table):
-    """A map with its tokens along both sides, where there is room for them and they can be written."""
+    """Draw a map with its tokens along both sides, if they fit and can be printed."""
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="key", ylabel="query")
     axis.locator_params(integer=True)
     for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
-        texts = characters(_along(table, side))
+        texts = characters(_axis_tokens(table, side))
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
             ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family=figures.monospace())
     axis.grid(False)
 
 
 def draw_arcs(axis, table, threshold):
-    """Tokens along a line, an arc from each query to every key with more weight than the threshold."""
-    keys, queries = (_along(table, side) for side in ("key", "query"))
+    """Draw tokens along a line and an arc for every weight above the threshold."""
+    keys, queries = (_axis_tokens(table, side) for side in ("key", "query"))
     last = max(len(keys), len(queries)) - 1
     for row in table[table.weight > threshold].itertuples():
-        middle, half = (row.query + row.key) / 2, max((row.query - row.key) / 2, 0.3)
+        middle = (row.query + row.key) / 2
+        half = max((row.query - row.key) / 2, 0.3)
         angle = np.linspace(0, np.pi, 30)
         axis.plot(
             middle + half * np.cos(angle),
@@ -133,9 +126,7 @@ def draw_arcs(axis, table, threshold):
 
 
 def plot_maps(table, names=None):
-    """A panel for each value of the column `panel`, three to a row; `names` maps these to their
-    words.
-    """
+    """One panel per value of the column `panel`, three per row; `names` maps values to titles."""
     panels = table.groupby("panel", sort=False)
     rows = -(-panels.ngroups // 3)
     fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(10, 3.9 * rows), squeeze=False)
@@ -147,10 +138,12 @@ def plot_maps(table, names=None):
 
 
 def plot_heads(tokens, maps):
-    """Every head on one text, a row for each layer: maps are tensors (1, h, q, k), tokens as in
-    `characters`.
+    """All heads on one text, one row per layer; maps are tensors (1, h, q, k).
+
+    `tokens` as in `characters`.
     """
-    rows, columns = len(maps), maps[0].shape[1]
+    rows = len(maps)
+    columns = maps[0].shape[1]
     fig, axes = plt.subplots(
         rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
     )
@@ -166,14 +159,14 @@ def plot_heads(tokens, maps):
 
 
 def doubling(axes, values):
-    """A horizontal axis on which each doubling is a step, marked at the values."""
+    """A horizontal axis with base-2 logarithmic scale and ticks at `values`."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(values), [f"{value:g}" for value in sorted(values)])
     axes.minorticks_off()
 
 
 def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
-    """Every seed as a dot, their mean as a line, its 95 % t interval as a band."""
+    """Seeds as dots, their mean as a line, its 95 % t interval as a band."""
     from lab.measure.statistics import mean
 
     groups = table.groupby(x)[y]
@@ -189,29 +182,26 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
 
 
 def by_arm(axes, table, x, y, arm, names=None, **words):
-    """A line for each value of the column `arm`, as seeds_and_mean draws it, with a legend.
+    """One line per value of the column `arm`, drawn by seeds_and_mean, with a legend.
 
-    `names` is a function or a mapping from values to their words; `words` are the title and labels
-    of the axes.
+    `names` is a function or mapping from values to labels; `words` are title and labels of the
+    axes.
     """
     for value, part in table.groupby(arm, sort=False):
-        seeds_and_mean(axes, part, x, y, label=_word(value, names))
+        seeds_and_mean(axes, part, x, y, label=_label(value, names))
     axes.set(**words)
     axes.legend()
 
 
-def _word(value, names):
-    """What `names`, a function or a mapping or None, says for a value; the value itself where that
-    is nothing.
-    """
+def _label(value, names):
+    """The label of a value by `names` (function, mapping or None), else the value itself."""
     return (names if callable(names) else (names or {}).get)(value) or value
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, **words):
-    """A row for each value of the column `arm`: `value` of each seed as a dot, their mean with its
-    95 % t interval.
+    """A row for each value of the column `arm`: seeds as dots, their mean with its 95 % t interval.
 
-    A line stands at zero, a dashed one at `bar`, the smallest difference that matters (two for a
+    A solid line marks zero, a dashed one `bar`, the smallest difference that matters (two for a
     range). `names` and `words` as in by_arm.
     """
     from lab.measure.statistics import mean
@@ -228,16 +218,15 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
         axes.axvline(at, **figures.PREDICTION)
         axes.annotate(f"bar {at:g}", (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
-    axes.set_yticklabels([_word(name, names) for name in groups.groups])
+    axes.set_yticklabels([_label(name, names) for name in groups.groups])
     axes.grid(False, axis="y")
 
 
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
-    """Every seed as a dot on logarithmic axes, the power of `x` that was fitted as a line, with its
-    95 % interval.
+    """Seeds as dots on logarithmic axes, with the fitted power of `x` as a line.
 
-    `slope` is the predicted power: a dashed line through the middle of the dots. Returns the fitted
-    one, an Interval over seeds (statistics.exponent). Give the axes a legend.
+    `slope` is the predicted power, drawn as a dashed line through the middle of the dots. Returns
+    the fitted power, an Interval over seeds (statistics.exponent). The caller adds the legend.
     """
     from lab.measure.statistics import exponent
 
@@ -249,12 +238,12 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
     def power(of):
         return np.exp(np.log(table[y]).mean() + of * (np.log(ends) - np.log(table[x]).mean()))
 
-    said = f"slope {found.effect:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    text = f"slope {found.effect:.2f} [{found.low:.2f}, {found.high:.2f}]"
     axes.plot(
         ends,
         power(found.effect),
         color=dots.get_color(),
-        label=f"{label}: {said}" if label else said,
+        label=f"{label}: {text}" if label else text,
     )
     if slope is not None:
         axes.plot(ends, power(slope), **figures.PREDICTION, label=f"predicted slope {slope:g}")
@@ -276,10 +265,10 @@ def marks(axes, levels):
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """A square of colours for each value of the columns `across` and `down`: `value` by the columns
-    y and x, one scale.
+    """A heat map of `value` over columns x and y for each pair of values of `across` and `down`.
 
-    `names` maps values of either column to their words; `label` is that of the colours.
+    All share one colour scale. `names` maps values of `across` and `down` to titles; `label` is
+    that of the colour bar.
     """
     columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
     size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)

@@ -1,19 +1,17 @@
-"""Where a trial computes, and what repeats there.
+"""The device on which a trial runs, and what is reproducible there.
 
 Weights and batches are drawn on the CPU from their seeds and then moved, so a run starts from the
-same numbers on every device. From there on
+same numbers on every device. After that:
 
-* cpu: equal arithmetic (torch build, kind of processor, threads) and equal seeds give every digit
-again;
-* cuda: sums by atomic additions (the backward of fused attention, scatter, index_add) come in
-another order each time,
-  so runs agree to rounding, which training magnifies; torch.use_deterministic_algorithms(True) with
-  CUBLAS_WORKSPACE_CONFIG=:4096:8 makes torch repeat the digits on one kind of card, or raise where
-  it cannot;
-* mps: torch promises nothing, and there is no float64.
+* cpu: equal arithmetic (torch build, processor type, threads) and equal seeds reproduce all digits;
+* cuda: atomic additions (the backward pass of fused attention, scatter, index_add) run in varying
+  order, so runs agree up to rounding, which training amplifies;
+  torch.use_deterministic_algorithms(True) with CUBLAS_WORKSPACE_CONFIG=:4096:8 makes torch
+  reproducible on one type of card, or raise where it cannot be;
+* mps: torch guarantees nothing, and there is no float64.
 
-No two devices agree in the last digits; what is drawn during a run, as by dropout, is another
-stream on each.
+Devices differ in the last digits, and random numbers drawn during a run, as by dropout, differ
+between devices.
 """
 
 import platform
@@ -23,18 +21,16 @@ current = ContextVar("device", default="auto")  # set by the engine while a tria
 
 
 def device():
-    """The torch.device that the running trial should use; outside a trial, the best one of this
-    machine.
-    """
+    """The torch.device for the running trial; outside a trial, the best one of this machine."""
     import torch
 
     return torch.device(available(current.get()))
 
 
-def available(wanted):
-    """The device that `auto`, `cpu`, `cuda` or `mps` means on this machine.
+def available(name):
+    """The device that `auto`, `cpu`, `cuda` or `mps` selects on this machine.
 
-    ValueError where it is not there.
+    Raises ValueError if it is not available.
     """
     import torch
 
@@ -44,8 +40,8 @@ def available(wanted):
         "cpu": True,
     }
     have = [kind for kind, is_there in there.items() if is_there]
-    if wanted not in ("auto", *have):
+    if name not in ("auto", *have):
         raise ValueError(
-            f"no device {wanted!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
+            f"no device {name!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
         )
-    return have[0] if wanted == "auto" else wanted
+    return have[0] if name == "auto" else name

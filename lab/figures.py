@@ -1,4 +1,4 @@
-"""One look for every figure, and a font for every character."""
+"""The common style of all figures, with a font for Chinese characters."""
 
 import base64
 import contextlib
@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from lab.language import in_language, language, tr
 from lab.shown import display
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in print.
+# Okabe and Ito's palette: distinguishable for colour-blind readers and in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 
@@ -47,7 +47,7 @@ STYLE = {
 }
 
 
-# Fonts with Chinese characters that systems bring, the first that is there is taken.
+# Fonts with Chinese characters that systems provide, in order of preference.
 CHINESE = (
     "Noto Sans CJK SC",
     "Noto Sans SC",
@@ -68,12 +68,12 @@ CHINESE = (
 
 @cache
 def chinese_font():
-    """The name of a font on this system that has Chinese characters, or None."""
+    """The name of an installed font with Chinese characters, or None."""
     fonts = font_manager.fontManager
-    if not (found := _first_chinese()):  # matplotlib's list is as old as its cache
+    if not (found := _first_chinese()):  # matplotlib's cached list may be outdated
         listed = {entry.fname for entry in fonts.ttflist}
         for path in set(font_manager.findSystemFonts()) - listed:
-            with contextlib.suppress(Exception):  # of files that are no fonts
+            with contextlib.suppress(Exception):  # some files are not fonts
                 fonts.addfont(path)
         found = _first_chinese()
     return found
@@ -85,23 +85,21 @@ def _first_chinese():
 
 
 def style():
-    """Settings of matplotlib for a figure: Chinese characters come from a font that has them, all
-    else from its own.
-    """
+    """matplotlib settings of a figure, with a fallback font for Chinese characters."""
     if font := chinese_font():
         return STYLE | {"font.family": ["sans-serif", font]}
     if language() == "zh":
-        say_what_to_install()
+        warn_about_missing_font()
     return STYLE
 
 
 def monospace():
-    """The families of fixed width for tokens, Chinese ones included."""
+    """Monospace font families for tokens, including Chinese ones."""
     return ["monospace", *filter(None, [chinese_font()])]
 
 
 @cache
-def say_what_to_install():
+def warn_about_missing_font():
     warnings.warn(
         tr(
             "no font with Chinese characters was found, so figures show boxes: install Noto Sans CJK (Debian: "
@@ -109,11 +107,12 @@ def say_what_to_install():
         ),
         stacklevel=2,
     )
-    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")  # matplotlib says it of each
+    # matplotlib would warn about each glyph
+    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
 
 
 def draw(plot, table):
-    """The figure that plot(table) makes in the lab's look."""
+    """The figure that plot(table) creates, in the common style."""
     with mpl.rc_context(style()):
         figures = set(plt.get_fignums())
         plot(table)
@@ -122,8 +121,9 @@ def draw(plot, table):
 
 
 def captions(plot):
-    """The (English, Chinese) captions that the docstring of a drawing function gives, a paragraph
-    each; else "".
+    """The (English, Chinese) captions in the docstring of a drawing function, one paragraph each.
+
+    Returns ("", "") if the docstring has another form.
     """
     paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(plot) or "").split("\n\n")]
     chinese = len(paragraphs) == 2 and re.search("[\u4e00-\u9fff]", paragraphs[1])
@@ -135,15 +135,13 @@ def captions(plot):
 
 
 def save(figure, stem, caption="", caption_zh="", vector=True):
-    """Write stem.png, with its captions in it, and stem.svg unless no `vector` is wanted; returns
-    the PNG's bytes.
-    """
+    """Write stem.png with embedded captions, and stem.svg if `vector`; return the PNG bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     picture = png(figure, caption, caption_zh)
     stem.with_suffix(".png").write_bytes(picture)
     if not vector:
         return picture
-    figure.set_layout_engine("none")  # as laid out for the PNG
+    figure.set_layout_engine("none")  # keep the layout of the PNG
     with mpl.rc_context(style()):
         figure.savefig(
             stem.with_suffix(".svg"), metadata={"Date": None, "Description": caption or None}
@@ -152,8 +150,10 @@ def save(figure, stem, caption="", caption_zh="", vector=True):
 
 
 def png(figure, caption="", caption_zh=""):
-    """The figure as the bytes of a PNG with 256 colours: a third of the size of one with all."""
-    drawn, small, words = io.BytesIO(), io.BytesIO(), PngInfo()
+    """The figure as PNG bytes with 256 colours, a third of the size of full colour."""
+    drawn = io.BytesIO()
+    small = io.BytesIO()
+    words = PngInfo()
     with mpl.rc_context(style()):
         figure.savefig(drawn, format="png")
     for keyword, text in zip(CAPTIONS, (caption, caption_zh), strict=True):
@@ -165,21 +165,21 @@ def png(figure, caption="", caption_zh=""):
 
 
 def captions_in(path):
-    """The (English, Chinese) captions that `save` put into a PNG, "" where there is none."""
+    """The (English, Chinese) captions that `save` wrote into a PNG; "" for a missing one."""
     with Image.open(path) as picture:
         return tuple(picture.text.get(keyword, "") for keyword in CAPTIONS)
 
 
 def caption_of(text):
-    """HTML of a caption, in the colour that JupyterLab's theme, light or dark, has for text."""
+    """HTML of a caption in the text colour of JupyterLab's theme, light or dark."""
     return f'<figcaption style="color: var(--jp-content-font-color1, inherit)">{text}</figcaption>'
 
 
 def show(picture, caption="", caption_zh="", *, live=None):
-    """Display the bytes of a PNG, whatever the backend; `live` is shown in its place where widgets
-    run.
+    """Display PNG bytes with any backend; frontends with widgets show `live` instead.
 
-    With captions it is HTML: JupyterLab and MyST-NB give a bare picture no alternative text.
+    With captions the output is HTML, since JupyterLab and MyST-NB give a plain image no alternative
+    text.
     """
     encoded = base64.b64encode(picture).decode()
     text = in_language(caption, caption_zh) or "a figure"

@@ -1,6 +1,4 @@
-"""Models trained elsewhere, through transformers (the extra `pretrained`): safetensors only,
-nothing is unpickled.
-"""
+"""Pretrained models from transformers (extra `pretrained`); safetensors only, no unpickling."""
 
 from pathlib import Path
 
@@ -9,16 +7,15 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def load(name):
-    """(model, tokenizer) of a causal language model in a local folder or on the Hugging Face hub,
-    ready to be probed.
+    """(model, tokenizer) of a causal language model from a local folder or the Hugging Face hub.
 
-    `name` is a path, or a hub name such as "openai-community/gpt2". The tokenizer is None where
-    there is none. The model is in evaluation mode and calls F.scaled_dot_product_attention, where
-    attention_probe observes it; code that comes with a checkpoint is never run.
+    `name` is a path, or a hub name such as "openai-community/gpt2". The tokenizer is None if there
+    is none. The model is in evaluation mode and calls F.scaled_dot_product_attention, which
+    attention_probe intercepts. Code shipped with a checkpoint is never run.
 
-    Raises ImportError without transformers, FileNotFoundError for a path that is no checkpoint and
-    a hub name that does not exist, ValueError for weights that are not safetensors, ConnectionError
-    where the hub cannot be reached.
+    Raises ImportError without transformers, FileNotFoundError for a path without a checkpoint or an
+    unknown hub name, ValueError for weights that are not safetensors, ConnectionError if the hub
+    cannot be reached.
     """
     if not str(name).strip():
         raise ValueError(
@@ -44,37 +41,29 @@ def load(name):
             source, use_safetensors=True, attn_implementation="sdpa", **options
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise _explained(error, name, local) from error
+        raise _readable_error(error, name, local) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-    except (
-        OSError,
-        ValueError,
-        ImportError,
-        TypeError,
-        AttributeError,
-        KeyError,
-    ):  # no tokenizer files
-        tokenizer = None
-    empty = not getattr(
-        tokenizer, "vocab_size", 0
-    )  # without files, some kinds still make one, of no words
+    except (OSError, ValueError, ImportError, TypeError, AttributeError, KeyError):
+        tokenizer = None  # no tokenizer files
+    # without files, some classes still create a tokenizer with an empty vocabulary
+    empty = not getattr(tokenizer, "vocab_size", 0)
     return model.eval(), None if empty else tokenizer
 
 
 def _check(folder):
-    """Raise where a folder holds no checkpoint, or one that would have to be unpickled."""
+    """Raise if a folder holds no checkpoint, or only one that would have to be unpickled."""
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{str(folder)!r} is no checkpoint: it has no config.json")
+        raise FileNotFoundError(f"{str(folder)!r} is not a checkpoint: it has no config.json")
     if not any((folder / weights).is_file() for weights in WEIGHTS):
         found = ", ".join(sorted(p.name for p in folder.iterdir()))
         raise ValueError(
-            f"{str(folder)!r} has no {WEIGHTS[0]}, the only weights that are read; it has {found}"
+            f"{str(folder)!r} has no {WEIGHTS[0]}, the only supported format; it has {found}"
         )
 
 
 def _looks_like_a_path(name):
-    """Hub names are `model` or `owner/model`; whatever else is meant as a path."""
+    """Whether `name` is not of the form `model` or `owner/model` of the hub."""
     return (
         name.startswith((".", "/", "~", "\\"))
         or name.count("/") > 1
@@ -83,8 +72,8 @@ def _looks_like_a_path(name):
     )
 
 
-def _explained(error, name, local):
-    """The same failure in words that say what to do."""
+def _readable_error(error, name, local):
+    """The same error with a message that says what to do."""
     text = str(error)
     if local:
         return ValueError(f"the checkpoint at {str(name)!r} cannot be read: {text}")
@@ -94,7 +83,7 @@ def _explained(error, name, local):
         chain = chain.__cause__ or chain.__context__
     if "safetensors" in text:
         return ValueError(
-            f"{str(name)!r} has no safetensors weights on the hub, the only ones that are read"
+            f"{str(name)!r} has no safetensors weights on the hub, the only supported format"
         )
     missing = {
         "RepositoryNotFoundError",

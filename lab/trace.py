@@ -1,9 +1,8 @@
-"""What a running trial reports: kinds that it looks up, data that it reads, clocks, the beginning
-of its training.
+"""What a running trial uses: looked-up kinds, data, clocks, and the start of its training.
 
-The engine opens a `touching()` around every trial; seams, tasks, measurements and the training loop
-report here. This module knows none of them, and outside a trial every report is a single look at a
-variable.
+The engine opens a `touching()` context around every trial; seams, tasks, measurements and the
+training loop report to it. This module imports none of them, and outside a trial a report costs one
+look at a context variable.
 """
 
 import functools
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-FIRST_STEPS = 10  # of a training, kept one by one; after them those that are powers of two
+FIRST_STEPS = 10  # training steps that are all recorded; later ones only at powers of two
 SEAMS = {}  # name -> seam, the registries of kinds (lab.models.registry)
 
 running = ContextVar("touched", default=None)
@@ -21,30 +20,27 @@ _listener = ContextVar("listener", default=None)
 
 
 class Enough(BaseException):
-    """Ends a trial of which no more than the beginning is wanted; no `except Exception` of a trial
-    stops it.
-    """
+    """Ends a trial of which only the start is needed; `except Exception` does not catch it."""
 
 
 @dataclass
 class Touched:
-    """Names of kinds, {name: hash} of declared data, files written, and the beginning of the first
-    training.
-    """
+    """What a trial used: kinds, hashes of data, files written, start of the first training."""
 
     kinds: set = field(default_factory=set)  # "Position.rotary"
     data: dict = field(default_factory=dict)  # "corpus" -> hash
     written: set = field(default_factory=set)
     curve: list = field(default_factory=list)  # [step, loss], from step 0 of the first training
     batch: str = ""  # hash of its first batch
-    timing: bool = False  # clocks may be read
-    inputs: tuple = ()  # files and folders that are parameters: they may be read
-    until: float = float("inf")  # time.perf_counter() at which a training is left
-    spared: float = 0.0  # seconds that trainings took whose models were kept
+    timing: bool = False  # whether clocks may be read
+    inputs: tuple = ()  # files and folders given as parameters, which may be read
+    until: float = float("inf")  # time.perf_counter() at which training is stopped
+    spared: float = 0.0  # seconds saved by reusing trained models
 
     def merge(self, other):
         if not self.curve:
-            self.curve, self.batch = list(other.curve), other.batch
+            self.curve = list(other.curve)
+            self.batch = other.batch
         self.spared += other.spared
         self.kinds |= other.kinds
         self.data |= other.data
@@ -53,10 +49,9 @@ class Touched:
 
 @contextmanager
 def touching(**options):
-    """A `Touched` that fills while the block runs; what a block inside touches counts for the one
-    around it too.
-    """
-    here, around = Touched(**options), running.get()
+    """Yield a `Touched` that fills during the block; nested blocks also count for the outer one."""
+    here = Touched(**options)
+    around = running.get()
     if around is not None:
         here.until = min(here.until, around.until)
         here.inputs += around.inputs
@@ -71,7 +66,7 @@ def touching(**options):
 
 @contextmanager
 def apart():
-    """Inside, nothing is reported: for what is told as a whole by `reads`."""
+    """Within, nothing is recorded: for data that `reads` reports as a whole."""
     token = running.set(None)
     try:
         yield
@@ -80,27 +75,28 @@ def apart():
 
 
 def looked_up(seam, kind):
-    """A kind of a seam was chosen by its name."""
+    """Report that a kind of a seam was chosen by name."""
     if (here := running.get()) is not None:
         here.kinds.add(f"{seam}.{kind}")
 
 
 def reads(name, digest):
-    """A source of data that is more than a file, such as "corpus", with its hash."""
+    """Report a data source, such as "corpus", with its hash."""
     if (here := running.get()) is not None:
         here.data[name] = digest
 
 
 def replay(touched):
-    """What happens here was done earlier, and touched this."""
+    """Report again what an earlier, cached computation used."""
     if (here := running.get()) is not None:
         here.merge(touched)
 
 
 def clock(what):
-    """Clocks and memory are read here.
+    """Report that clocks or memory are read.
 
-    RuntimeError in a trial whose rows are recorded: they would be a machine's.
+    Raises RuntimeError in a trial whose rows are recorded, since the numbers would depend on the
+    machine.
     """
     here = running.get()
     if here is not None and not here.timing:
@@ -111,10 +107,9 @@ def clock(what):
 
 @contextmanager
 def watching(listener):
-    """Inside, on this thread, training calls listener(step, steps) at every step, from step 0; it
-    may raise to end it.
+    """Within, on this thread, training calls listener(step, steps) at every step, from step 0.
 
-    What ends a trial whatever it catches is `Enough`.
+    The listener may raise to end training; `Enough` ends a trial whatever the trial catches.
     """
     token = _listener.set(listener)
     try:
@@ -124,9 +119,7 @@ def watching(listener):
 
 
 def step(number, loss, batch=(), steps=0):
-    """Step `number` of `steps` of a training has the loss (a tensor or number); `batch` are that
-    step's tensors.
-    """
+    """Report training step `number` of `steps`, its loss (tensor or number) and batch tensors."""
     if (listener := _listener.get()) is not None:
         listener(number, steps)
     here = running.get()
@@ -144,7 +137,7 @@ def step(number, loss, batch=(), steps=0):
 
 
 def tensor_hash(tensors):
-    """Short hash of tensors and tuples of them, in their order."""
+    """Short hash of tensors and tuples of tensors, in order."""
     sha = hashlib.sha256()
     for x in tensors:
         for each in x if isinstance(x, tuple) else (x,):
@@ -153,8 +146,9 @@ def tensor_hash(tensors):
 
 
 def cache(function):
-    """functools.cache for what reads data or looks up kinds: who is given a kept value has touched
-    the same.
+    """functools.cache for functions that read data or look up kinds.
+
+    A trial that gets a cached value is recorded as having used what the computation used.
     """
     kept = {}
 

@@ -1,7 +1,4 @@
-"""One training loop.
-
-It knows no task and no kind of model: it draws batches, steps, and returns a tidy history.
-"""
+"""The training loop, independent of task and model: draw batches, step, return a tidy history."""
 
 import hashlib
 import itertools
@@ -18,21 +15,22 @@ from lab import names, trace
 
 
 class TrainConfig(BaseModel):
-    """AdamW, linear warm-up, cosine decay to `min_lr_ratio` x learning_rate; gradients clipped to
-    norm `clip`.
+    """AdamW with linear warm-up, cosine decay to `min_lr_ratio` x learning_rate, and clipping.
+
+    Gradients are clipped to norm `clip`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     steps: int = Field(ge=0)
-    batch: int = Field(32, ge=1)  # sequences a step
+    batch: int = Field(32, ge=1)  # sequences per step
     learning_rate: float = Field(2e-3, gt=0, allow_inf_nan=False)
     warmup: int = Field(100, ge=0)  # steps
-    min_lr_ratio: float = Field(0.1, ge=0, le=1)  # last learning rate over the peak
+    min_lr_ratio: float = Field(0.1, ge=0, le=1)  # final over peak learning rate
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
-    decay_on: str = ""  # the matrices that decay: those with this in their name, such as ".ffn."; default all matrices
-    clip: float = Field(1.0, gt=0)  # inf switches it off
+    decay_on: str = ""  # weight decay only on matrices with this in their name, such as ".ffn."
+    clip: float = Field(1.0, gt=0)  # inf: no clipping
 
     @model_validator(mode="before")
     @classmethod
@@ -50,9 +48,9 @@ class TrainConfig(BaseModel):
 
 
 def cross_entropy(logits, targets, reduction="mean"):
-    """Nats a target; -100 is left out.
+    """Cross-entropy in nats per target; targets of -100 are ignored.
 
-    The last axis of logits (b, t, ...) holds one row of class scores per target.
+    The last axes of logits (b, t, ...) hold one row of class scores per target.
     """
     classes = logits.numel() // targets.numel()
     return F.cross_entropy(
@@ -73,47 +71,57 @@ def train(
     until_mark=False,
     stop=None,
 ):
-    """Train in place; returns the history, a row for each recorded step: step, loss, learning_rate,
-    diverged, ...
+    """Train the model in place and return its history, one row per recorded step.
 
-    draw(generator, batch) -> (inputs, targets) on the CPU; the order of data depends on `seed`
-    alone. Inputs are a tensor, or a tuple of them where the model takes several. loss(model,
-    inputs, targets) -> scalar; default: mean cross entropy of model(inputs), nats a target.
-    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end. mark is
-    (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95), and is
-    kept in the attrs of the history: steps_to_mark(history) tells when it was reached, as closely
-    as rows are recorded. until_mark ends the training at the first recorded row that reaches the
-    mark, stop(row) -> bool at the first for which it is True; both before the step is taken. A loss
-    or gradient that is not finite is a result: the history ends there with diverged True, and so it
-    is where the last step leaves weights, or numbers of `evaluate`, that are not finite any more.
-    Parameters that the loss of a step does not hold stay as they are in that step. Matrices decay,
-    unless their module names them in `undecayed`: tables that multiply no activations. ValueError
-    for a mark that is none or is of no column, for a `decay_on` that is in no matrix's name, and
-    where a batch asks for no answer.
+    Columns: step, loss, learning_rate, diverged, and those of `evaluate`.
+
+    draw(generator, batch) -> (inputs, targets) on the CPU; the order of the data depends on `seed`
+    alone. Inputs are a tensor, or a tuple of tensors for models with several inputs.
+
+    loss(model, inputs, targets) -> scalar; default: mean cross-entropy of model(inputs), nats per
+    target.
+
+    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
+
+    mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95).
+    It is stored in history.attrs; steps_to_mark(history) gives the first recorded step that reaches
+    it. until_mark ends training at that row, stop(row) -> bool at the first row where it returns
+    True; both before the step is taken.
+
+    A loss or gradient that is not finite is a result, not an error: the history ends there with
+    diverged True. The same holds if the last step leaves weights, or numbers of `evaluate`, that
+    are not finite. Parameters without a gradient in a step stay unchanged in it. Weight decay acts
+    on matrices, except those that their module lists in `undecayed`: tables that do not multiply
+    activations.
+
+    Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and if a batch
+    asks for no answer and the loss is not finite.
     """
     if until_mark and mark is None:
         raise ValueError("until_mark needs a mark")
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
-    decayed, plain, tables = [], [], undecayed(model)
+    decayed = []
+    plain = []
+    tables = undecayed(model)
     for name, p in model.named_parameters():
         if p.requires_grad:
-            decays = p.ndim >= 2 and p not in tables and config.decay_on in name
-            (decayed if decays else plain).append(p)
+            if p.ndim >= 2 and p not in tables and config.decay_on in name:
+                decayed.append(p)
+            else:
+                plain.append(p)
     if config.decay_on and not decayed:
         raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
-    parameters, groups = (
-        decayed + plain,
-        [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
-    )
+    parameters = decayed + plain
+    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
         groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
     )
     history = []
 
     def record(step, value):
-        """Append a row; returns whether the training ends there."""
+        """Append a row and return whether training ends here."""
         row = {
             "step": step,
             "loss": value,
@@ -126,7 +134,7 @@ def train(
                 row |= evaluate(model)
             model.train()
         history.append(row)
-        reached = mark is not None and reaches(row, mark)
+        reached = mark is not None and reaches_mark(row, mark)
         return (until_mark and reached) or (stop is not None and stop(row))
 
     model.train()
@@ -137,15 +145,14 @@ def train(
         optimizer.zero_grad()
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)
-        finite = bool(
-            torch.isfinite(value) & torch.isfinite(norm)
-        )  # else the step leaves weights that are no numbers
+        finite = bool(torch.isfinite(value) & torch.isfinite(norm))
         if not finite and isinstance(targets, torch.Tensor) and (targets == -100).all():
             raise ValueError(
                 f"the batch of step {step} asks for no answer: all its targets are -100"
             )
         due = step == 0 or (every and step % every == 0) or not finite
-        if (due and record(step, value.item() if finite else math.nan)) or not finite:
+        ends = due and record(step, value.item() if finite else math.nan)
+        if ends or not finite:
             break
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)
@@ -155,9 +162,9 @@ def train(
             record(config.steps, value.item())
             first, last = history[0], history[-1]
             lost = any(
-                unbounded(x) and not unbounded(first.get(name, x)) for name, x in last.items()
+                not_finite(x) and not not_finite(first.get(name, x)) for name, x in last.items()
             )
-            if lost or any(unbounded(p.detach().norm()) for p in parameters):
+            if lost or any(not_finite(p.detach().norm()) for p in parameters):
                 last |= {"loss": math.nan, "diverged": True}
     model.eval()
     history = pd.DataFrame(history)
@@ -166,24 +173,22 @@ def train(
 
 
 def undecayed(model):
-    """The parameters that modules name in `undecayed`, by names within them: tables that multiply
-    no activations.
-    """
+    """Parameters that modules exclude from weight decay by naming them in `undecayed`."""
     return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
 
 
-def unbounded(x):
-    """Whether x is a number, of Python or in a tensor, and not finite."""
+def not_finite(x):
+    """Whether x is a number or a scalar tensor that is not finite."""
     return isinstance(x, Real | torch.Tensor) and not math.isfinite(x)
 
 
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def reaches(row, mark):
+def reaches_mark(row, mark):
     """Whether a row of a history reaches the mark (column, sign, number).
 
-    ValueError for what is no mark of the row.
+    Raises ValueError for an invalid mark or an unknown column.
     """
     try:
         column, sign, number = mark
@@ -194,19 +199,17 @@ def reaches(row, mark):
 
 
 def steps_to_mark(history):
-    """Steps taken before the first recorded row that reaches the mark of a history; None where none
-    does.
-    """
+    """The step of the first recorded row that reaches the history's mark, or None."""
     rows = history.to_dict("records")
-    return next((row["step"] for row in rows if reaches(row, history.attrs["mark"])), None)
+    return next((row["step"] for row in rows if reaches_mark(row, history.attrs["mark"])), None)
 
 
 def fit(model, task, config, *, seed, **options):
-    """train() on task.batch; returns (what to keep of the run, history).
+    """Run train() on task.batch and return (run, history); `run` is a dict of what to record.
 
-    Kept: fingerprint of the outputs before training, data_hash, parameters (how many),
-    training_loss (the last recorded), diverged, diverged_at (a step, or None); where a mark is
-    given, it (the number) and steps_to_mark.
+    Its keys: fingerprint (of the outputs before training), data_hash, parameters (their number),
+    training_loss (the last recorded one), diverged, diverged_at (a step or None), and with a mark
+    also mark (its number) and steps_to_mark.
     """
     tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
     run = {
@@ -229,24 +232,24 @@ def fit(model, task, config, *, seed, **options):
 
 @torch.no_grad()
 def output_fingerprint(model, inputs):
-    """Short hash of the logits on `inputs`: two arms that share it were built alike."""
+    """Short hash of the logits on `inputs`; equal for models built alike."""
     device = next(model.parameters()).device
     return digest(model(moved(inputs, device)))
 
 
 def moved(inputs, device):
-    """A tensor, or a tuple of tensors, on the device."""
+    """Move a tensor, or each tensor of a tuple, to the device."""
     return tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else inputs.to(device)
 
 
 def data_fingerprint(draw, config, seed, batches=3):
-    """Short hash of the first batches that train() would draw with this seed."""
+    """Short hash of the first batches that train() draws with this seed."""
     generator = torch.Generator().manual_seed(seed)
     return digest(*(x for _ in range(batches) for x in draw(generator, config.batch)))
 
 
 def digest(*tensors):
-    """Short hash of tensors, and of tuples of them, in their order."""
+    """Short hash of tensors and tuples of tensors, in order."""
     sha = hashlib.sha256()
     for x in itertools.chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in tensors):
         sha.update(x.detach().cpu().contiguous().numpy().tobytes())
@@ -254,31 +257,31 @@ def digest(*tensors):
 
 
 def tune(run, rates, score, most=7):
-    """Rows of run([rate, ...]) for these learning rates, and further out while the best is an end.
+    """Results of run([rate, ...]) for these learning rates, extended while the best is at an end.
 
-    run gives a table with columns learning_rate and `score`, of which less is better. Where the
-    best rate is the least, half of it is tried next, where it is the largest, twice; `most` in all.
+    run returns a table with columns learning_rate and `score`; lower is better. If the best rate is
+    the smallest, half of it is tried next; if the largest, twice; at most `most` rates in all.
     """
-    found, asked = pd.DataFrame(), list(rates)
-    while asked:
-        found = pd.concat([found, run(asked).drop_duplicates("learning_rate")])
-        tried = found.learning_rate
+    found = pd.DataFrame()
+    pending = list(rates)
+    while pending:
+        found = pd.concat([found, run(pending).drop_duplicates("learning_rate")])
+        rates_run = found.learning_rate
         best = float(found.set_index("learning_rate")[score].idxmin())
-        asked = []
-        if len(tried) < most and best == tried.min():
-            asked.append(best / 2)
-        if len(tried) < most and best == tried.max():
-            asked.append(best * 2)
+        pending = []
+        if len(rates_run) < most and best == rates_run.min():
+            pending.append(best / 2)
+        if len(rates_run) < most and best == rates_run.max():
+            pending.append(best * 2)
     return found
 
 
-def best_rates(tried, by, score, within=0.0):
-    """The learning rate of each arm: of the rates as good as its best, the middle one.
+def best_rates(runs, by, score, within=0.0):
+    """The best learning rate of each arm: the median of its rates within `within` of the best.
 
-    tried: a table with learning_rate, the columns `by` that name an arm, and `score`, of which less
-    is better. As good is what lies no more than `within` above the best. Of two middle ones the
-    lower is taken. Returns a Series with the index `by`.
+    runs: a table with learning_rate, the columns `by` that name an arm, and `score`, where lower
+    is better. Of two middle rates the lower is taken. Returns a Series with index `by`.
     """
-    behind = tried[score] - tried.groupby(by)[score].transform("min")
-    rates = tried[behind <= within].groupby(by).learning_rate
+    behind = runs[score] - runs.groupby(by)[score].transform("min")
+    rates = runs[behind <= within].groupby(by).learning_rate
     return rates.quantile(0.5, interpolation="lower")

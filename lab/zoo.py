@@ -1,6 +1,4 @@
-"""Trained models by configuration and seed, trained once and measured many times; and the lab's
-reference model.
-"""
+"""Trained models by configuration and seed, trained once and cached; the reference model."""
 
 import hashlib
 import json
@@ -13,19 +11,17 @@ from lab.training import fit
 from lab.trials import models
 from lab.trials.files import file_hash
 
-REFERENCE = (
-    Path(__file__).parent / "reference" / "model.safetensors"
-)  # lab.recipes.reference makes it
+# made by lab.recipes.reference
+REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"
 
 
 def model(config, task, schedule, seed=0):
-    """The Transformer of a ModelConfig, trained on a task (a dataclass) by a TrainConfig: kept
-    here, or trained now.
+    """The Transformer of a ModelConfig, trained on a task by a TrainConfig; cached if possible.
 
-    `seed` is that of weights and batches. Equal arguments, code, data and arithmetic give the same
-    weights to the last bit, whoever asks; the model is one's own, on the device of the trial, in
-    evaluation mode. `model.run` holds what training.fit keeps of the training. `lab verify` trains
-    it again.
+    The task is a dataclass. `seed` sets weights and batches. Equal arguments, code, data and
+    arithmetic give bit-identical weights. The caller gets its own copy, on the device of the trial,
+    in evaluation mode. `model.run` holds what training.fit returns about the run. `lab verify`
+    trains it again.
     """
     weights, run = models.kept(_trained, seed, config=config, task=task, schedule=schedule)
     found = Transformer(config, seed=seed)
@@ -41,23 +37,19 @@ def _trained(seed, config, task, schedule):
 
 
 def reference():
-    """The lab's model of the next byte of real code, on the CPU: 4 layers, 128 wide.
+    """The lab's reference model of the next byte of code, on the CPU: 4 layers, d_model 128.
 
-    Its `story` tells how it was made.
-
-    story: config, schedule, seed, corpus, validation_loss and marks (nats a byte, of as many
-    validation `windows`), curve, arithmetic, commit. OSError or ValueError where the committed
-    files are not there or were changed.
+    Its `story` documents the training: config, schedule, seed, corpus, validation_loss and marks
+    (nats per byte, over `windows` validation windows), curve, arithmetic, commit. Raises OSError or
+    ValueError if the committed files are missing or changed.
     """
     from safetensors.torch import load
 
     with trace.apart():
-        raw, story = (
-            REFERENCE.read_bytes(),
-            json.loads(REFERENCE.with_suffix(".json").read_text("utf-8")),
-        )
+        raw = REFERENCE.read_bytes()
+        story = json.loads(REFERENCE.with_suffix(".json").read_text("utf-8"))
     if hashlib.sha256(raw).hexdigest() != story["weights"]:
-        raise ValueError(f"{REFERENCE} is not what was trained: check it out again")
+        raise ValueError(f"{REFERENCE} is not what was trained: check it out from git again")
     trace.reads("reference", reference_hash())
     model = Transformer(ModelConfig(**story["config"]))
     model.load_state_dict(load(raw))
@@ -66,6 +58,6 @@ def reference():
 
 
 def reference_hash(_=""):
-    """Identifies the reference model: short sha256 of its weights."""
+    """Short sha256 of the weights of the reference model."""
     with trace.apart():
         return file_hash(REFERENCE)

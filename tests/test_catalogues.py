@@ -210,7 +210,7 @@ def drawn(_):
 
 def test_without_a_font_one_warning_says_what_to_install_and_the_figure_is_drawn(monkeypatch):
     monkeypatch.setattr(figures, "chinese_font", lambda: None)
-    figures.say_what_to_install.cache_clear()
+    figures.warn_about_missing_font.cache_clear()
     assert figures.style() == figures.STYLE and figures.monospace() == ["monospace"]
     with language.using("zh"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")  # matplotlib warns of every glyph that is missing, of every draw
@@ -221,7 +221,7 @@ def test_without_a_font_one_warning_says_what_to_install_and_the_figure_is_drawn
     with pytest.warns(UserWarning, match="missing from"):  # what is Chinese in an English figure is told by its glyphs
         figures.png(figures.draw(drawn, None))
     plt.close("all")
-    figures.say_what_to_install.cache_clear()
+    figures.warn_about_missing_font.cache_clear()
 
 
 @pytest.mark.parametrize("there, chosen", [

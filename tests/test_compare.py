@@ -227,7 +227,7 @@ def test_a_method_that_nobody_calls_is_named(run):
 
 TYPOS = {  # options; what the answer names
     "task": ({"task": "coppy"}, "did you mean 'copy'"),
-    "a kind": ({"arms": {"rotary": "rotery", "fading": Fading}}, "'rotery' is no kind; did you mean 'rotary'"),
+    "a kind": ({"arms": {"rotary": "rotery", "fading": Fading}}, "'rotery' is not a known kind; did you mean 'rotary'"),
     "an arm of the prediction": ({"predict": "fadng - rotary > 0"}, "did you mean 'fading - rotary'"),
     "an option": ({"stepps": 3}, "did you mean 'steps'"),
     "an argument": ({"seed": 3}, "did you mean 'seeds'"),

@@ -387,15 +387,15 @@ def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
                 assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
         tables = [name for name, p in model.named_parameters() if p in spared and p.ndim >= 2]
         found = {re.sub(r"^blocks.\d+.", "", name) for name in tables}
-        wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.taps"},
-                  "convolution": {"mixer.taps"},
+        wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.conv_weight"},
+                  "convolution": {"mixer.conv_weight"},
                   "t5": {"position.table.weight"}}  # fmt: skip
         assert found == wanted.get(kind, set()), kind
 
 
 @pytest.mark.parametrize("fields, spared", [
     ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
-    ({"heads": "primer"}, "heads.taps"), ({"mixer": "convolution", "position": "none"}, "mixer.taps"),
+    ({"heads": "primer"}, "heads.conv_weight"), ({"mixer": "convolution", "position": "none"}, "mixer.conv_weight"),
 ], ids=str)  # fmt: skip
 def test_tables_that_multiply_no_activations_do_not_decay_not_even_in_a_copy(fields, spared):
     model = copy.deepcopy(build(**fields))

@@ -1,3 +1,1 @@
-"""Instruments that observe models without the models knowing: they take any torch module, and know
-none.
-"""
+"""Measurements on any torch module, made from outside; none depends on a model of this package."""

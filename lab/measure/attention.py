@@ -1,12 +1,12 @@
-"""Observe attention where it happens: at calls of F.scaled_dot_product_attention, of any model.
+"""Observe attention of any model at its calls of F.scaled_dot_product_attention.
 
 Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key,
 t query of a block. A map holds the weights (b, h, q, k) of one call.
 
-A measure takes a map and gives a value for each query: measure(map) is (b, h, q). It takes a block
-of queries too: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions
-(t,) are those of the queries among the keys 0, 1, ... k - 1. NaN says that a query has nothing to
-measure. So one function serves maps that are kept and maps that are too large to be kept.
+A measure maps weights to one value per query: measure(map) is (b, h, q). It also accepts a block of
+queries: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions (t,) are
+those of the queries among the keys 0..k - 1. NaN means that a query has no value. So the same
+function serves stored maps and maps too large to store.
 """
 
 import math
@@ -21,10 +21,10 @@ from lab.measure.hooks import Calls, running_module
 
 @torch.no_grad()
 def attention_maps(model, *inputs, **options):
-    """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in their order.
+    """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in order.
 
-    The model is any callable, such as model.generate. `attention_probe` says what maps hold and
-    what cannot be observed; it also measures without keeping maps.
+    The model is any callable, such as model.generate. See `attention_probe` for what maps contain
+    and what cannot be observed, and for measuring without storing maps.
     """
     with attention_probe([], keep_maps=True) as probe:
         model(*inputs, **options)
@@ -35,38 +35,37 @@ def attention_maps(model, *inputs, **options):
 def attention_probe(
     measures, *, padding_mask=None, model=None, keep_maps=False, block_bytes=16 * 2**20
 ):
-    """Measure every attention call inside, without keeping its map.
+    """Measure every attention call inside, without storing its map.
 
         with attention_probe([entropy]) as probe:
             model(x)
         probe.table()
 
     measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 or
-    wider, rebuilt for as many queries at a time as fill block_bytes; a measure must not keep them,
-    as the next block overwrites them. keep_maps=True also keeps the maps, in `probe.maps`. What the
-    model computes is unchanged.
+    wider, recomputed for as many queries at a time as fill block_bytes; a measure must not keep
+    them, as the next block overwrites them. keep_maps=True also stores the maps, in `probe.maps`.
+    The outputs of the model are unchanged.
 
-    padding_mask: booleans (b, k), True at tokens and False at padding, where a batch holds
-    sequences of several lengths. Each is measured as if it had run alone: padded queries are left
-    out, positions count the real tokens, and the mean is over all real queries. Of a cache that is
-    not full the mask may cover the filled part alone. Targets of `mass_on` remain indices into the
+    padding_mask: booleans (b, k), True at tokens and False at padding, for a batch of sequences of
+    different lengths. Each sequence is measured as if it had run alone: padded queries are left
+    out, positions count the real tokens, and the mean is over all real queries. For a cache that is
+    not full the mask may cover the filled part only. Targets of `mass_on` remain indices into the
     padded batch. Without padding_mask, a mask that hides a key from all queries of a sequence is
-    taken for padding, and a UserWarning says so.
+    taken for padding, with a UserWarning.
 
-    model: calling modules are named within it; without it, within the outermost module that is
-    called.
+    model: module names are relative to it; by default to the outermost module that is called.
 
-    Queries are the last of the positions 0..k-1, as with a cache; they start at 0 where they
-    outnumber the keys. Last keys that the mask hides from all queries are the room of a cache that
-    is not full: they are left out of k, also in maps. Rows that are masked entirely are 0 in the
-    weights and left out of the mean.
+    Queries are the last of the positions 0..k-1, as with a cache; they start at 0 if there are more
+    queries than keys. Trailing keys that the mask hides from all queries are the free part of a
+    cache: they are left out of k, also in maps. Fully masked rows have weight 0 and are left out of
+    the mean.
 
-    nn.TransformerEncoder has a fast path, in eval mode without gradients, which calls no attention:
-    inside, it takes the slow one. Outputs are the same at tokens; at padding the fast one has 0.
+    The fast path of nn.TransformerEncoder, in eval mode without gradients, calls no attention;
+    inside, the slow path runs. Outputs are the same at tokens; at padding the fast path returns 0.
 
-    Raises ValueError where padding_mask does not fit a call. Raises RuntimeError at the end where
-    attention was not observed: there was no call, or nn.MultiheadAttention was asked for its
-    weights, which it computes in its own way.
+    Raises ValueError if padding_mask does not fit a call. Raises RuntimeError at the end if
+    attention was not observed: there was no call, or nn.MultiheadAttention was called with
+    need_weights, which takes another path.
     """
     probe = _Probe(measures, padding_mask, keep_maps, block_bytes)
     with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
@@ -87,12 +86,10 @@ def attention_probe(
 
 @contextmanager
 def kept_logits(*, products=False):
-    """Within, a list fills with the logits (b, h, q, k) of every attention call, in float64 on the
-    CPU.
+    """Within, a list collects the logits (b, h, q, k) of every attention call, float64 on the CPU.
 
-    Their softmax is the map: biases are in them, and -inf where a pair is masked. With `products`
-    they are the scaled products of queries and keys alone, whose rank is at most the width of a
-    head.
+    Their softmax is the map: they include biases, and -inf at masked pairs. With `products` they
+    are the scaled products of queries and keys alone, whose rank is at most the head width.
     """
     logits = []
 
@@ -119,7 +116,7 @@ def kept_logits(*, products=False):
 
 
 class _Probe:
-    """What `attention_probe` yields: `table()`, `maps` and `calls`, how many there were."""
+    """The object of `attention_probe`: `table()`, `maps`, and `calls`, the number of calls."""
 
     def __init__(self, measures, padding_mask, keep_maps, block_bytes):
         named = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
@@ -130,15 +127,20 @@ class _Probe:
             padding_mask.dtype != torch.bool or padding_mask.ndim != 2
         ):
             found = f"{padding_mask.dtype} {tuple(padding_mask.shape)}"
-            raise ValueError(f"padding_mask is booleans (b, k), True at tokens, not {found}")
-        self.measures, self.padding_mask = named, padding_mask
-        self.keep_maps, self.block_bytes = keep_maps, block_bytes
-        self.calls, self.maps, self.rows, self.padded = 0, [], [], False
+            raise ValueError(f"padding_mask is booleans (b, k), True at tokens; got {found}")
+        self.measures = named
+        self.padding_mask = padding_mask
+        self.keep_maps = keep_maps
+        self.block_bytes = block_bytes
+        self.calls = 0
+        self.maps = []
+        self.rows = []
+        self.padded = False
 
     def table(self):
-        """One row for each call, head and measure, with the module that called.
+        """One row per call, head and measure, with the module that called.
 
-        The value is the mean over batch and queries, empty where all are NaN.
+        The value is the mean over batch and queries, missing if all are NaN.
         """
         return pd.DataFrame(self.rows, columns=["call", "module", "head", "measure", "value"])
 
@@ -146,15 +148,19 @@ class _Probe:
     def observe(self, call, module):
         """Measure one call, block by block."""
         self.calls += 1
-        query, key, mask = call.query, call.key, call.dense_mask()
+        query = call.query
+        key = call.key
+        mask = call.dense_mask()
         q_len = query.shape[-2]
         for name, measure in self.measures.items():
             if getattr(measure, "queries", math.inf) < q_len:
                 raise ValueError(f"{name} has targets for {measure.queries} queries of {q_len}")
         filled = _filled(query, key, mask, call.is_causal)
-        key, mask = key[..., :filled, :], mask if mask is None else mask[..., :filled]
+        key = key[..., :filled, :]
+        mask = mask if mask is None else mask[..., :filled]
         self.padded |= self.padding_mask is None and _shows_padding(mask, query, key)
-        sums, start = [], 0
+        sums = []
+        start = 0
         with torch.autocast(query.device.type, enabled=False):
             for weights, positions, empty in _blocks(
                 query, key, mask, call.is_causal, call.scale, self.block_bytes
@@ -173,7 +179,7 @@ class _Probe:
                     sums.append(torch.stack(_sums(values.masked_fill(empty, torch.nan))))  # (2, h)
         if not sums:
             return
-        # one copy from the device for all blocks; not every device has float64
+        # one copy from the device for all blocks; some devices lack float64
         sums = torch.stack(sums).cpu().double().unflatten(0, (-1, len(self.measures))).sum(0)
         for name, (total, count) in zip(self.measures, sums, strict=True):
             means = (total / count).tolist()
@@ -182,7 +188,7 @@ class _Probe:
     def mask_of(self, call, b, filled):
         """`padding_mask` on the call's device, (b, filled), or None.
 
-        Raises ValueError unless it has a place for each key.
+        Raises ValueError unless it has one entry per key.
         """
         if self.padding_mask is None:
             return None
@@ -196,11 +202,11 @@ class _Probe:
 
 
 def _filled(query, key, mask, is_causal):
-    """How many keys there are up to the last one that a query sees; at least as many as queries."""
+    """Number of keys up to the last one that a query sees, but at least the number of queries."""
     q_len, k_len = query.shape[-2], key.shape[-2]
     if q_len >= k_len:
         return k_len
-    if is_causal:  # query 0 stands at key 0
+    if is_causal:  # query 0 is at key 0
         return q_len
     if mask is None or mask.shape[-1] == 1:
         return k_len
@@ -209,15 +215,15 @@ def _filled(query, key, mask, is_causal):
 
 
 def _visible(mask):
-    """Where a mask, booleans or what is added, lets a query see a key."""
+    """Where a mask, boolean or additive, lets a query see a key."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def _shows_padding(mask, query, key):
-    """Whether a mask with a row for each sequence hides a key from all queries of a sequence.
+    """Whether a mask with a row per sequence hides a key from all queries of a sequence.
 
-    Unless it is self-attention, masks of sequences must differ too: a window and a cache that is
-    not full hide the same keys of all.
+    Except in self-attention, the masks of the sequences must also differ, since a window or a cache
+    that is not full hides the same keys in all.
     """
     if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
@@ -230,8 +236,8 @@ def _shows_padding(mask, query, key):
 def _values(measure, weights, positions, real):
     """The measure of a block, (b, h, t).
 
-    With `real` (b, k), False at padding, it is that of each sequence without its padding, and NaN
-    at padded queries.
+    With `real` (b, k), False at padding, each sequence is measured without its padding; padded
+    queries are NaN.
     """
     if real is None:
         return measure(weights, positions)
@@ -249,10 +255,10 @@ def _values(measure, weights, positions, real):
 def _blocks(query, key, mask, is_causal, scale, block_bytes):
     """Yield the weights of a call for some queries at a time.
 
-    Each block is weights (b, h, t, k), the queries' positions (t,), and which rows are masked
-    entirely, (b, h, t). The weights equal those of F.scaled_dot_product_attention: its is_causal
-    aligns query 0 with key 0 also where the lengths differ. Keys that no query of a causal block
-    sees are left out, so k grows from block to block.
+    Each block is (weights (b, h, t, k), positions of the queries (t,), fully masked rows (b, h,
+    t)). The weights equal those of F.scaled_dot_product_attention, whose is_causal aligns query 0
+    with key 0 even if the lengths differ. Keys that no query of a causal block sees are left out,
+    so k grows from block to block.
     """
     if query.ndim > 4:
         shape = tuple(query.shape)
@@ -260,7 +266,8 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
     query, key = (x[(None,) * (4 - x.ndim)] for x in (query, key))  # (b, h, q, d), (b, g, k, d)
     b, h = (max(sizes) for sizes in zip(query.shape[:2], key.shape[:2], strict=True))
     g, k_len, d = key.shape[1:]
-    q_len, dtype = query.shape[2], torch.promote_types(query.dtype, torch.float32)
+    q_len = query.shape[2]
+    dtype = torch.promote_types(query.dtype, torch.float32)
     scale = 1 / math.sqrt(d) if scale is None else scale
     query = query.expand(b, h, q_len, d)
     keys = key.to(dtype).expand(b, g, k_len, d).reshape(b * g, k_len, d).mT  # (b g, d, k)
@@ -271,7 +278,8 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
     buffers = torch.empty(2, b * h * size * k_len, dtype=dtype, device=query.device)
     for start in range(0, q_len, size):
         stop = min(start + size, q_len)
-        t, width = stop - start, stop if is_causal and q_len == k_len else k_len
+        t = stop - start
+        width = stop if is_causal and q_len == k_len else k_len
         scores, weights = (x[: b * h * t * width].view(b, h, t, width) for x in buffers)
         block = query[:, :, start:stop].to(dtype).mul(scale).reshape(b * g, -1, d)  # (b g, r t, d)
         torch.bmm(block, keys[..., :width], out=scores.view(b * g, -1, width))
@@ -304,7 +312,7 @@ def distance(weights, positions=None):
 
 
 def offset_mass(offset):
-    """Measure: weight on the key `offset` positions before, NaN where there is none."""
+    """Measure: weight on the key `offset` positions back, NaN if there is none."""
 
     def measure(weights, positions=None):
         return _on_targets(weights, (_positions(weights, positions) - offset)[None])
@@ -314,7 +322,7 @@ def offset_mass(offset):
 
 
 def mass_on(targets):
-    """Measure: weight on the target keys of each query, NaN where a query has none.
+    """Measure: weight on the target keys of each query, NaN for queries without a target.
 
     targets: key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k). The last row
     belongs to the last query; with a cache, rows may cover all positions, and a call uses those of
@@ -326,18 +334,19 @@ def mass_on(targets):
         rows = _positions(weights, positions) - missing
         return _on_targets(weights, targets.to(weights.device)[:, rows])
 
-    measure.__name__, measure.queries = "mass_on", targets.shape[1]
+    measure.__name__ = "mass_on"
+    measure.queries = targets.shape[1]
     return measure
 
 
 def query_mean(values):
-    """Mean of a measure's values (b, h, q) over batch and queries, without NaN: (h,)."""
+    """Mean of values (b, h, q) over batch and queries, ignoring NaN: (h,)."""
     total, count = _sums(values)
     return total / count
 
 
 def _sums(values):
-    """Sum of values (b, h, t) over batch and queries, and how many are not NaN: (h,) each."""
+    """Sum of values (b, h, t) over batch and queries, and number of non-NaN values: (h,) each."""
     counted = ~values.isnan()
     return values.where(counted, 0).sum((0, 2)), counted.sum((0, 2))
 
@@ -345,9 +354,11 @@ def _sums(values):
 def _on_targets(weights, targets):
     """Weight on target keys, indices (b or 1, t) or a pattern (b or 1, t, k): (b, h, t)."""
     if targets.dtype == torch.bool:
-        some, pattern = targets.any(-1), targets[..., : weights.shape[-1]]
+        some = targets.any(-1)
+        pattern = targets[..., : weights.shape[-1]]
     else:
-        some, pattern = targets >= 0, targets[..., None] == _keys(weights)
+        some = targets >= 0
+        pattern = targets[..., None] == _keys(weights)
     return (weights * pattern[:, None]).sum(-1).masked_fill(~some[:, None], torch.nan)
 
 
@@ -356,7 +367,7 @@ def _keys(weights):
 
 
 def _positions(weights, positions):
-    """Positions of the queries of a block; of a map that is whole, the last ones."""
+    """Positions of the queries of a block; by default the last ones, as for a whole map."""
     if positions is not None:
         return positions
     t, k = weights.shape[-2:]

@@ -1,16 +1,16 @@
-"""What a Transformer block costs, by closed formulas.
+"""Costs of a Transformer block in closed form.
 
 n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward width, B
-batch, L layers. The formulas are plain arithmetic: numbers go in, or sympy symbols (where `causal`
-is False).
+batch, L layers. The formulas use plain arithmetic, so they also take sympy symbols (if `causal` is
+False).
 """
 
 
 def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
     """Multiply-adds of one attention layer on one sequence, by operation (chapter §1.1.3).
 
-    `causal` counts the pairs that may be seen, n(n+1)/2; a kernel that masks afterwards still does
-    all n².
+    `causal` counts the n(n+1)/2 visible pairs; a kernel that masks afterwards still computes all
+    n².
     """
     pairs = n * (n + 1) // 2 if causal else n * n
     query, key = n * d * h * w, n * d * g * w
@@ -25,23 +25,20 @@ def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
 
 
 def softmax_operations(n, h):
-    """Scalar operations of h n x n softmaxes: 1/√w, maximum, difference, exp, sum and quotient
-    (chapter §1.1.3).
+    """Scalar operations of h softmaxes of n x n (chapter §1.1.3).
+
+    They are: 1/√w, maximum, difference, exp, sum and quotient.
     """
     return h * n * (4 * n + 2 * (n - 1))
 
 
 def feedforward_macs(n, d, f, gated=False):
-    """Multiply-adds of one feed-forward layer on one sequence; a gate adds a third matrix (Shazeer
-    2020).
-    """
+    """Multiply-adds of a feed-forward layer on one sequence; a gate adds a map (Shazeer 2020)."""
     return (3 if gated else 2) * n * d * f
 
 
 def block_macs(n, d, h, g, w, f, *, gated=False, causal=False) -> dict:
-    """Multiply-adds of one block on one sequence, by operation: attention's six and the
-    feed-forward layer.
-    """
+    """Multiply-adds of one block on one sequence, by operation: attention and feed-forward."""
     return attention_macs(n, d, h, g, w, causal=causal) | {
         "feedforward": feedforward_macs(n, d, f, gated)
     }
@@ -59,9 +56,7 @@ def feedforward_parameters(d, f, *, gated=False, bias=False):
 
 
 def norm_parameters(d, *, bias=True):
-    """Parameters of one norm over d features: gain and bias (LayerNorm), or the gain alone
-    (RMSNorm).
-    """
+    """Parameters of a norm over d features: gain and bias (LayerNorm) or gain only (RMSNorm)."""
     return 2 * d if bias else d
 
 
@@ -71,50 +66,51 @@ def cache_elements(n, g, w, B=1):
 
 
 def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
-    """Bytes read to decode one token for each of B sequences at length n: block weights once,
-    caches once.
+    """Bytes read to decode one token for each of B sequences at length n (Shazeer 2019 §2.4).
 
-    Norms, biases, embeddings and activations are left out (Shazeer 2019 §2.4).
+    Block weights are read once, and the cache of every sequence once. Norms, biases, embeddings and
+    activations are ignored.
     """
     weights = attention_parameters(d, h, g, w) + feedforward_parameters(d, f, gated=gated)
     return L * element_bytes * (weights + cache_elements(n, g, w, B))
 
 
 def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
-    """How many times faster g key-value heads decode than h, where only moved bytes cost time: an
-    upper bound.
+    """Speed-up of decoding with g instead of h key-value heads if only moved bytes cost time.
+
+    It is an upper bound.
     """
     return decode_bytes(n, d, h, h, w, f, B=B, gated=gated) / decode_bytes(
         n, d, h, g, w, f, B=B, gated=gated
     )
 
 
-# Bytes that a notebook's largest sizes need: what its checks cell gives to
-# `lab.measure.memory.within_memory`
+# Memory in bytes for the largest sizes of a notebook; its checks cell passes these functions to
+# `lab.measure.memory.within_memory`.
 
 
 def training_bytes(d_model, n_layers=2, context=64, batch=8):
-    """Weights, gradients and two moments (16 bytes each of 12 d² a layer), and activations of a
-    training step.
+    """Memory of a training step: parameters, gradients, two moments, and activations.
+
+    The first four take 16 bytes for each of 12 d² parameters per layer.
     """
     return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
 
 
 def window_bytes(windows, context, d_model):
-    """Logits over bytes and one hidden layer for all measured windows at once, 4 bytes a number."""
+    """Byte logits and one hidden layer for all measured windows at once, 4 bytes per number."""
     return 4 * windows * context * (256 + 4 * d_model)
 
 
 def score_bytes(lengths, score_heads=8):
-    """Naive attention at the largest length, forward and backward: about six h x n x n arrays of 4
-    bytes.
-    """
+    """Naive attention at the largest length, with backward: about six h x n x n float32 arrays."""
     return 24 * score_heads * lengths**2
 
 
 def block_bytes(widths, context, n_layers=2):
-    """The widest block, and a training step at width 128 with naive attention of four heads, 4
-    bytes a number.
+    """The larger of the widest block and a training step at width 128 with naive attention.
+
+    The training step has four heads; numbers take 4 bytes.
     """
     return 4 * max(
         widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context)
@@ -122,8 +118,9 @@ def block_bytes(widths, context, n_layers=2):
 
 
 def copy_bytes(longest, texts, d_model, n_layers=2):
-    """Evaluation at four times the longest text, about 8 x longest tokens: twenty arrays of 4
-    bytes, and the maps.
+    """Evaluation at four times the longest text, about 8 x longest tokens.
+
+    Twenty arrays of 4-byte numbers, and the attention maps.
     """
     return (
         80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2

@@ -1,4 +1,4 @@
-"""Depth: what streams and blocks do from layer to layer, and what theory expects at the start."""
+"""Depth: residual streams and blocks from layer to layer, and theory for random weights."""
 
 from contextlib import contextmanager
 from math import acos, pi, sqrt
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 @contextmanager
 def moved(model, size, seed=0):
-    """Inside, every weight w is moved by size · rms(w) · N(0, 1); afterwards it is as it was."""
+    """Within, every weight w is perturbed by size · rms(w) · N(0, 1); afterwards it is restored."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         kept = [p.clone() for p in model.parameters()]
@@ -27,9 +27,10 @@ def moved(model, size, seed=0):
 
 @torch.no_grad()
 def perturbation(model, output, *, size=1e-4, seed=0):
-    """Mean square change of output(model), over size², when the weights are `moved`. Liu 2020.
+    """Mean square change of output(model) over size² when the weights are perturbed. Liu 2020.
 
-    Weights are put back. Use float64 for small sizes. RuntimeError where the output is not finite.
+    The weights are restored. Use float64 for small sizes. Raises RuntimeError if the output is not
+    finite.
     """
     before = output(model)
     with moved(model, size, seed):
@@ -40,14 +41,18 @@ def perturbation(model, output, *, size=1e-4, seed=0):
 
 
 def likeness(streams):
-    """Mean cosine of a token in neighbouring streams (layers, ..., m): (layers - 1,)."""
+    """Mean cosine similarity of tokens between neighbouring layers' streams: (layers - 1,).
+
+    streams: (layers, ..., m).
+    """
     return F.cosine_similarity(streams[1:], streams[:-1], dim=-1).flatten(1).mean(1)
 
 
 @torch.no_grad()
 def rises_without(blocks, loss):
-    """Rise of loss() when the stream goes past one block, for every block alone."""
-    base, rises = loss(), []
+    """Increase of loss() when one block is skipped, for each block in turn."""
+    base = loss()
+    rises = []
     for block in blocks:
         block.forward = lambda x, **_: x
         try:
@@ -58,25 +63,26 @@ def rises_without(blocks, loss):
 
 
 def relu_overlap(r):
-    """2 E[relu(x) relu(y)] of two standard normals with correlation r. Cho & Saul 2009."""
+    """2 E[relu(x) relu(y)] of standard normals with correlation r. Cho & Saul 2009."""
     return (sqrt(max(0.0, 1 - r * r)) + r * (pi - acos(max(-1.0, min(1.0, r))))) / pi
 
 
 def moments(placement, n, layers, *, branch=1.0):
-    """One row per layer 0..layers: layer, S and c of the stream behind it, and sum.
+    """Theory of the residual stream at initialisation, one row per layer 0..layers.
 
-    sum is the mean square before a post-norm. `placement` is pre, post or none; `branch` multiplies
-    the variance of every branch (1/N where N branches are scaled by 1/√N). Pre with n = 1: S = 1 +
-    3/2 layer; post: sum = 3/2; none: S grows by (1 + m/S) · 3/2 in ratio.
+    Columns: layer, S and c (mean square and mean product of two tokens' streams after it), and sum,
+    the mean square before a post-norm. `placement` is pre, post or none (else ValueError); `branch`
+    multiplies the variance of every branch (1/N if N branches are scaled by 1/√N). For pre with n =
+    1: S = 1 + 3/2 layer; post: sum = 3/2; none: S grows by the factor 1 + (1 + m/S) · 3/2 per
+    layer.
     """
     if placement not in ("pre", "post", "none"):
-        raise ValueError(f"placement is pre, post or none, got {placement!r}")
+        raise ValueError(f"placement must be pre, post or none, got {placement!r}")
     S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
     for layer in range(1, layers + 1):
-        size = 1.0 if placement == "pre" else S  # of the branch's input; normed inputs have 1
-        mean = (
-            branch * size * (1 / n + (1 - 1 / n) * c / S)
-        )  # attention gives every token the same average
+        size = 1.0 if placement == "pre" else S  # mean square of the branch's input
+        # uniform attention gives every token the same average
+        mean = branch * size * (1 / n + (1 - 1 / n) * c / S)
         S, c = S + mean, c + mean
         if placement == "post":
             S, c = 1.0, c / S

@@ -1,4 +1,4 @@
-"""Editing what a feed-forward layer stores: the wanted output and the update that gives it (ROME)."""
+"""Editing what a feed-forward layer stores (ROME): the target output and the weight update."""
 
 import torch
 import torch.nn.functional as F
@@ -7,11 +7,11 @@ from lab.measure.hooks import capture, edit
 
 
 def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
-    """The output (o,) of module `site` at the last position that makes model(tokens) answer so.
+    """The output (o,) of module `site` at the last position that makes model(tokens) give `answer`.
 
-    tokens: (b, t). Found by Adam from the present mean output, until the class `answer` has
-    probability `sure` in every row; `keep` weighs the squared distance from the start, relative to
-    its square. The model's weights stay as they are.
+    tokens: (b, t). Found by Adam, starting from the mean output, until class `answer` has
+    probability `sure` in every row, or after `steps`. `keep` weights the squared distance from the
+    start, relative to the squared norm of the start. The weights of the model are unchanged.
     """
     with torch.no_grad(), capture([model.get_submodule(site)]) as kept:
         model(tokens)
@@ -35,11 +35,11 @@ def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100,
 
 @torch.no_grad()
 def rome_update(weight, key, value, covariance, *, ridge=1e-3):
-    """The weight (o, i) changed by one outer product so that it sends `key` (i,) to `value` (o,).
+    """`weight` (o, i) plus a rank-one update that maps `key` (i,) to `value` (o,). Meng 2022.
 
-    W + (v - W k) (C^-1 k)^T / (k^T C^-1 k), Meng 2022: of all such changes the one that moves the
-    outputs on other keys, with second moments C = `covariance` (i, i), least in the mean square.
-    `ridge` (of the mean of its diagonal) is added.
+    W + (v - W k) (C^-1 k)^T / (k^T C^-1 k): of all such updates the one with the smallest mean
+    square effect on other keys, whose second moments are C = `covariance` (i, i). `ridge` times the
+    mean of its diagonal is added to the diagonal. Raises ValueError if that is not above 0.
     """
     size = ridge * covariance.diagonal().mean()
     if size <= 0:

@@ -1,6 +1,4 @@
-"""The checks that make a comparison fair: same seeds, same data, switches that switched, sizes that
-match.
-"""
+"""Checks of a fair comparison: same seeds, same data, effective switches, matched sizes."""
 
 from math import inf
 
@@ -8,7 +6,7 @@ import pandas as pd
 
 
 class UnfairComparison(ValueError):
-    """Arms that are to be compared differ in more, or in less, than their treatment."""
+    """Arms of a comparison differ in more, or less, than their treatment."""
 
 
 def check_arms(
@@ -21,21 +19,20 @@ def check_arms(
     tolerance=0.02,
     data="data_hash",
 ):
-    """One row per check (check, finding) of a long table of runs, or UnfairComparison naming the
-    arms.
+    """Check a long table of runs: one row per check (check, finding), else UnfairComparison.
 
-    At each seed every arm has its own output fingerprint at initialisation (else a switch had no
-    effect) and the same `data` hashes; all arms ran the same seeds; each `matched` column
-    (parameters, FLOPs) differs by at most `tolerance`, largest over smallest: call it for one size
-    at a time. None for `fingerprint` or `data` leaves that check out, and the answer says so.
+    At each seed every arm must have its own output fingerprint at initialisation (else a switch had
+    no effect) and the same `data` hash; all arms ran the same seeds; each `matched` column
+    (parameters, FLOPs) differs by at most `tolerance`, largest over smallest, so call this for one
+    size at a time. None for `fingerprint` or `data` skips that check, which the result says. Raises
     ValueError for missing columns or cells, or fewer than two arms.
     """
-    wanted = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
-    if unusable := [
-        name for name in wanted if name not in table.columns or table[name].isna().any()
-    ]:
+    needed = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
+    unusable = [name for name in needed if name not in table.columns or table[name].isna().any()]
+    if unusable:
         raise ValueError(
-            f"columns {unusable} are absent or have holes; the table has {list(table.columns)}"
+            f"columns {unusable} are missing or have empty cells; "
+            f"the table has {list(table.columns)}"
         )
     arms = sorted(table[arm].unique().tolist(), key=str)
     if len(arms) < 2:
@@ -52,7 +49,7 @@ def check_arms(
         for (at, _), group in table.groupby([seed, fingerprint]):
             if len(twins := group[arm].unique().tolist()) > 1:
                 raise UnfairComparison(
-                    f"arms {twins} give the same output at seed {at}: one was never switched"
+                    f"arms {twins} give the same output at seed {at}: a switch had no effect"
                 )
     findings.append(
         ("distinct outputs", "all differ" if fingerprint is not None else "not checked")
@@ -62,7 +59,8 @@ def check_arms(
             same(data, group, f" at seed {at}")
     findings.append(("same data", "equal at every seed" if data is not None else "not checked"))
     for column in matched:
-        low, high = table.groupby(arm)[column].min(), table.groupby(arm)[column].max()
+        low = table.groupby(arm)[column].min()
+        high = table.groupby(arm)[column].max()
         excess = high.max() / low.min() - 1 if low.min() > 0 else inf
         if excess > tolerance:
             ends = f"arm {high.idxmax()} has {high.max():,}, arm {low.idxmin()} {low.min():,}"

@@ -1,4 +1,4 @@
-"""Gradients: what of the input an output depends on, and how large they arrive at each parameter."""
+"""Gradients: which inputs an output depends on, and the gradient norms of parameters."""
 
 import pandas as pd
 import torch
@@ -7,20 +7,20 @@ import torch
 def leak(from_embeddings, embeddings):
     """Norm of the gradient of every output with respect to every input, (t, t') in float64.
 
-    from_embeddings: a function of embeddings (b, n, m) that returns outputs (b, n, c), the rows of
-    a batch apart. embeddings: (n, m), one sequence. Entry (t, t') is the Frobenius norm of d
-    outputs_t / d embeddings_t', of size (c, m): exactly 0 if output t cannot depend on input t',
-    whatever the weights. Needs c sequences at a time. ValueError where outputs and inputs do not
-    pair position by position.
+    from_embeddings: a function from embeddings (b, n, m) to outputs (b, n, c) that treats the rows
+    of a batch separately. embeddings: (n, m), one sequence. Entry (t, t') is the Frobenius norm of
+    d outputs_t / d embeddings_t', of shape (c, m): exactly 0 if output t cannot depend on input t',
+    whatever the weights. Uses a batch of c sequences. Raises ValueError unless there is one output
+    per input position.
     """
     start = embeddings.detach()[None]
     with torch.no_grad():
         shape = from_embeddings(start).shape
     if len(shape) != 3 or shape[:2] != start.shape[:2]:
         raise ValueError(
-            f"outputs (1, {start.shape[1]}, c) are wanted from one sequence, got {tuple(shape)}"
+            f"one sequence must give outputs (1, {start.shape[1]}, c), got {tuple(shape)}"
         )
-    copies = start.repeat(shape[2], 1, 1).requires_grad_()  # (c, n, m): copy i answers for class i
+    copies = start.repeat(shape[2], 1, 1).requires_grad_()  # (c, n, m), one copy per class
     with torch.enable_grad():
         own = from_embeddings(copies).diagonal(dim1=0, dim2=2)  # (n, c)
         rows = [
@@ -33,19 +33,16 @@ def leak(from_embeddings, embeddings):
 
 
 def future(matrix):
-    """The largest entry at an input later than the output, of a (t, t') matrix: 0 for a causal
-    model.
-    """
+    """The largest entry at an input later than the output, of (t, t'): 0 for a causal model."""
     return matrix.triu(1).max().item()
 
 
 def gradient_norms(model) -> pd.DataFrame:
-    """One row per parameter: parameter (its name), layer, norm (Euclidean) and rms (norm / √size)
-    of its gradient.
+    """Gradient norms, one row per parameter: parameter (its name), layer, norm, rms.
 
-    `layer` is the first whole number in the dotted name, missing where there is none; norm and rms
-    are missing for a parameter that the loss does not reach. RuntimeError if no parameter has a
-    gradient.
+    norm is Euclidean, rms = norm / √size. `layer` is the first integer in the dotted name, missing
+    if there is none; norm and rms are missing for a parameter without gradient. Raises RuntimeError
+    if no parameter has a gradient.
     """
     if all(parameter.grad is None for parameter in model.parameters()):
         raise RuntimeError(

@@ -1,8 +1,8 @@
-"""What single heads do: scored by their maps, ablated, blind to a key.
+"""Single heads: scores of their maps, ablation, attention knockout. Chapter §1.1.4, §1.2.
 
-Maps are attention weights (b, h, q, k) of causal attention, a list with one entry a layer. A head
-is named by its layer, which is the call of attention within one forward, and its number among the
-query heads. Chapter §1.1.4, §1.2.
+Maps are weights (b, h, q, k) of causal attention, a list with one entry per layer. A head is
+identified by its layer, the index of the attention call within a forward pass, and its index among
+the query heads.
 """
 
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from lab.measure.maps import content_share, mass, relative_distance, relative_en
 
 
 def head_table(maps, measures):
-    """One row per layer and head, in this order: layer, head, and a column for each measure.
+    """One row per layer and head, in order: layer, head, and one column per measure.
 
     measures: {name: function from maps (b, h, q, k) to (h,)}.
     """
@@ -28,11 +28,11 @@ def head_table(maps, measures):
 
 
 def head_scores(maps, queries, targets):
-    """Where heads look, in long form: layer, head, measure, value, uniform.
+    """Where heads attend, in long form: layer, head, measure, value, uniform.
 
-    `uniform` is what uniform causal weights score.
-    queries (b, q): where distance and entropy are taken, over uniform ones; targets: {measure:
-    pattern (b or 1, q, k)}, the mass on it. Previous token and content use all queries.
+    `uniform` is the value for uniform causal weights. queries (b, q): the queries at which distance
+    and entropy are taken, relative to uniform weights; targets: {measure: pattern (b or 1, q, k)},
+    the mass on it. "previous token" and "content" use all queries.
     """
     at = torch.arange(maps[0].shape[2], device=queries.device)
     near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
@@ -53,11 +53,12 @@ def head_scores(maps, queries, targets):
 
 @contextmanager
 def ablate_heads(heads, calls):
-    """Within, the given (call, head) pairs write nothing, in any model.
+    """Within, the outputs of the given (call, head) pairs are 0, in any model.
 
-    `calls` is how many calls one forward makes. Works in training too. LookupError at the end for
-    heads that never occurred. Compare with the model under `ablate_heads([], calls)`: within,
-    nn.TransformerEncoder leaves its fast path, whose outputs at padding are others.
+    `calls` is the number of attention calls per forward pass. Works in training too. Raises
+    LookupError at the end for heads that never occurred. Take `ablate_heads([], calls)` as the
+    baseline: inside, nn.TransformerEncoder leaves its fast path, which has other outputs at
+    padding.
     """
     met = set()
 
@@ -80,12 +81,12 @@ def ablate_heads(heads, calls):
 
 @torch.no_grad()
 def ablation_costs(losses, layers, heads):
-    """What every loss gains with each head ablated alone: layer, head, measure, value.
+    """Increase of every loss with each head ablated alone: layer, head, measure, value.
 
-    losses() gives {measure: number}.
+    losses() returns {measure: number}.
     """
     rows = []
-    with ablate_heads([], layers):  # the whole model too computes attention as the ablated ones do
+    with ablate_heads([], layers):  # the same attention path as in the ablated runs
         whole = losses()
     for layer, head in [(layer, head) for layer in range(layers) for head in range(heads)]:
         with ablate_heads([(layer, head)], layers):
@@ -95,16 +96,17 @@ def ablation_costs(losses, layers, heads):
 
 @torch.no_grad()
 def pruning_costs(loss, layers, heads):
-    """What loss(), a number, gains without heads, a row for each: layer, head and
+    """Increase of loss(), a number, without heads: one row per head, with layer and head.
 
-    removal_cost: with this one alone ablated; importance_rank: 0 for the least costly; pruned_cost:
-    with this one and all less costly ones ablated together.
+    removal_cost: this head ablated alone; importance_rank: 0 for the least costly; pruned_cost:
+    this head and all less costly ones ablated together.
     """
     table = ablation_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
     table = table.rename(columns={"value": "removal_cost"})
     table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
     cheapest_first = table.sort_values("importance_rank")[["layer", "head"]]
-    order, costs = list(cheapest_first.itertuples(index=False, name=None)), []
+    order = list(cheapest_first.itertuples(index=False, name=None))
+    costs = []
     with ablate_heads([], layers):
         whole = loss()
     for rank in table.importance_rank:
@@ -115,17 +117,20 @@ def pruning_costs(loss, layers, heads):
 
 @contextmanager
 def attention_knockout(layer, calls):
-    """Within, the last query of row i of the batch is blind to key i, in one call of a forward.
+    """Within, the last query of row i of the batch cannot see key i, in one call per forward pass.
 
-    It is call `layer` of `calls`. One sequence, copied as often as it has keys, so shows what each
-    key adds to the last prediction. Causal only.
+    It is call `layer` of `calls`. A batch that repeats one sequence once per key thus shows the
+    effect of each key on the last prediction. For causal attention only.
     """
 
     def hide(call):
         if call.index % calls != layer:
             return None
-        b, q, k = len(call.query), call.query.shape[2], call.key.shape[2]
-        rows, mask = torch.arange(b, device=call.query.device), call.dense_mask()
+        b = len(call.query)
+        q = call.query.shape[2]
+        k = call.key.shape[2]
+        rows = torch.arange(b, device=call.query.device)
+        mask = call.dense_mask()
         seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
         if mask is not None:
             seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)
@@ -140,12 +145,11 @@ def attention_knockout(layer, calls):
 
 @torch.no_grad()
 def key_effects(predict, tokens, maps):
-    """What the last prediction loses with each key: sequence, layer, key, weight, effect.
+    """Effect of each key on the last prediction: sequence, layer, key, weight, effect.
 
-    weight: mean over heads. effect: divergence KL(whole || key hidden), nats. predict(tokens (b,
-    t)) gives logits (b, t, classes); give it in float64, since most effects lie below the rounding
-    of float32 and would be ranked by it. Causal models whose layers call attention once each;
-    `maps` are theirs on the tokens (b, t).
+    weight: mean over heads. effect: KL(original || key hidden) in nats. predict maps tokens (b, t)
+    to logits (b, t, classes); use float64, as most effects are below the rounding error of float32.
+    For causal models with one attention call per layer; `maps` are theirs on the tokens (b, t).
     """
     parts = []
     for i, sequence in enumerate(tokens):
@@ -154,7 +158,8 @@ def key_effects(predict, tokens, maps):
         for layer, m in enumerate(maps):
             with attention_knockout(layer, len(maps)):
                 without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
-            effect, weight = (whole.exp() * (whole - without)).sum(-1), m[i, :, -1].mean(0)
+            effect = (whole.exp() * (whole - without)).sum(-1)
+            weight = m[i, :, -1].mean(0)
             columns = {
                 "key": range(len(weight)),
                 "weight": weight.tolist(),

@@ -1,7 +1,7 @@
-"""Watch any torch model from outside.
+"""Hooks for any torch model.
 
-`tap` keeps numbers of modules and changes nothing, `capture` keeps their tensors, `edit` changes
-what they return, and `Calls` stands at every call of attention.
+`tap` records numbers from module outputs, `capture` keeps the outputs, `edit` replaces them, and
+`Calls` intercepts every attention call.
 """
 
 import os
@@ -25,23 +25,24 @@ COLUMNS = ["site", "measure", "call", "index", "value"]
 
 @contextmanager
 def tap(model, sites, *, gradients=False):
-    """Measure the outputs of modules: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
+    """Measure outputs of modules: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
 
     sites: {glob over model.named_modules(): measure or list of measures}. A measure maps the
-    detached output of the module (the first element, where it is a tuple) to a number or a vector.
-    With gradients=True it gets the gradient that arrives at that output instead. Only numbers are
-    kept.
+    detached output of the module (the first element, if it is a tuple) to a number or a vector.
+    With gradients=True it gets the gradient of that output instead. Only numbers are stored.
 
-    Yields a function without arguments that returns what was measured so far: columns site,
-    measure, call (the n-th time that this module ran, from 0), index (entry of a vector, empty for
-    a number) and value. A module that stands in several places of the model has one name, its
-    first, and one row for each of its calls.
+    Yields a function without arguments that returns the table so far: columns site, measure, call
+    (index of the call of this module, from 0), index (entry of a vector, missing for a number) and
+    value. A module that occurs in several places of the model has one name, its first, and one row
+    for each of its calls.
 
-    Raises LookupError where a glob matches no module. Raises RuntimeError at the end where a chosen
+    Raises LookupError if a glob matches no module. Raises RuntimeError at the end if a chosen
     module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention
     does with out_proj, or no gradient arrived.
     """
-    rows, calls, chosen = [], {}, _chosen(model, sites)
+    rows = []
+    calls = {}
+    chosen = _chosen(model, sites)
 
     def record(site, call, tensor):
         with torch.no_grad():
@@ -49,13 +50,14 @@ def tap(model, sites, *, gradients=False):
                 rows.extend(_rows(site, measure, call, tensor.detach()))
 
     def watch(site, output):
-        tensor, call = _tensor(site, output), calls.get(site, 0)
+        tensor = _tensor(site, output)
+        call = calls.get(site, 0)
         calls[site] = call + 1
         if not gradients:
             record(site, call, tensor)
         elif tensor.requires_grad:
             if tensor._is_view():
-                tensor = tensor.clone()  # a view that is changed in place loses its hooks
+                tensor = tensor.clone()  # a view loses its hooks if it is changed in place
             handle = tensor.register_hook(lambda gradient: record(site, call, gradient))
             handles.enter_context(handle)
             return _with_tensor(output, tensor)
@@ -70,14 +72,15 @@ def tap(model, sites, *, gradients=False):
 
 @contextmanager
 def edit(model, sites):
-    """Replace the outputs of modules: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
+    """Replace outputs of modules: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
 
-    sites: {glob: function from tensor to tensor}; where a module returns a tuple its first element
-    is replaced. Several functions for one module apply in the order given. A `tap` opened inside an
-    `edit` measures what the edit returned. Raises LookupError and RuntimeError as `tap` does, and
-    TypeError where a function returns no tensor.
+    sites: {glob: function from tensor to tensor}; if a module returns a tuple, its first element is
+    replaced. Several functions for one module apply in the order given. A `tap` opened inside an
+    `edit` measures the edited output. Raises LookupError and RuntimeError as `tap` does, and
+    TypeError if a function returns no tensor.
     """
-    fired, chosen = set(), _chosen(model, sites)
+    fired = set()
+    chosen = _chosen(model, sites)
 
     def change(site, output):
         tensor = _tensor(site, output)
@@ -97,15 +100,16 @@ def edit(model, sites):
 
 @contextmanager
 def capture(modules, *, inputs=False):
-    """Keep the outputs of modules: `with capture(model.blocks) as kept: model(x)`.
+    """Keep outputs of modules: `with capture(model.blocks) as kept: model(x)`.
 
-    Yields a list that fills with a tensor for each call of a module, in the order in which the
-    calls end: its output, or the first element where that is a tuple. With inputs=True it fills
-    with the tuple of positional arguments of each call instead. Tensors are detached, not copied:
-    where the model later changes one in place, the list shows the change. Raises RuntimeError at
-    the end where a module never ran.
+    Yields a list that gets one tensor per call of a module, in the order in which calls end: the
+    output, or its first element if it is a tuple. With inputs=True it gets the tuple of positional
+    arguments instead. Tensors are detached, not copied: later in-place changes by the model show in
+    the list. Raises RuntimeError at the end if a module never ran.
     """
-    kept, ran, modules = [], set(), list(dict.fromkeys(modules))
+    kept = []
+    ran = set()
+    modules = list(dict.fromkeys(modules))
 
     def keep(module, arguments, output):
         ran.add(module)
@@ -122,8 +126,9 @@ def capture(modules, *, inputs=False):
 
 
 def _chosen(model, sites):
-    """{name of a module: functions} of all modules that the globs choose."""
-    names, chosen = [name for name, _ in model.named_modules()], {}
+    """{module name: functions} of all modules that match the globs."""
+    names = [name for name, _ in model.named_modules()]
+    chosen = {}
     for glob, functions in sites.items():
         matching = [name for name in names if fnmatchcase(name, glob)]
         if not matching:
@@ -135,7 +140,7 @@ def _chosen(model, sites):
 
 
 def _at_output(model, site, function):
-    """Have function(site, output) called after the module of that name; ends with the handle."""
+    """Register function(site, output) as forward hook of the named module; return the handle."""
 
     def hook(module, arguments, output):
         return function(site, output)
@@ -149,7 +154,7 @@ def _assert_fired(silent, why=""):
 
 
 def _tensor(site, output):
-    """The tensor that a module returned, alone or first of a tuple."""
+    """The tensor that a module returned, alone or as first element of a tuple."""
     first = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(first, torch.Tensor):
         kind = type(first).__name__
@@ -158,13 +163,14 @@ def _tensor(site, output):
 
 
 def _with_tensor(output, tensor):
-    """What a module returned, with this tensor in place of its own."""
+    """The output of a module with its tensor replaced."""
     return tensor if isinstance(output, torch.Tensor) else (tensor, *output[1:])
 
 
 def _rows(site, measure, call, tensor):
-    """Rows of COLUMNS for the number or the vector that a measure gives."""
-    value, name = torch.as_tensor(measure(tensor)), getattr(measure, "__name__", str(measure))
+    """Rows of COLUMNS for the number or vector that a measure returns."""
+    value = torch.as_tensor(measure(tensor))
+    name = getattr(measure, "__name__", str(measure))
     if value.ndim > 1:
         shape = tuple(value.shape)
         raise TypeError(f"measure {name} gave a tensor of shape {shape}, not a number or a vector")
@@ -175,7 +181,7 @@ def _rows(site, measure, call, tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call of F.scaled_dot_product_attention, and which call it is, from 0.
+    """The arguments of one F.scaled_dot_product_attention call, and its index, from 0.
 
     call() runs it, call(scale=1) runs it with another scale.
     """
@@ -191,8 +197,8 @@ class Call:
     enable_gqa: bool = False
 
     def dense_mask(self):
-        """The mask as a tensor of booleans or of what is added, or None; without `is_causal`."""
-        # an object of torch.nn.attention.bias, whose import would take a second
+        """The mask as a boolean or additive tensor, or None; without `is_causal`."""
+        # a class of torch.nn.attention.bias, which takes a second to import
         if hasattr(self.attn_mask, "_materialize"):
             return self.attn_mask._materialize(self.query.device)
         return self.attn_mask
@@ -204,23 +210,25 @@ class Call:
 
 
 class Calls(TorchFunctionMode):
-    """Inside, answer(call) sees each Call; what it returns, unless None, replaces the call's
-    result.
+    """Within, answer(call) gets each Call; its result, unless None, replaces that of the call.
 
-    `count` is how many there were, `hidden` how many calls of nn.MultiheadAttention went past F's
-    function: those that are asked for their weights. A compiled model runs uncompiled inside.
+    `count` is the number of calls; `hidden` counts calls of nn.MultiheadAttention that bypass
+    F.scaled_dot_product_attention because weights were requested. Compiled models run uncompiled
+    inside.
     """
 
     def __init__(self, answer):
         super().__init__()
-        self.answer, self.count, self.hidden = answer, 0, 0
+        self.answer = answer
+        self.count = 0
+        self.hidden = 0
         self.inside = ExitStack()
 
     def __enter__(self):
-        # where it is not imported nothing is compiled, and its import would take seconds
+        # if dynamo is not imported nothing is compiled, and importing it would take seconds
         if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        # transformers, with a cache, packs the query heads of a group into one unless told not to
+        # keeps transformers with a cache from packing the query heads of a group into one
         unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
         self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()
@@ -247,7 +255,10 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward with `attend` for its attention: no mode sees into it."""
+        """F.multi_head_attention_forward with `attend` as its attention.
+
+        Torch modes cannot see inside the original function.
+        """
         closed = F.multi_head_attention_forward
         names = vars(F) | {
             "scaled_dot_product_attention": self.attend,
@@ -258,10 +269,9 @@ class Calls(TorchFunctionMode):
 
 @contextmanager
 def running_module(model=None):
-    """Yields a function that returns the dotted name of the innermost module that is running.
+    """Yield a function that returns the dotted name of the innermost running module.
 
-    It is the name within `model`, without one within the outermost module that is running; "" where
-    no module of it is running.
+    The name is relative to `model`, or by default to the outermost running module; "" if none runs.
     """
     stack, named = [], {}
 

@@ -1,5 +1,4 @@
-"""How a model fares at lengths and positions, those it was trained on and beyond; it is any
-function of tokens.
+"""Performance by length and position, within and beyond the training length.
 
 predict: tokens (b, t) -> logits, (b, t, classes) or (b, t, outputs, classes).
 """
@@ -12,41 +11,46 @@ import torch.nn.functional as F
 
 @torch.no_grad()
 def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
-    """One row per length: length, per_token (share of answers that are right), exact (share of
-    texts with all answers right), loss (nats per answer).
+    """One row per length: length, per_token, exact, loss.
 
-    of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 where there is no answer.
-    The right earlier answers are given, so `exact` is also the share of texts that greedy
-    generation would get right. Every length has its own texts, which depend on `seed` and the
-    length alone.
+    per_token: share of correct answers; exact: share of texts with all answers correct; loss: nats
+    per answer. of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 without an
+    answer. Earlier answers are given (teacher forcing), so `exact` also is the share of texts that
+    greedy decoding gets right. The texts of a length depend on `seed` and the length alone. Raises
+    ValueError for texts without answers.
     """
     rows = []
     for n in lengths:
         tokens, targets = of_length(torch.Generator().manual_seed(10**6 * (seed + 1) + n), size, n)
-        asked = targets != -100
-        if not asked.any():
+        has_answer = targets != -100
+        if not has_answer.any():
             raise ValueError(f"texts of length {n} ask for no answer: all their targets are -100")
         logits = predict(tokens).reshape(*targets.shape, -1)
-        right = (logits.argmax(-1) == targets) & asked
+        right = (logits.argmax(-1) == targets) & has_answer
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
-        exact = (right == asked).flatten(1).all(1)
+        exact = (right == has_answer).flatten(1).all(1)
         rows.append(
-            (n, right.sum().item() / asked.sum().item(), exact.float().mean().item(), loss.item())
+            (
+                n,
+                right.sum().item() / has_answer.sum().item(),
+                exact.float().mean().item(),
+                loss.item(),
+            )
         )
     return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
 
 
 @torch.no_grad()
 def window_losses(predict, text, length, stride, *, start=None, batch_tokens=16384):
-    """Nats of every target of a text from index `start` on, each read in a window of `length`:
-    (windows, stride).
+    """Loss in nats of every target of a text from index `start` on: (windows, stride).
 
-    text: (n,). A window gives `length` tokens and its last `stride` targets are scored; the next
-    window stands `stride` further. stride = length cuts the text in pieces, whose first targets
-    have almost no context. A small stride slides: every target has length - stride + 1 tokens or
-    more. The first scored target is text[start], `length - stride + 1` by default; give the same to
-    compare lengths and strides on the same targets. The last window ends with the text. Where the
-    one before has scored targets of it already, they are NaN.
+    text: (n,). A window has `length` input tokens and its last `stride` targets are scored; the
+    next window starts `stride` later. stride = length cuts the text into pieces, whose first
+    targets have almost no context. With a smaller stride every target has at least length - stride
+    + 1 tokens of context. The first scored target is text[start], by default `length - stride + 1`;
+    set it to compare lengths and strides on the same targets. The last window ends with the text;
+    targets that the previous window already scored are NaN in it. Raises ValueError for an
+    impossible stride or start and for a text that is too short.
 
     length 4, stride 4   [a b c d] [e f g h]            length 4, stride 1   [a b c d]
                           ^ ^ ^ ^   ^ ^ ^ ^                                   [b c d e]   one target each, the last
@@ -55,12 +59,12 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     start = least if start is None else start
     if not 1 <= stride <= length or start < least:
         raise ValueError(
-            f"1 <= stride <= length and start >= {least} are needed, got {stride}, {length}, {start}"
+            f"1 <= stride <= length and start >= {least} must hold, got {stride}, {length}, {start}"
         )
     if len(text) < start + stride:
         raise ValueError(f"the text has {len(text)} tokens, {start + stride} are needed")
     windows = text[start - least :].unfold(0, length + 1, stride)
-    more = (len(text) - start) % stride  # targets that are left for a last window
+    more = (len(text) - start) % stride  # targets left for a last window
     if more:
         windows = torch.cat([windows, text[None, -length - 1 :]])
     losses = []
@@ -78,11 +82,10 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
 
 
 def by_bucket(losses, edges):
-    """Mean loss of targets by their position in the window, rows position (first), last, loss,
-    targets.
+    """Mean loss by position in the window: rows position (first), last, loss, targets.
 
-    losses: (windows, positions), NaN where a target is left out; edges: first positions of the
-    buckets, from 0 up.
+    losses: (windows, positions), NaN for targets left out; edges: increasing first positions of the
+    buckets. Raises ValueError for other edges.
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:
@@ -95,7 +98,7 @@ def by_bucket(losses, edges):
 
 
 def similarity(codes):
-    """Cosine of every two codes, (n, n), of position vectors (n, m) without their mean."""
+    """Cosine similarity of all pairs of position vectors (n, m), centred: (n, n)."""
     codes = np.asarray(codes, dtype=float)
     codes = codes - codes.mean(0)
     codes /= np.linalg.norm(codes, axis=1, keepdims=True)
@@ -103,7 +106,7 @@ def similarity(codes):
 
 
 def order_in_similarity(matrix):
-    """Spearman correlation of a similarity matrix (n, n) with nearness -|i - j|, over pairs i < j."""
+    """Spearman correlation of a similarity matrix (n, n) with -|i - j|, over pairs i < j."""
     from scipy.stats import spearmanr
 
     i, j = np.triu_indices(len(matrix), 1)

@@ -1,16 +1,13 @@
-"""Linear probes: what a linear map reads from features, fitted on the first half of the rows,
-scored on the second.
-"""
+"""Linear probes: fitted on the first half of the rows, scored on the second."""
 
 import torch
 import torch.nn.functional as F
 
 
 def probe_accuracy(features, labels, *, ridge=1e-2):
-    """Share of held-out rows whose label a linear map finds: features (n, m), labels (n,) of
-    classes 0..c-1.
+    """Accuracy of a linear probe on held-out rows: features (n, m), labels (n,) in 0..c-1.
 
-    The map is that of `held_out`, on one-hot labels.
+    The probe is that of `held_out`, on one-hot labels.
     """
     labels = labels.cpu()
     found = held_out(features, F.one_hot(labels, int(labels.max()) + 1), ridge=ridge)
@@ -18,29 +15,25 @@ def probe_accuracy(features, labels, *, ridge=1e-2):
 
 
 def held_out_r2(features, values, *, ridge=1e-3):
-    """R² on the second half of the rows of the linear map from features (n, m) to values (n,) that
-    fits the first: `held_out`.
-    """
+    """R² of a linear probe on held-out rows: features (n, m), values (n,); see `held_out`."""
     values = torch.as_tensor(values).cpu().double()
     found = held_out(features, values, ridge=ridge)
     values = values[-len(found) :]
     return 1 - ((found - values).square().sum() / (values - values.mean()).square().sum()).item()
 
 
-def held_out(features, wanted, *, ridge):
-    """What a linear map, fitted on the first half of the rows, says of the second: from features
-    (n, m) to wanted (n,) or (n, w). Ridge regression in closed form.
+def held_out(features, targets, *, ridge):
+    """Predictions for the second half of the rows of a ridge regression on the first half.
 
-    Features are standardised, so `ridge` is the penalty per row in units of their variance,
-    whatever theirs.
+    From features (n, m) to targets (n,) or (n, w), in closed form. Features are standardised, so
+    `ridge` is the penalty per row in units of their variance.
     """
-    features, wanted = (torch.as_tensor(x).cpu().double() for x in (features, wanted))
+    features, targets = (torch.as_tensor(x).cpu().double() for x in (features, targets))
     half = len(features) // 2
-    mean, spread = features[:half].mean(0), features[:half].std(0) + 1e-9
-    x = torch.cat(
-        [(features - mean) / spread, torch.ones(len(features), 1, dtype=torch.float64)], 1
-    )
+    mean = features[:half].mean(0)
+    spread = features[:half].std(0) + 1e-9
+    ones = torch.ones(len(features), 1, dtype=torch.float64)
+    x = torch.cat([(features - mean) / spread, ones], 1)
     eye = torch.eye(x.shape[1], dtype=torch.float64)
-    return x[half:] @ torch.linalg.solve(
-        x[:half].T @ x[:half] + ridge * half * eye, x[:half].T @ wanted[:half]
-    )
+    fit = x[:half]
+    return x[half:] @ torch.linalg.solve(fit.T @ fit + ridge * half * eye, fit.T @ targets[:half])

@@ -1,8 +1,8 @@
-"""What maps of attention show: where heads look against looking anywhere, how alike they are.
+"""Statistics of attention maps: where heads attend, relative to uniform weights, and similarity.
 
-Maps are weights (b, h, q, k) of causal attention, as `attention_maps` gives them. Targets are
-boolean patterns (b or 1, q, k), True at the keys that count for a query. Queries are booleans
-(b or 1, q). What comes back is a number for each head, (h,), unless it says otherwise.
+Maps are weights (b, h, q, k) of causal attention, as returned by `attention_maps`. Targets are
+boolean patterns (b or 1, q, k), True at the keys that count for a query. Queries are booleans (b or
+1, q). Results have one number per head, (h,), unless stated otherwise.
 """
 
 import base64
@@ -18,11 +18,11 @@ from lab.measure.attention import distance, entropy, mass_on, query_mean
 
 @torch.no_grad()
 def weights_of(mixers, run):
-    """Maps of every module of `mixers` while run() goes on, whatever it makes of its scores.
+    """Maps of every module of `mixers` during run(), for any kind of attention function.
 
     A mixer takes q (b, h, t, d), k and v (b, g, t, d) and keywords, and returns weighted means of
-    the values: of unit vectors these are the weights. Unlike a probe this sees attention outside
-    F.scaled_dot_product_attention too.
+    the values; with unit vectors as values these are the weights. Unlike a probe this also observes
+    attention outside F.scaled_dot_product_attention.
     """
     maps = []
 
@@ -39,34 +39,36 @@ def weights_of(mixers, run):
 
 
 def copies(n, period, offset):
-    """Targets on a block of `period` tokens that is repeated over n tokens: (1, n, n).
+    """Targets on a block of `period` tokens repeated over n tokens: (1, n, n).
 
-    They stand `offset` after the earlier copies of the query's token. Queries of the first block
-    have none. offset +1, the token that followed, is what an induction head looks at; 0 a
+    They are `offset` after the earlier occurrences of the query's token; queries of the first block
+    have none. Offset 1, the token that followed, is the target of an induction head; 0 of a
     duplicate-token head; -1 is the definition printed in Olsson 2022, which an ideal induction head
     misses.
     """
-    q, k = torch.arange(n)[:, None], torch.arange(n)
+    q = torch.arange(n)[:, None]
+    k = torch.arange(n)
     behind = q - k + offset
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
 
 
 def copying(period, repeats):
-    """{name: targets} of heads that copy, on a block of `period` tokens `repeats` times over.
+    """{name: targets} of copying heads, on a block of `period` tokens repeated `repeats` times.
 
-    After the earlier copies of a token, on them, and as Olsson 2022 prints it.
+    The targets are after the earlier occurrences of a token, on them, and as printed in Olsson
+    2022.
     """
     offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
     return {name: copies(period * repeats, period, offset) for name, offset in offsets.items()}
 
 
-def pointing(index):
-    """Targets (b, q, q) from one key index per query (b, q), -1 for none."""
+def one_hot_targets(index):
+    """One-hot targets (b, q, q) from one key index per query (b, q), -1 for none."""
     return index[..., None] == torch.arange(index.shape[1], device=index.device)
 
 
 def uniform_mass(targets):
-    """Weight on the targets where all keys up to the query get the same: a number.
+    """Weight on the targets under uniform causal weights: a number.
 
     The mean is over queries that have targets.
     """
@@ -76,24 +78,24 @@ def uniform_mass(targets):
 
 
 def mass(maps, targets):
-    """Weight on the targets, mean over batch and queries that have any: (h,). NaN if none has."""
+    """Weight on the targets: (h,). The mean over batch and queries with targets; NaN if none."""
     return query_mean(mass_on(targets)(maps))
 
 
 def relative_distance(maps, queries):
-    """Mean |q - k| under the weights at `queries`, over that of uniform causal weights: (h,)."""
+    """Mean |q - k| under the weights at `queries`, relative to uniform causal weights: (h,)."""
     uniform = torch.arange(maps.shape[2], device=maps.device) / 2  # (q,)
     return _over_uniform(distance(maps), uniform, queries)
 
 
 def relative_entropy(maps, queries):
-    """Entropy of the weights at `queries` over that of uniform causal weights there, 0..1: (h,)."""
+    """Entropy of the weights at `queries`, relative to uniform causal weights, 0..1: (h,)."""
     uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log()  # (q,)
     return _over_uniform(entropy(maps), uniform, queries)
 
 
 def _over_uniform(values, uniform, queries):
-    """Sum of values (b, h, q) at `queries`, over that of what uniform weights have (q,): (h,)."""
+    """Sum of values (b, h, q) at `queries`, over that of uniform weights (q,): (h,)."""
     queries = queries.expand(len(values), -1)
     return (values * queries[:, None]).sum((0, 2)) / uniform.expand(queries.shape)[queries].sum()
 
@@ -108,10 +110,10 @@ def offset_profile(maps):
 
 
 def content_share(maps):
-    """Share of the variance of a head's weights that positions of query and key do not explain.
+    """Share of the variance of a head's weights not explained by the positions: (h,).
 
-    (h,); 0 says that the head looks at fixed places. The batch holds different inputs; the variance
-    of cell (q, k) over them is set against that of all visible cells.
+    0 means that the head attends to fixed positions. The batch holds different inputs; the variance
+    of each cell (q, k) over them is divided by the variance over all visible cells.
     """
     visible = torch.ones(maps.shape[2:], dtype=torch.bool, device=maps.device).tril()
     cells = maps[:, :, visible]  # (b, h, cells)
@@ -120,31 +122,31 @@ def content_share(maps):
 
 
 def hits(maps, targets):
-    """Share of queries whose heaviest key is their target, (b or 1, q), -1 for none: (h,).
+    """Share of queries whose largest weight is on their target, (b or 1, q), -1 for none: (h,).
 
     Queries without a target are left out.
     """
     targets = targets.expand(len(maps), -1)
-    wanted = targets >= 0  # (b, q)
+    some = targets >= 0  # (b, q)
     right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
-    return (right & wanted[:, None]).sum((0, 2)) / wanted.sum()
+    return (right & some[:, None]).sum((0, 2)) / some.sum()
 
 
 def best_fixed_offset(targets):
-    """Share of targets at the commonest distance: what a head that counts positions would hit."""
+    """Share of targets at the most frequent distance: hit rate of the best fixed offset."""
     b, q = (targets >= 0).nonzero(as_tuple=True)
     return torch.bincount(q - targets[b, q]).max().item() / len(q)
 
 
 def frequency_correlation(maps, log_frequency):
-    """Correlation of the attention that a key receives with its token's log frequency: (h,).
+    """Correlation of the attention a key receives with the log frequency of its token: (h,).
 
-    log_frequency: (b, k). Attention received is over the key's uniform share at each query. The
-    mean at each position is removed first.
+    log_frequency: (b, k). The attention received is relative to the key's uniform share at each
+    query; the mean at each position is removed first.
     """
     n = maps.shape[-1]
     uniform = 1 / torch.arange(1, n + 1, device=maps.device)
-    queries = torch.arange(n, 0, -1, device=maps.device)  # (k,), how many see the key
+    queries = torch.arange(n, 0, -1, device=maps.device)  # (k,), number of queries that see the key
     received = (maps / uniform[:, None]).sum(2) / queries  # (b, h, k)
     received = received - received.mean(0)
     received = received[..., :-1].transpose(0, 1).flatten(1)  # (h, b k); the last key has one query
@@ -153,27 +155,29 @@ def frequency_correlation(maps, log_frequency):
 
 
 def divergence(maps, others=None):
-    """Jensen-Shannon divergence of every head of `maps` to every head of `others`: (h, g).
+    """Jensen-Shannon divergence of every head of `maps` from every head of `others`: (h, g).
 
-    In bits, mean over batch and queries. `others` are the same maps where none are given. With
-    `maps.roll(1, 0)` each input is paired with another one: what heads share then is position, not
-    content.
+    In bits, mean over batch and queries. `others` defaults to `maps`. With `maps.roll(1, 0)` each
+    input is paired with another one; what heads then share is position, not content.
     """
     others = maps if others is None else others
-    own, other, rows = entropy(maps), entropy(others), []
+    own = entropy(maps)
+    other = entropy(others)
+    rows = []
     for i in range(maps.shape[1]):
         mixed = entropy((maps[:, i : i + 1] + others) / 2)
         rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
     return torch.stack(rows)
 
 
-def as_sharp(maps, wanted):
-    """Maps (b, h, q, k) as sharp as `wanted`: their mean entropy is that of those.
+def as_sharp(maps, reference):
+    """Maps (b, h, q, k) rescaled to the mean entropy of `reference`.
 
-    All scores are multiplied by one number. softmax(c z) is softmax(z) to the power c, normed: the
-    null for heads that differ because they are sharp.
+    All scores are multiplied by one number c: softmax(c z) is softmax(z)^c, normalised. This is the
+    null model for heads that differ only by their entropy.
     """
-    target, low, high = entropy(wanted).mean(), -6.0, 10.0  # of log2 c
+    target = entropy(reference).mean()
+    low, high = -6.0, 10.0  # bounds of log2 c
     logs = maps.clamp_min(torch.finfo(maps.dtype).tiny).log()
     for _ in range(30):
         middle = (low + high) / 2
@@ -183,11 +187,11 @@ def as_sharp(maps, wanted):
 
 
 def packed(weights):
-    """One head's map (q, k) as a word, in steps of 1/255, for tables of words and numbers."""
+    """One head's map (q, k) as a base64 string in steps of 1/255, for tables."""
     return base64.b64encode((weights * 255).round().byte().cpu().numpy().tobytes()).decode()
 
 
 def unpacked(word):
-    """The square map (q, k) of a packed word."""
+    """The square map (q, k) of a string made by `packed`."""
     flat = np.frombuffer(base64.b64decode(word), dtype=np.uint8) / 255
     return flat.reshape(math.isqrt(len(flat)), -1)

@@ -1,4 +1,4 @@
-"""The memory that the tensors of a call take at its peak; and whether sizes fit this machine."""
+"""Peak memory of a call, and whether sizes fit into the memory of this machine."""
 
 import bisect
 import os
@@ -11,9 +11,9 @@ from lab import trace
 
 
 def within_memory(need, **sizes):
-    """Raise ValueError where need(**sizes), bytes, is over 4/5 of what is free, and say what fits.
+    """Raise ValueError if need(**sizes), in bytes, exceeds 4/5 of the free memory; say what fits.
 
-    Of a list the largest counts; `need` grows with every size.
+    For a list its maximum counts; `need` must grow with every size.
     """
     sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
     available = available_memory()
@@ -37,19 +37,19 @@ def within_memory(need, **sizes):
 
 
 def available_memory():
-    """Bytes of memory that can be had without swapping, as far as the system tells."""
+    """Bytes of memory available without swapping, as reported by the system."""
     return psutil.virtual_memory().available
 
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
-    """Most bytes that tensors take during function(*args, **kwargs), for each `args` of `calls`.
+    """Peak bytes of tensors during function(*args, **kwargs), for each `args` of `calls`.
 
-    Tensors that were there before do not count. torch's allocators count the bytes, so the same
-    call gives the same number each time. Memory that is taken past them (scratch space of a
-    library, NumPy arrays, Python objects) does not count. Of a call that takes memory of a GPU,
-    that alone counts.
+    Tensors allocated before do not count. The bytes are those of torch's allocators, so equal calls
+    give equal numbers; other memory (scratch space of libraries, NumPy arrays, Python objects) does
+    not count. If a call allocates GPU memory, only that counts.
 
-    `warmup_args`, a tiny size, runs first: what the function makes once and keeps is there before.
+    `warmup_args`, a tiny size, runs first, so that what the function allocates once and keeps does
+    not count.
     """
     trace.clock("peak_memory")
     if warmup_args is not None:
@@ -59,7 +59,7 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
 
 def _peak(call):
     """The peak of one call, in bytes."""
-    import torch  # here, so that the checks of a notebook need no torch
+    import torch  # here, so that a notebook's checks can run without torch
 
     # Below level 6 the profiler reports its start and stop on standard error.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -72,7 +72,7 @@ def _peak(call):
         call()
     if on_gpu and torch.cuda.max_memory_allocated() > before:
         return torch.cuda.max_memory_allocated() - before
-    # One event for each allocation, in order of time; its bytes are negative where memory is freed.
+    # One event per allocation, in order of time; bytes are negative when memory is freed.
     events = profile.profiler.kineto_results.events()
     sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
     return max(accumulate(sizes, initial=0))

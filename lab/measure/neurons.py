@@ -1,6 +1,6 @@
-"""Hidden units of feed-forward layers: what they return, how often they fire, which are idle.
+"""Hidden units of feed-forward layers: activations, firing rates, idle units, ablation.
 
-Letters: n tokens, u units. Activations are (n, u), or (..., u) where a tap hands them over.
+Letters: n tokens, u units. Activations are (n, u), or (..., u) as returned by a tap.
 """
 
 import torch
@@ -10,9 +10,9 @@ from lab.measure.hooks import capture, edit
 
 @torch.no_grad()
 def hidden(model, tokens, part="ffn.act"):
-    """What a part of every block returns, on the CPU: (layers, n, u).
+    """Outputs of a submodule of every block, on the CPU: (layers, n, u).
 
-    "ffn_norm" is the input of the feed-forward layer. Every block runs once.
+    "ffn_norm" is the input of the feed-forward layer. Every block must run once.
     """
     with capture(block.get_submodule(part) for block in model.blocks) as kept:
         model(tokens.to(next(model.parameters()).device))
@@ -20,17 +20,13 @@ def hidden(model, tokens, part="ffn.act"):
 
 
 def ablate_units(model, layer, units):
-    """While this context is open, the `units` (a list or tensor of indices) of a feed-forward layer
-    return 0.
-    """
+    """Context in which `units` (list or tensor of indices) of a feed-forward layer return 0."""
     units = torch.as_tensor(units, dtype=torch.long, device=next(model.parameters()).device)
     return edit(model, {f"blocks.{layer}.ffn.act": lambda x: x.index_fill(-1, units, 0)})
 
 
 def idle_share(activations, held=0.01):
-    """Share of the smallest activations (..., u) of each token that together hold `held` of its
-    squared length.
-    """
+    """Share of the smallest activations (..., u) per token that hold `held` of the squared norm."""
     squares = activations.cpu().double().square().sort(-1).values
     return (squares.cumsum(-1) <= held * squares.sum(-1, keepdim=True)).double().mean().item()
 
@@ -41,7 +37,5 @@ def nonzero_share(activations):
 
 
 def firing_rates(activations):
-    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead on these
-    tokens.
-    """
+    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead."""
     return (activations > 0).cpu().double().flatten(0, -2).mean(0)

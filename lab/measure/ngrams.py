@@ -1,6 +1,7 @@
-"""N-gram models: what counts of short contexts make of the very text that a run read.
+"""N-gram models counted on the very text that a run read.
 
-A model that stays above the loss of trigrams has learnt less than two tokens of context are worth.
+A model whose loss stays above that of trigrams has learnt less than two tokens of context are
+worth.
 """
 
 import numpy as np
@@ -8,18 +9,18 @@ import pandas as pd
 
 
 class NGram:
-    """Odds of a token after 0, 1, ... `order` - 1 tokens, smoothed by Witten and Bell's rule.
+    """Next-token probabilities given 0..`order` - 1 tokens, with Witten-Bell smoothing.
 
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
 
-    c counts, t(h) is how many different tokens followed h, h' is h without its first token; after
-    the empty context stands the uniform distribution. A context that was never read has the odds of
-    h' (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5).
+    c counts, t(h) is the number of different tokens that followed h, h' is h without its first
+    token; below the empty context is the uniform distribution. An unseen context has the
+    probabilities of h' (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5).
 
-    `read` is what a run read, (windows, length) whole numbers 0..vocabulary-1, tokens and the last
-    target; a whole text is one window. The first token of a window is context only, as it was to
-    the run. ValueError for other shapes or tokens, for windows shorter than `order`, and where
-    `order` tokens have 2^63 spellings or more.
+    `read` is the text a run read: integers 0..vocabulary-1 of shape (windows, length), tokens and
+    the last target; a whole text is one window. The first token of a window is context only, as it
+    was for the run. Raises ValueError for other shapes or tokens, for windows shorter than `order`,
+    and if vocabulary^order is 2^63 or more.
     """
 
     def __init__(self, read, order=4, vocabulary=256):
@@ -27,11 +28,11 @@ class NGram:
             raise ValueError(
                 f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}"
             )
-        self.order, self.vocabulary = order, vocabulary
-        self._pairs, self._contexts = (
-            [],
-            [],
-        )  # by length of context: (spellings, counts), (spellings, counts, kinds)
+        self.order = order
+        self.vocabulary = vocabulary
+        # by length of the context
+        self._pairs = []  # (codes, counts)
+        self._contexts = []  # (codes, counts, number of different successors)
         codes = self._codes(read)
         if codes[0].shape[1] < order - 1 or not codes[0].size:
             raise ValueError(
@@ -45,18 +46,15 @@ class NGram:
             self._contexts.append((context, np.add.reduceat(count, begins), kinds))
 
     def losses(self, windows):
-        """Nats of every token but the first of windows (b, t + 1), by order 1..
+        """Loss in nats of every token but the first of windows (b, t + 1): (order, b, t).
 
-        `order`: an array (order, b, t).
-
-        The first tokens of a window have the shorter contexts that it holds.
+        The first axis is the order 1..`order`. Tokens near the start of a window have shorter
+        contexts.
         """
         return -np.log(self._probabilities(self._codes(windows)))
 
     def distribution(self, context):
-        """Odds of the next token after contexts (b, n), n >= 1, by order: an array (order, b,
-        vocabulary).
-        """
+        """Next-token probabilities after contexts (b, n), n >= 1: (order, b, vocabulary)."""
         context = self._checked(context)
         last = np.arange(self.vocabulary)
         codes = self._codes(
@@ -68,12 +66,13 @@ class NGram:
         )
 
     def _probabilities(self, codes, whole=None):
-        p, by_order = np.full(codes[0].shape, 1 / self.vocabulary), []
+        p = np.full(codes[0].shape, 1 / self.vocabulary)
+        by_order = []
         for n, code in enumerate(codes):
             (seen, count), (contexts, total, kinds) = self._pairs[n], self._contexts[n]
-            at, known = _found(contexts, code // self.vocabulary)
+            at, known = _lookup(contexts, code // self.vocabulary)
             total, kinds = total[at] * known, kinds[at] * known
-            at, known = _found(seen, code)
+            at, known = _lookup(seen, code)
             longer = (count[at] * known + kinds * p) / np.maximum(total + kinds, 1)
             short = np.arange(1, code.shape[1] + 1) < n if whole is None else whole < n
             p = np.where((total == 0) | short, p, longer)
@@ -81,10 +80,12 @@ class NGram:
         return np.stack(by_order)
 
     def _codes(self, windows):
-        """For n = 0.. order - 1: spelling of each token but the first with the n before it, as one
-        number, (b, t).
+        """For n = 0..order - 1: each token but the first, with n tokens before it, as an integer.
+
+        Each array has shape (b, t).
         """
-        windows, by_length = self._checked(windows), []
+        windows = self._checked(windows)
+        by_length = []
         code = windows[:, 1:].copy()
         for n in range(self.order):
             if n:
@@ -106,22 +107,20 @@ class NGram:
         return windows.astype(np.int64)
 
 
-def ngram_losses(read, asked, order=4, vocabulary=256):
-    """Mean nats a token of the windows `asked`, by order 1..
+def ngram_losses(read, windows, order=4, vocabulary=256):
+    """Mean loss in nats per token of `windows`, by order 1..`order`: a Series.
 
-    `order`, of tables of the windows `read`: a Series.
-
-    Both as in NGram: (windows, length + 1), tokens and the last target. Compare with a run that
-    read the one and was measured on the other.
+    The n-grams are counted on the windows `read`. Both are as in NGram: (windows, length + 1),
+    tokens and the last target. Compare with a run that read the one and was evaluated on the other.
     """
-    losses = NGram(read, order, vocabulary).losses(asked)
+    losses = NGram(read, order, vocabulary).losses(windows)
     return pd.Series(
         losses.mean((1, 2)), index=pd.RangeIndex(1, order + 1, name="order"), name="nats"
     )
 
 
-def _found(sorted_codes, codes):
-    """Places of codes among the sorted ones, and whether they are there."""
+def _lookup(sorted_codes, codes):
+    """(indices of codes in sorted_codes, whether they are there)."""
     at = np.searchsorted(sorted_codes, codes)
     at[at == len(sorted_codes)] = 0
     return at, sorted_codes[at] == codes

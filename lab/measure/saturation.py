@@ -1,9 +1,8 @@
-"""How the scale of logits saturates the softmax, what is left of its gradient, exactly and by a law
-(chapter §1.1.2).
+"""Saturation of the softmax by the scale of its logits (chapter §1.1.2).
 
-A row has logits s_j = sigma z_j over n keys with z_j independent standard normal. That is what a
-query q makes of Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 where scores are divided by
-it. p = softmax(s).
+A row has logits s_j = sigma z_j over n keys, with z_j independent standard normal: the scores of a
+query q against Gaussian keys, with sigma = |q|, about sqrt(d_k), or 1 after division by it. p =
+softmax(s).
 """
 
 import math
@@ -15,11 +14,11 @@ from scipy import integrate, stats
 
 @torch.no_grad()
 def saturation(sigma, n, generator, *, block=4096):
-    """One row for each sigma (rows,), of independent rows of n logits with that standard deviation.
+    """One row per entry of sigma (rows,), from independent rows of n logits with that scale.
 
-    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax's Jacobian, 0 where it is
-    saturated; stein: sum p_j z_j / sigma, which has the same mean exactly, by Gaussian integration
-    by parts; entropy: of p, nats; largest: the largest weight. float64, `block` rows at a time.
+    trace: tr(diag p - p pᵀ) = 1 - sum p², the trace of the softmax Jacobian, 0 if saturated; stein:
+    sum p_j z_j / sigma, which has the same mean, by Gaussian integration by parts; entropy: of p,
+    nats; largest: the largest weight. float64, `block` rows at a time.
     """
     parts = []
     for scale in torch.as_tensor(sigma, dtype=torch.float64).split(block):
@@ -32,15 +31,18 @@ def saturation(sigma, n, generator, *, block=4096):
 
 
 def expected_maximum(n):
-    """Mean of the largest of n independent standard normal numbers."""
-    density = lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1)  # noqa: E731
+    """Mean of the maximum of n independent standard normal numbers."""
+
+    def density(x):
+        return x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1)
+
     return integrate.quad(density, -10, 10, points=[0, math.sqrt(2 * math.log(n))], limit=200)[0]
 
 
 def saturated_trace(sigma, n):
-    """The law of a saturated softmax: the mean trace tends to expected_maximum(n) / sigma, not
-    exponentially to 0.
+    """Asymptotic mean trace of a saturated softmax: expected_maximum(n) / sigma.
 
-    As sigma grows p puts all on the largest z, so the mean of sum p z is that of the largest of n.
+    As sigma grows, p puts all weight on the largest z, so the mean of sum p z tends to that of the
+    maximum. The trace thus falls like 1 / sigma, not exponentially.
     """
     return expected_maximum(n) / sigma

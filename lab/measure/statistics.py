@@ -1,9 +1,8 @@
-"""Intervals for small numbers of seeds.
+"""Confidence intervals for small numbers of seeds.
 
-Averages over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
-Shares of runs that did something have intervals of their own, Wilson's and Newcombe's: of five runs
-that all learn, t would say that all runs do. Non-finite input is an error: a diverged run is
-counted, never averaged.
+Means over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
+Proportions use Wilson's and Newcombe's intervals: if all of five runs learn, t would claim
+certainty. Non-finite input is an error: a diverged run is counted, never averaged.
 """
 
 from dataclasses import dataclass, replace
@@ -17,15 +16,16 @@ from scipy import optimize, stats
 
 
 class NotFinite(ValueError):
-    """Some numbers are infinite or none."""
+    """Some values are infinite or NaN."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval, in the unit of what was measured.
+    """An estimate with its 95 % interval, in the unit of the measured values.
 
-    `n` counts the repetitions behind it; `mde` is the smallest true effect that this design finds
-    with power .8 (two-sided t test at 5 %, the observed spread taken as true); shares have none.
+    `n` is the number of repetitions; `mde`, the minimum detectable effect, is the smallest true
+    effect that this design finds with power 0.8 (two-sided t test at 5 %, with the observed
+    spread); NaN for proportions.
     """
 
     effect: float
@@ -36,31 +36,31 @@ class Interval:
 
 
 def mean(values, level=0.95) -> Interval:
-    """Mean of independent repetitions, Student t. One value alone has an infinite interval."""
+    """Mean of independent repetitions, Student t. The interval of a single value is infinite."""
     values = _numbers(values, "values")
     error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
     return _student(values.mean(), error, len(values) - 1, len(values), level)
 
 
 def paired(a, b, level=0.95) -> Interval:
-    """Mean of a - b over seeds, Student t. Of `outcomes` it is `share_difference`.
+    """Mean of a - b over seeds, Student t; for `outcomes` it is `share_difference`.
 
-    Two Series are aligned on their index, the seed; two plain sequences are taken as aligned
-    already. ValueError if seeds or lengths differ, if a seed occurs twice, or if only one of the
-    two is a Series.
+    Two Series are aligned by their index, the seed; plain sequences are taken as aligned. Raises
+    ValueError if seeds or lengths differ, if a seed occurs twice, or if only one argument is a
+    Series.
     """
-    yes_or_no = outcomes(a, b)
+    binary = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
-    return share_difference(a, b, level=level) if yes_or_no else mean(a - b, level)
+    return share_difference(a, b, level=level) if binary else mean(a - b, level)
 
 
 def change(a, b, level=0.95) -> Interval:
     """Relative change a / b - 1: geometric mean over seeds, Student t of the logarithms.
 
-    a and b as in `paired`. NotFinite where a value is not positive.
+    a and b as in `paired`. Raises NotFinite if a value is not positive.
     """
     a, b = _pairs(a, b, "a", "b")
-    with np.errstate(divide="ignore", invalid="ignore"):  # mean() refuses what is not finite
+    with np.errstate(divide="ignore", invalid="ignore"):  # mean() rejects non-finite values
         logs = mean(np.log(a) - np.log(b), level)
     with np.errstate(over="ignore"):
         ends = np.expm1([logs.effect, logs.low, logs.high, logs.mde])
@@ -68,11 +68,11 @@ def change(a, b, level=0.95) -> Interval:
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
-    """How far runs of one arm lie apart that differ in `repeat` alone, as in the order of data.
+    """How much runs of one arm differ if only `repeat` differs, such as the order of the data.
 
-    The mean over seeds of |difference| of `value` between two such runs (of more, between all
-    pairs), Student t. Between arms a difference of this size is nothing. ValueError without two
-    values of `repeat`, with seeds that lack one, and with two rows of the same run.
+    The mean over seeds of |difference| of `value` between two such runs (the mean over all pairs,
+    if there are more), Student t. A difference between arms of this size means nothing. Raises
+    ValueError with fewer than two values of `repeat`, seeds that lack one, or duplicate runs.
     """
     runs = table.pivot(index=seed, columns=repeat, values=value)
     if runs.shape[1] < 2 or runs.isna().any(axis=None):
@@ -84,7 +84,7 @@ def noise_floor(table, value, repeat, seed="seed") -> Interval:
 def ratio(a, b) -> Interval:
     """Geometric mean of a / b over seeds, Student t of the logarithms.
 
-    Its null value is 1, and `mde` is a factor above 1.
+    No effect is 1, and `mde` is a factor above 1.
     """
     a, b = (
         _positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True)
@@ -98,10 +98,10 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """How many repetitions would tell the mean from the bar with power .8, or None.
+    """How many repetitions would tell the mean from the bar with power 0.8, or None.
 
-    Mean and spread are taken to stay as they are. None where not even `most` would, or where the
-    interval, of shares or of one repetition, says nothing of the spread.
+    Mean and spread are assumed to stay the same. None if even `most` would not do, or if the
+    interval (of proportions, or of one repetition) does not tell the spread.
     """
     apart = abs(interval.effect - bar)
     if (
@@ -112,15 +112,13 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
     ):
         return None
     sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
-    return next(
-        (n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None
-    )
+    return next((n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None)
 
 
 def outcomes(*arms) -> bool:
-    """Whether the values say yes or no: booleans, or numbers of which some are 0, all others 1.
+    """Whether the values are binary outcomes: booleans, or numbers 0 and 1 that both occur.
 
-    Where all are 1, or all 0, numbers do not tell: each may be a measure that came out so.
+    Numbers that are all 1 or all 0 are not taken for outcomes, since any measure may come out so.
     """
     arms = [np.asarray(values) for values in arms]
     if any(values.dtype == bool for values in arms):
@@ -134,17 +132,18 @@ def within(interval: Interval, least: float, most: float) -> Interval:
 
 
 def widened(interval: Interval, level: float, logarithmic=False) -> Interval:
-    """The 95 % interval at another level; `logarithmic` that of a change, averaged on logarithms.
+    """A 95 % interval at another level, Student t with n - 1 degrees of freedom.
 
-    Student t with n - 1 degrees of freedom.
+    `logarithmic` is for the interval of `change`, whose mean is that of logarithms.
     """
     if interval.n < 2:
         return interval
-    bounds = stats.t.ppf([1 - (1 - level) / 2, 0.975], interval.n - 1)
-    ends = np.array([interval.effect, interval.low, interval.high])
-    middle, low, high = np.log1p(ends) if logarithmic else ends
-    low = middle - (middle - low) * bounds[0] / bounds[1]
-    high = middle + (high - middle) * bounds[0] / bounds[1]
+    bound, usual = stats.t.ppf([0.5 + level / 2, 0.975], interval.n - 1)
+    middle, low, high = interval.effect, interval.low, interval.high
+    if logarithmic:
+        middle, low, high = np.log1p([middle, low, high])
+    low = middle - (middle - low) * bound / usual
+    high = middle + (high - middle) * bound / usual
     if logarithmic:
         low, high = np.expm1([low, high])
     return replace(interval, low=float(low), high=float(high))
@@ -156,32 +155,32 @@ def exact_p(counts) -> float:
 
 
 def share(values, level=0.95) -> Interval:
-    """Mean of values between 0 and 1, one for each seed, with Wilson's interval (Wilson 1927).
+    """Mean of values in 0..1, one per seed, with Wilson's interval (Wilson 1927).
 
-    A value is the outcome of a seed, 0 or 1, or the share of its runs. `n` counts seeds, since runs
-    of one seed are not independent. A seed's share spreads at most as an outcome of the same mean
-    does, so its interval is, if anything, too wide.
+    A value is the outcome of a seed, 0 or 1, or a proportion of its runs. `n` counts seeds, since
+    runs of one seed are not independent. A proportion varies at most as much as an outcome of the
+    same mean, so the interval is conservative. Raises ValueError for values outside 0..1.
     """
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
-    p, n, z = float(values.mean()), len(values), float(stats.norm.ppf(0.5 + level / 2))
-    middle, half = p + z**2 / (2 * n), z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    low, high = (
-        max(0.0, (middle - half) / (1 + z**2 / n)),
-        min(1.0, (middle + half) / (1 + z**2 / n)),
-    )
+    p = float(values.mean())
+    n = len(values)
+    z = float(stats.norm.ppf(0.5 + level / 2))
+    middle = p + z**2 / (2 * n)
+    half = z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    low = max(0.0, (middle - half) / (1 + z**2 / n))
+    high = min(1.0, (middle + half) / (1 + z**2 / n))
     return Interval(p, min(low, p), max(high, p), n)
 
 
 def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
-    """Share of a minus that of b, or of four arms (a - b) - (c - d).
+    """Difference of two proportions, a - b, or of four, (a - b) - (c - d), Newcombe's interval.
 
-    The interval is Newcombe's (1998, method 10).
-    Arms are values as in `share`, paired as in `paired`. Each arm's own Wilson interval says how
-    far its share may be off; the squares of what speaks for a smaller (larger) difference are added
-    (of four arms: Newcombe 2001). Arms count as independent: what their seeds have in common makes
-    a difference more certain than this says.
+    Arms are values as in `share`, paired as in `paired`. Newcombe 1998, method 10: the limits
+    combine the squared distances of each arm's Wilson limits (four arms: Newcombe 2001). Arms are
+    treated as independent; what their seeds share makes the interval conservative. Raises
+    ValueError for three arms.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:
@@ -191,20 +190,22 @@ def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
     signs = (1, -1, -1, 1)[: len(arms)]
     shares = [share(arm, level) for arm in arms]
     effect = sum(sign * each.effect for sign, each in zip(signs, shares, strict=True))
-    less, more = 0.0, 0.0  # squares of what speaks for a smaller and for a larger difference
+    less = more = 0.0  # squared distances to the lower and the upper limit
     for sign, each in zip(signs, shares, strict=True):
         below, above = (each.effect - each.low) ** 2, (each.high - each.effect) ** 2
         less += below if sign > 0 else above
         more += above if sign > 0 else below
     most = len(arms) / 2
-    low, high = max(-most, effect - sqrt(less)), min(most, effect + sqrt(more))
+    low = max(-most, effect - sqrt(less))
+    high = min(most, effect + sqrt(more))
     return Interval(effect, low, high, shares[0].n)
 
 
 def slope(x, y) -> Interval:
     """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
 
-    Two points leave no residual, so their interval is infinite. ValueError without two distinct x.
+    Two points leave no residual, so the interval is infinite. Raises ValueError without two
+    distinct x.
     """
     x, y = _pairs(x, y, "x", "y")
     if len(np.unique(x)) < 2:
@@ -216,11 +217,12 @@ def slope(x, y) -> Interval:
 def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p, the slope on log-log axes.
 
-    With one y for each x the interval comes from the residuals. Given `seeds`, a column beside long
-    columns x and y, p is fitted for each seed and the t interval is over seeds. ValueError where a
-    number is not positive, where a seed lacks an x, and where it has two y at one x.
+    With one y per x the interval comes from the residuals. With `seeds`, a column beside long
+    columns x and y, p is fitted per seed and the t interval is over seeds. Raises ValueError if a
+    number is not positive, or if a seed lacks an x or has two y at one x.
     """
-    x, y = _positive(_numbers(x, "x"), "x"), _positive(_numbers(y, "y"), "y")
+    x = _positive(_numbers(x, "x"), "x")
+    y = _positive(_numbers(y, "y"), "y")
     if seeds is None:
         return slope(np.log(x), np.log(y))
     table = pd.DataFrame({"x": x, "y": y, "seed": np.asarray(seeds)})
@@ -234,9 +236,9 @@ def exponent(x, y, seeds=None) -> Interval:
 
 @lru_cache
 def _quantiles(degrees):
-    """(two-sided 5 % point of t, noncentrality that is found with power .8).
+    """(two-sided 5 % point of t, noncentrality detected with power 0.8).
 
-    The far tail, below 1e-6, is left out.
+    The far tail, below 1e-6, is ignored.
     """
     bound = float(stats.t.ppf(0.975, degrees))
     return bound, optimize.brentq(
@@ -246,12 +248,13 @@ def _quantiles(degrees):
 
 def _student(effect, error, degrees, n, level=0.95):
     """The t interval of an effect with this standard error and these degrees of freedom."""
-    effect, error = float(effect), float(error)
+    effect = float(effect)
+    error = float(error)
     if degrees < 1:
         return Interval(effect, -inf, inf, n, inf)
-    shift = _quantiles(degrees)[1]
     bound = float(stats.t.ppf(0.5 + level / 2, degrees))
-    return Interval(effect, effect - bound * error, effect + bound * error, n, shift * error)
+    mde = _quantiles(degrees)[1] * error
+    return Interval(effect, effect - bound * error, effect + bound * error, n, mde)
 
 
 def _numbers(values, name):
@@ -282,7 +285,8 @@ def _pairs(a, b, name_a, name_b):
                 f"index {name_a} and {name_b} by the same seeds, once each; only in one: {odd}"
             )
         b = b.loc[a.index]
-    a, b = _numbers(a, name_a), _numbers(b, name_b)
+    a = _numbers(a, name_a)
+    b = _numbers(b, name_b)
     if len(a) != len(b):
         raise ValueError(f"{name_a} has {len(a)} values, {name_b} has {len(b)}")
     return a, b

@@ -1,4 +1,4 @@
-"""Every clock: calls in rounds of shuffled order, short ones in loops; how fast this machine is."""
+"""Timing of calls in interleaved rounds, and peak speeds of this machine."""
 
 import random
 import sys
@@ -13,13 +13,12 @@ from lab import trace
 
 
 def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
-    """Seconds on the wall of every function in rounds of shuffled order.
+    """Wall-clock seconds of every function, in rounds of shuffled order.
 
-    One row for each call, columns name, repeat, seconds. Drift of the machine then falls on all
-    names alike: compare them within a repeat, by ratios and medians. Memory that is freed stays
-    with this process from here on. So no clock counts the system's finding of pages and filling
-    them with zeros, which took half the time of naive attention, and would take it from one side of
-    a comparison only.
+    One row per call, columns name, repeat, seconds. Drift of the machine affects all names alike,
+    so compare within a repeat, by ratios and medians. From here on this process keeps freed memory,
+    so that timings do not include page faults and zeroing by the system, which took half of the
+    time of naive attention and would affect only one side of a comparison.
     """
     trace.clock("interleaved")
     _keep_memory()
@@ -32,15 +31,15 @@ def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFr
 
 
 def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
-    """One row for each call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
+    """One row per call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
 
-    The names in `calls` are tuples, one value for each of `parts`. A call shorter than `fill`
-    seconds runs in a loop that fills them. One thread on a CPU is charged its processor time, which
-    other programs' turns do not lengthen; elsewhere `seconds_a_call` is the time on the wall.
+    The keys of `calls` are tuples with one value for each of `parts`. A call shorter than `fill`
+    seconds is repeated to fill them. With one CPU thread `seconds_a_call` is processor time, which
+    other programs do not affect; otherwise it is wall-clock time.
     """
     trace.clock("seconds_a_call")
     _keep_memory()
-    times = {name: _calls_that_fill(fill, call) for name, call in calls.items()}
+    times = {name: _repetitions(fill, call) for name, call in calls.items()}
     table = _rounds({name: _loop(call, times[name]) for name, call in calls.items()}, repeats)
     times = table["name"].map(times)
     table["wall_seconds_a_call"] = table.pop("seconds") / times
@@ -52,8 +51,10 @@ def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
 
 
 def _rounds(callables, repeats, seed=0):
-    """Columns name, repeat, seconds (on the wall), processor_seconds: a row for each call."""
-    order, names, rows = random.Random(seed), list(callables), []
+    """Columns name, repeat, seconds (wall clock), processor_seconds; one row per call."""
+    order = random.Random(seed)
+    names = list(callables)
+    rows = []
     for repeat in range(repeats):
         for name in order.sample(names, len(names)):
             start = process_time()
@@ -63,7 +64,7 @@ def _rounds(callables, repeats, seed=0):
 
 
 def _loop(call, times):
-    """A function that makes the call so many times."""
+    """A function that repeats the call `times` times."""
 
     def run():
         for _ in range(times):
@@ -72,8 +73,8 @@ def _loop(call, times):
     return run
 
 
-def _calls_that_fill(seconds, call):
-    """How many calls take so long, by the fastest of two or three: the first may prepare."""
+def _repetitions(seconds, call):
+    """How many calls fill `seconds`, by the fastest of two or three; the first may be slower."""
     taken = [_seconds(call), _seconds(call)]
     if taken[1] <= seconds:
         taken.append(_seconds(call))
@@ -81,9 +82,9 @@ def _calls_that_fill(seconds, call):
 
 
 def machine_peaks(device="cpu") -> dict:
-    """The roofline of this machine, within a second: float32 matrix product and copy, best of ten.
+    """Roofline of this machine: float32 matrix product and copy, best of ten, within a second.
 
-    Keys: matmul_gflop_per_s (two operations a multiply-add), copy_gbyte_per_s (read plus written,
+    Keys: matmul_gflop_per_s (two operations per multiply-add), copy_gbyte_per_s (read plus written,
     10⁹ bytes), threads.
     """
     trace.clock("machine_peaks")
@@ -101,15 +102,14 @@ def machine_peaks(device="cpu") -> dict:
 
 
 def _keep_memory():
-    """Blocks of any size come from the heap, which is never given back.
+    """With glibc, take all blocks from the heap and never return freed memory to the system.
 
-    So it is with glibc; elsewhere nothing changes.
+    Does nothing on other platforms.
     """
     if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
         glibc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        glibc.mallopt(
-            -4, 0
-        )  # M_MMAP_MAX: with mappings allowed, each block of 32 MiB or more would have its own
+        # M_MMAP_MAX: otherwise each block of 32 MiB or more would get its own mapping
+        glibc.mallopt(-4, 0)
 
 
 def _seconds(function):

@@ -1,4 +1,4 @@
-"""Transformers composed from seams: one configuration, every variant a word in it."""
+"""A Transformer composed of interchangeable parts, each chosen by one word of its ModelConfig."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,7 @@ from lab.models.gpt import ModelConfig, Transformer
 
 
 def import_files():
-    """Import every file of this package: the kinds that it defines become choosable."""
+    """Import every file of this package, which registers the kinds that it defines."""
     for file in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(file.name)
 

@@ -1,7 +1,8 @@
-"""Further blocks: where norms and skips stand around the sublayers (chapter §1.5.1, §1.5.3).
+"""Further residual blocks: where norms and skip connections stand (chapter §1.5.1, §1.5.3).
 
-The default, pre-norm, is Block in gpt.py. Here a kind says what happens around one sublayer f, and
-that holds for attention, cross-attention and the position-wise map alike. x and f(x) are (b, t, m).
+The default, pre-norm, is Block in gpt.py. A kind here defines what happens around one sublayer f,
+and the same holds for attention, cross-attention and the feed-forward layer. x and f(x) have shape
+(b, t, m).
 """
 
 import math
@@ -15,7 +16,7 @@ from lab.models.gpt import Block, Norm
 
 
 class SameAround(Block):
-    """A block that treats every sublayer alike: a kind defines `around`."""
+    """A block that treats every sublayer alike. Subclasses define `around`."""
 
     def forward(self, x, **inputs):
         for name, f in self.sublayers(**inputs):
@@ -23,11 +24,11 @@ class SameAround(Block):
         return x
 
     def around(self, x, f, name):
-        """The stream behind the sublayer f, whose name is "mixer", "cross" or "ffn"."""
+        """The residual stream after sublayer f; `name` is "mixer", "cross" or "ffn"."""
         raise NotImplementedError
 
     def sublayers(self, memory=None, memory_mask=None, **seen):
-        """[(name, function of the stream)], in the order in which they act."""
+        """[(name, function of the stream)], in the order in which they run."""
         found = [("mixer", partial(self.mixer, **seen))]
         if self.cross is not None:
             found.append(("cross", partial(self.cross, memory=memory, mask=memory_mask)))
@@ -35,20 +36,20 @@ class SameAround(Block):
         return found
 
     def names(self):
-        """Names of the sublayers, in the order in which their weights are made."""
+        """Names of the sublayers, in the order in which their weights are created."""
         return ["mixer", "ffn"] + (["cross"] if self.cross is not None else [])
 
     def norm(self, x, name):
-        """x through the norm of a sublayer."""
+        """Apply the norm of sublayer `name` to x."""
         return getattr(self, f"{name}_norm")(x)
 
     def each(self, make):
-        """A ParameterDict of make() for every sublayer."""
+        """A ParameterDict with one parameter make() per sublayer."""
         return nn.ParameterDict({name: nn.Parameter(make()) for name in self.names()})
 
 
 class Plain(SameAround, kind="plain"):
-    """No norm on the way.
+    """Residual connection without a norm. He 2016.
 
     x ──┬── f ── + ──
         └────────┘
@@ -64,7 +65,7 @@ class Plain(SameAround, kind="plain"):
 
 
 class NoSkip(SameAround, kind="none"):
-    """No way around the sublayer.
+    """No skip connection around the sublayer.
 
     x ── norm ── f ──
     """
@@ -74,7 +75,9 @@ class NoSkip(SameAround, kind="none"):
 
 
 class PostNorm(SameAround, kind="post"):
-    """The norm on the stream; dropout on f, or, where `outside`, on everything. Vaswani 2017 §5.4.
+    """Norm after the residual sum. Vaswani 2017 §5.4.
+
+    Dropout acts on f(x), or, with `outside`, on the normalised sum.
 
     x ──┬── f ── dropout ── + ── norm ──
         └───────────────────┘
@@ -84,7 +87,8 @@ class PostNorm(SameAround, kind="post"):
 
     def __init__(self, config, position, cross=None, *, dropout=0.0, outside=False):
         super().__init__(config, position, cross)
-        self.dropout, self.outside = nn.Dropout(dropout), outside
+        self.dropout = nn.Dropout(dropout)
+        self.outside = outside
 
     def around(self, x, f, name):
         if self.outside:
@@ -93,7 +97,7 @@ class PostNorm(SameAround, kind="post"):
 
 
 class Sandwich(SameAround, kind="sandwich"):
-    """A norm before and one behind f, both beside the skip. Ding 2021 (CogView).
+    """A norm before f and another after it, both on the residual branch. Ding 2021 (CogView).
 
     x ──┬── norm ── f ── norm ── + ──
         └────────────────────────┘
@@ -109,10 +113,10 @@ class Sandwich(SameAround, kind="sandwich"):
 
 
 class DeepNorm(SameAround, kind="deepnorm"):
-    """PostNorm with a heavier skip: alpha = (2 n_layers)^(1/4). Wang 2022.
+    """PostNorm with a scaled skip connection: alpha = (2 n_layers)^(1/4). Wang 2022.
 
-    x ──┬── f ──────── + ── norm ──      with initialization "deepnorm"; that alpha is for stacks
-        └── × alpha ───┘                 of two sublayers a layer
+    x ──┬── f ──────── + ── norm ──      use with initialization "deepnorm"; this alpha assumes
+        └── × alpha ───┘                 two sublayers per layer
     """
 
     final_norm = False
@@ -126,10 +130,10 @@ class DeepNorm(SameAround, kind="deepnorm"):
 
 
 class Admin(SameAround, kind="admin"):
-    """PostNorm with a trained weight for each feature of the skip. Liu 2020.
+    """PostNorm with a trained weight per feature of the skip connection. Liu 2020.
 
-    x ──┬── f ──────── + ── norm ──      initialization "admin" sets omega² to the variance that
-        └── × omega ───┘                 came before, so that later sublayers change less
+    x ──┬── f ──────── + ── norm ──      initialization "admin" sets omega² to the variance of the
+        └── × omega ───┘                 stream so far, so that later sublayers change it less
     """
 
     final_norm = False
@@ -143,10 +147,12 @@ class Admin(SameAround, kind="admin"):
 
 
 class Weighted(SameAround, kind="weighted"):
-    """a x + (1 - a) f: a is fixed, or learned for each sublayer. He 2016b; Srivastava 2015.
+    """a x + (1 - a) f(x); a is fixed, or learned per sublayer. He 2016b; Srivastava 2015.
 
     x ──┬── norm ── f ── × (1 - a) ── + ──
         └── × a ──────────────────────┘
+
+    Raises ValueError unless 0 < a < 1.
     """
 
     def __init__(self, config, position, cross=None, *, a=0.5, learned=False):
@@ -161,7 +167,7 @@ class Weighted(SameAround, kind="weighted"):
                 self.register_buffer(f"{sublayer}_logit", logit)
 
     def a(self, name):
-        """The weight of the skip around a sublayer."""
+        """The weight of the skip connection around a sublayer."""
         return torch.sigmoid(getattr(self, f"{name}_logit"))
 
     def around(self, x, f, name):
@@ -170,7 +176,7 @@ class Weighted(SameAround, kind="weighted"):
 
 
 class Scaled(SameAround, kind="scaled"):
-    """x + scale · f(x + shift), with two learned scalars. Fixup (Zhang 2019) with norm "none".
+    """x + scale · f(x + shift), with two learned scalars. With norm "none": Fixup (Zhang 2019).
 
     x ──┬── + shift ── norm ── f ── × scale ── + ──      scale 0: ReZero
         └──────────────────────────────────────┘
@@ -186,17 +192,17 @@ class Scaled(SameAround, kind="scaled"):
 
 
 class Dense(SameAround, kind="dense"):
-    """Every sublayer reads its own learned sum of ALL earlier results. Pagliardini 2024.
+    """Each sublayer reads its own learned weighted sum of all earlier outputs. Pagliardini 2024.
 
     x0 ──┬── norm(Σ w x) ── f ── x1 ──┬── ...      the stream is (x0, x1, ...), the output their sum
-         └────────────────────────────┘            DenseFormer; Huang 2017 concatenates instead
+         └────────────────────────────┘            Huang 2017 concatenates instead
 
-    With all weights 1, their start, this is pre-norm.
+    All weights start at 1, which equals pre-norm.
     """
 
     def __init__(self, config, position, cross=None):
         super().__init__(config, position, cross)
-        most = 1 + 3 * config.n_layers  # results of a stack with three sublayers a layer
+        most = 1 + 3 * config.n_layers  # outputs, with up to three sublayers per layer
         self.weights = self.each(partial(torch.ones, most))
 
     def around(self, stream, f, name):
@@ -213,10 +219,10 @@ class Dense(SameAround, kind="dense"):
 
 
 class StochasticDepth(SameAround, kind="stochastic-depth"):
-    """Pre-norm whose f runs with probability `keep` in training, and counts by it afterwards.
+    """Pre-norm that runs f with probability `keep` in training and scales it by `keep` otherwise.
 
-    One coin for the batch, from random numbers of its own, so that equal seeds train alike.
-    Huang 2016.
+    One coin is drawn per batch, from a generator of this module, so that equal seeds train alike.
+    Huang 2016. Raises ValueError unless 0 < keep <= 1.
     """
 
     def __init__(self, config, position, cross=None, *, keep=0.8):
@@ -236,15 +242,14 @@ class StochasticDepth(SameAround, kind="stochastic-depth"):
 
 
 class Reversible(SameAround, kind="reversible"):
-    """Two streams that take turns; inputs follow from outputs, so none is kept. Gomez 2017.
+    """Two streams updated in turn; inputs are recomputed from outputs, not stored. Gomez 2017.
 
-    x1 ────────────────── + ── y2        the next sublayer reads y2 and adds to y1
+    x1 ────────────────── + ── y2        the next sublayer reads y2 and updates y1
     x2 ──┬── norm ── f ───┘
          └──────────────────── y1
 
-    A sublayer is computed three times in a step. So ValueError refuses parts that draw random
-    numbers (dropout, randomized positions, gates) or leave something behind (running statistics,
-    a loss).
+    Each sublayer runs three times per training step. Raises ValueError for parts that draw random
+    numbers (dropout, randomized positions, gates) or keep state (running statistics, a loss).
     """
 
     def around(self, stream, f, name):
@@ -252,7 +257,7 @@ class Reversible(SameAround, kind="reversible"):
         return torch.cat([x2, x1 + f(self.norm(x2, name))], -1)
 
     def inverse(self, stream, **inputs):
-        """The stream before `forward`, up to rounding."""
+        """The input of `forward`, recomputed from its output up to rounding."""
         for name, f in reversed(self.sublayers(**inputs)):
             y1, y2 = stream.chunk(2, -1)
             stream = torch.cat([y2 - f(self.norm(y1, name)), y1], -1)
@@ -281,54 +286,49 @@ class Reversible(SameAround, kind="reversible"):
 
 
 def run_reversibly(stream, layers):
-    """The stream through layers, pairs (block, inputs), each block with an `inverse`; autograd
-    keeps the result alone.
+    """Run the stream through `layers` and store only the result for the backward pass.
 
-    Backward, every block is undone and run again: about two more forward passes for a memory that
-    does not grow with depth. Gradients reach the stream, the blocks' parameters and tensors among
-    the inputs. ValueError where a block draws random numbers from torch.
+    `layers` is a list of pairs (block, inputs); each block has an `inverse`. The backward pass
+    inverts and reruns each block: about two extra forward passes, with memory independent of depth.
+    Gradients flow to the stream, to the parameters of the blocks and to tensors among the inputs.
+    Raises ValueError if a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():
         for block, inputs in layers:
             stream = block(stream, **inputs)
         return stream
-    apart = {}  # tensors that came from elsewhere, cut from there: their gradients are handed on once
+    detached = {}  # outer tensor and its detached copy, by id, so that its gradient is returned once
 
     def cut(x):
-        return apart.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
+        if not isinstance(x, torch.Tensor) or not x.requires_grad:
+            return x
+        return detached.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
 
-    layers = [
-        (
-            block,
-            {
-                k: cut(x) if isinstance(x, torch.Tensor) and x.requires_grad else x
-                for k, x in inputs.items()
-            },
-        )
-        for block, inputs in layers
-    ]
+    layers = [(block, {k: cut(x) for k, x in inputs.items()}) for block, inputs in layers]
     weights = dict.fromkeys(p for block, _ in layers for p in block.parameters() if p.requires_grad)
-    outer = [x for x, _ in apart.values()] + list(weights)
-    inner = [x for _, x in apart.values()] + list(weights)
-    return _Undone.apply(stream, layers, inner, *outer)
+    outer = [x for x, _ in detached.values()] + list(weights)
+    inner = [x for _, x in detached.values()] + list(weights)
+    return _ReversibleFunction.apply(stream, layers, inner, *outer)
 
 
-class _Undone(torch.autograd.Function):
+class _ReversibleFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, stream, layers, inner, *outer):
         before = torch.get_rng_state()
         for block, inputs in layers:
             stream = block(stream, **inputs)
         if not torch.equal(before, torch.get_rng_state()):
-            raise ValueError("reversible layers are computed twice: none may draw random numbers")
-        ctx.layers, ctx.inner = layers, inner
+            raise ValueError("reversible layers run twice, so none may draw random numbers")
+        ctx.layers = layers
+        ctx.inner = inner
         ctx.save_for_backward(stream)
         return stream
 
     @staticmethod
     def backward(ctx, gradient):
-        (stream,), total = ctx.saved_tensors, [None] * len(ctx.inner)
+        (stream,) = ctx.saved_tensors
+        total = [None] * len(ctx.inner)
         for block, inputs in reversed(ctx.layers):
             with torch.no_grad():
                 stream = block.inverse(stream, **inputs)

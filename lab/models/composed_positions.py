@@ -1,8 +1,7 @@
-"""Position encodings made of others: added up, one for each layer, or with tokens spread over more
-places (§1.3).
+"""Position encodings built from others: summed, one per layer, or randomized (chapter §1.3).
 
-Letters as in positions.py. Each takes other kinds as options, so that whatever is registered can be
-combined.
+Letters as in positions.py. Each kind takes other kinds as options, so that any registered encoding
+can be combined.
 """
 
 import torch
@@ -11,8 +10,8 @@ from torch import nn
 from lab.models.gpt import Position
 
 
-class Together(Position):
-    """The encodings `parts` at once."""
+class Combined(Position):
+    """Several encodings at once."""
 
     def __init__(self, parts):
         nn.Module.__init__(self)
@@ -34,27 +33,24 @@ class Together(Position):
 
     def of_layer(self, i, layer):
         parts = [part.of_layer(i, layer) for part in self.parts]
-        return self if parts == list(self.parts) else Together(parts)
+        return self if parts == list(self.parts) else Combined(parts)
 
     def acts(self):
         return set().union(*(part.acts() for part in self.parts))
 
 
-class Hybrid(Together, kind="hybrid"):
-    """Several encodings at once: codes and biases add up, queries and keys are turned by one after
-    the other.
-    """
+class Hybrid(Combined, kind="hybrid"):
+    """Several encodings at once: embeddings and biases add up, rotations of q and k compose."""
 
     def __init__(self, config, *, parts=("sinusoidal", "alibi")):
         super().__init__(Position.build(part, config) for part in parts)
 
 
 class ByLayer(Position, kind="by-layer"):
-    """An encoding for each layer, `layers` over and over: layer i has the one at i modulo their
-    number.
+    """One encoding per layer: layer i uses entry i modulo the length of `layers`.
 
-    What is added to the embeddings is there once for all layers, so only the first may be of that
-    kind (ValueError).
+    Encodings that add to the embeddings act once for all layers, so only the first entry may be
+    one; otherwise ValueError.
     """
 
     def __init__(self, config, *, layers=("none", "rotary")):
@@ -73,22 +69,23 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        return {"at_input"} & self.layers[
-            0
-        ].acts()  # what else is done, the encodings of its layers do
+        # the other hooks are those of the encoding that of_layer returns
+        return {"at_input"} & self.layers[0].acts()
 
 
-class Spread(Position):
-    """`encoding` of tokens that stand on the places that `whole` has drawn."""
+class Scattered(Position):
+    """Apply `encoding` to tokens at the places that `whole` has drawn."""
 
-    repeatable = False  # another pass, in training, draws other places
+    repeatable = False  # each training pass draws new places
 
     def __init__(self, whole, encoding):
         nn.Module.__init__(self)
-        self.whole, self.encoding = whole, encoding
+        self.whole = whole
+        self.encoding = encoding
 
     def at_query_key(self, q, k, start=0):
-        places, reach = self.whole.places(start + q.shape[2])[start:], self.whole.reach
+        places = self.whole.places(start + q.shape[2])[start:]
+        reach = self.whole.reach
 
         def spread(x):  # (b, h, q, d) to (b, h, reach, d)
             return x.new_zeros(*x.shape[:2], reach, x.shape[3]).index_copy(2, places, x)
@@ -97,34 +94,32 @@ class Spread(Position):
         return q[:, :, places], k[:, :, places]
 
     def bias(self, q_len, k_len):
-        bias, places = (
-            self.encoding.bias(self.whole.reach, self.whole.reach),
-            self.whole.places(k_len),
-        )
+        bias = self.encoding.bias(self.whole.reach, self.whole.reach)
+        places = self.whole.places(k_len)
         return None if bias is None else bias[:, places[k_len - q_len :]][:, :, places]
 
     def acts(self):
         return self.encoding.acts()
 
 
-class Randomized(Spread, kind="randomized"):
-    """In training n tokens stand on n of `reach` places, drawn anew for each batch, in order.
+class Randomized(Scattered, kind="randomized"):
+    """In training n tokens take n of `reach` positions in order, drawn anew per batch. Ruoss 2023.
 
-    Ruoss 2023.
+    tokens   c   a   f   b        positions in the first batch    1   4   5   9     of `reach` = 10
+                                  positions in the second batch   0   2   3   7
 
-    tokens   c   a   f   b        places of the first batch   1   4   5   9     of `reach` = 10
-                                  of the second               0   2   3   7
-
-    Any `encoding` then sees `reach` places, twice the context by default. `gaps` False keeps tokens
-    together and draws the place of the first (Kiyono 2021). A model in evaluation has one draw of
-    `context` places, of which a text takes the first. That draw follows from the seed of the model,
-    and a checkpoint does not hold it: ValueError where one of another seed is loaded. What
-    `encoding` does at the input must be to add.
+    The wrapped `encoding` sees `reach` positions, by default twice the context. With gaps=False the
+    tokens stay adjacent and only the first position is drawn (Kiyono 2021). In evaluation one fixed
+    draw of `context` positions is used; a text takes the first of them. This draw follows from the
+    seed of the model and is not part of a checkpoint, so loading weights of another seed raises
+    ValueError. At the input, `encoding` may only add to the embeddings.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
         Position.__init__(self, config)
-        self.context, self.reach, self.gaps = config.context, reach or 2 * config.context, gaps
+        self.context = config.context
+        self.reach = reach or 2 * config.context
+        self.gaps = gaps
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
         self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
@@ -144,10 +139,12 @@ class Randomized(Spread, kind="randomized"):
         return torch.randperm(self.reach, **options)[:n].sort().values
 
     def _apply(self, fn, recurse=True):
-        """What moves a module; here the places of evaluation are drawn anew, the same ones."""
+        """Move the module, then draw the same evaluation positions again on the new device."""
         super()._apply(fn, recurse)
-        mine, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
-        self.fixed, self.generator = self._draw(self.context).to(self.fixed.device), mine
+        mine = self.generator
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self.fixed = self._draw(self.context).to(self.fixed.device)
+        self.generator = mine
         return self
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -156,16 +153,17 @@ class Randomized(Spread, kind="randomized"):
         destination._metadata[prefix[:-1]]["drawn"] = drawn
 
     def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
-        drawn, mine = local_metadata.get("drawn"), (self.context, self.reach, self.gaps)
+        drawn = local_metadata.get("drawn")
+        mine = (self.context, self.reach, self.gaps)
         if drawn is not None and drawn["of"] == mine and drawn["seed"] != self.seed:
             raise ValueError(
-                f"randomized positions follow from the seed: these weights are of {drawn['seed']}, "
-                f"this model is of {self.seed}; build it with that seed"
+                f"randomized positions depend on the seed: the weights were made with seed "
+                f"{drawn['seed']}, this model with {self.seed}; build it with the seed of the weights"
             )
         super()._load_from_state_dict(state, prefix, local_metadata, *rest)
 
     def places(self, n):
-        """Where the first n tokens stand, (n,)."""
+        """Positions of the first n tokens, (n,)."""
         return (self.fixed if self.drawn is None else self.drawn)[:n]
 
     def at_input(self, x, start=0):
@@ -180,7 +178,7 @@ class Randomized(Spread, kind="randomized"):
 
     def of_layer(self, i, layer):
         encoding = self.encoding.of_layer(i, layer.model_copy(update={"context": self.reach}))
-        return self if encoding is self.encoding else Spread(self, encoding)
+        return self if encoding is self.encoding else Scattered(self, encoding)
 
     def acts(self):
-        return {"at_input"} | self.encoding.acts()  # where places are drawn
+        return {"at_input"} | self.encoding.acts()  # at_input draws the positions

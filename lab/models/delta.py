@@ -1,11 +1,10 @@
-"""The delta rule: a memory that is corrected by its error at each key, instead of added to (chapter
-§1.6.3).
+"""The delta rule: linear attention whose memory is corrected by its error at each key (§1.6.3).
 
     S_t = α_t S_(t-1) + k_t u_tᵀ      u_t = β_t (v_t - α_t S_(t-1)ᵀ k_t)      o_t = S_tᵀ q_t
 
-S is d x d_v, whatever the length. With ‖k‖ = 1 and β = 1 the memory answers v to k from then on; α
-= 1 forgets nothing. Schlag 2021; Yang 2024 (arXiv 2406.06484, and 2412.06464 with α). Letters: b
-batch, h head, n length, c chunk, d width.
+The memory S has shape d x d_v, independent of the length. With ‖k‖ = 1 and β = 1, reading the
+memory at k returns v exactly; α = 1 means no decay. Schlag 2021; Yang 2024 (arXiv 2406.06484, and
+2412.06464 with α). Letters: b batch, h head, n length, c chunk, d width.
 """
 
 import math
@@ -20,8 +19,9 @@ from lab.models.precision import wide
 
 
 def delta_step(state, q, k, v, beta, log_alpha):
-    """One token: (state (b, h, d, d_v), output (b, h, d_v)) from q, k (b, h, d), v (b, h, d_v), β
-    and log α (b, h).
+    """One token of the recurrence: (state (b, h, d, d_v), output (b, h, d_v)).
+
+    q, k (b, h, d), v (b, h, d_v), β and log α (b, h).
     """
     state = state * log_alpha.exp()[..., None, None]
     error = beta[..., None] * (v - (k[..., None, :] @ state).squeeze(-2))
@@ -30,23 +30,26 @@ def delta_step(state, q, k, v, beta, log_alpha):
 
 
 def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
-    """(state, outputs (b, h, n, d_v)) of all tokens in n steps: products within chunks, a state
-    from one to the next.
+    """(state, outputs (b, h, n, d_v)) for all tokens, in chunks, at a cost linear in n.
 
-    log α may be -inf, which forgets everything.
-    Within a chunk, where γ_t = α_1 ··· α_t, the errors solve (I + L) U = β (V - γ K S), L_ti = β_t γ_t/γ_i k_t·k_i for
-    i < t: the WY form, U = W_v - W_k S. A token whose β and log α are 0 leaves no trace.
+    log α may be -inf, which resets the memory. Within a chunk, with γ_t = α_1 ··· α_t, the errors
+    solve
+
+        (I + L) U = β (V - γ K S),  L_ti = β_t γ_t/γ_i k_t·k_i for i < t
+
+    This is the WY form, U = W_v - W_k S. A token with β = 0 and log α = 0 has no effect.
     """
     n = q.shape[2]
     chunk = min(chunk, n)
     pad = -n % chunk
-    q, k, v = (
-        F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v)
-    )  # (b, h, n/c, c, .)
+    # (b, h, n/c, c, .)
+    q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for x in (q, k, v))
     beta, log = (F.pad(x, (0, pad)).unflatten(2, (-1, chunk))[..., None] for x in (beta, log_alpha))
-    each, log, apart = log, log.cumsum(3), None  # log α, log γ: (b, h, n/c, c, 1)
-    if log.detach().amin() < -1024:  # differences of such sums lose digits: add up each pair's own
-        each = each.clamp(min=-1e4)  # e^-10000 is 0 in every type, and is no infinity
+    each = log  # log α, (b, h, n/c, c, 1)
+    log = each.cumsum(3)  # log γ
+    apart = None
+    if log.detach().amin() < -1024:  # differences of sums this large lose digits: sum each pair
+        each = each.clamp(min=-1e4)  # e^-10000 is 0 in every dtype, and -1e4 is finite
         log = each.cumsum(3)
         apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
     between = log - log.mT if apart is None else apart  # log γ_t - log γ_i
@@ -55,9 +58,10 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     sides = torch.cat([beta * v, beta * log.exp() * k], -1)
     errors = torch.linalg.solve_triangular(lower, sides, upper=False, unitriangular=True)
     own, of_state = errors.split([v.shape[-1], k.shape[-1]], -1)  # W_v, W_k
-    within, read = decay * (q @ k.mT), q * log.exp()
+    within = decay * (q @ k.mT)
+    read = q * log.exp()
     until_end = log[..., -1:, :] - log if apart is None else apart[..., -1:, :].mT
-    kept = k * until_end.exp()  # each key as the end of its chunk remembers it
+    kept = k * until_end.exp()  # each key, decayed to the end of its chunk
     forget = log[..., -1:, :].exp()
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
     out = []
@@ -69,13 +73,13 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVMixer, kind="delta"):
-    """Queries and keys of length 1, β = sigmoid(w·x) a head, α = 1; W_O reads normalised outputs.
+    """Keys and queries of unit length, β = sigmoid(w·x) per head, α = 1; outputs are normalised.
 
-    The rule itself is computed in float32 at least, also under autocast. Decoding keeps S in the
-    type of the weights.
+    The recurrence runs in float32 or wider, also under autocast. Decoding keeps S in the dtype of
+    the weights.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)
@@ -84,28 +88,31 @@ class DeltaRule(QKVMixer, kind="delta"):
         self.norm = nn.RMSNorm(self.heads.d_value, eps=1e-5)
 
     def log_decay(self, x):
-        """log α of every token and head, (b, t, h)."""
+        """log α per token and head, (b, t, h)."""
         return wide(x).new_zeros(*x.shape[:2], self.heads.n)
 
     def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        q, k = F.normalize(wide(q), dim=-1), F.normalize(wide(repeat_kv(k, q.shape[1])), dim=-1)
+        q = F.normalize(wide(q), dim=-1)
+        k = F.normalize(wide(repeat_kv(k, q.shape[1])), dim=-1)
         v = repeat_kv(v, q.shape[1])
-        beta, log = torch.sigmoid(wide(self.rate(x))), self.log_decay(x)
+        beta = torch.sigmoid(wide(self.rate(x)))
+        log = self.log_decay(x)
         if padding_mask is not None:
-            beta, log = beta * padding_mask[..., None], log * padding_mask[..., None]
+            beta = beta * padding_mask[..., None]
+            log = log * padding_mask[..., None]
         beta, log = beta.mT, log.mT  # (b, h, t)
         before = None if cache is None else cache.tensors.get("memory")
         before = None if before is None else wide(before)
         with torch.autocast(x.device.type, enabled=False):
-            state, mixed = self.remembered(q, k, wide(v), beta, log, before)
+            state, mixed = self.run_rule(q, k, wide(v), beta, log, before)
         if cache is not None:
             cache.tensors["memory"] = state.detach().to(self.rate.weight.dtype)
             cache.length += x.shape[1]
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
-    def remembered(self, q, k, v, beta, log, before):
-        """(state, outputs (b, h, t, d_v)) of t tokens after the state `before`; None: the start."""
+    def run_rule(self, q, k, v, beta, log, before):
+        """(state, outputs (b, h, t, d_v)) of t tokens, from the state `before` (None: empty)."""
         if before is None or q.shape[2] > 1:
             return delta_rule(q, k, v, beta, log, before, self.chunk)
         state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))
@@ -119,11 +126,10 @@ class DeltaRule(QKVMixer, kind="delta"):
 
 
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):
-    """The memory fades by α = exp(-a softplus(w·x + s)) before each token: a and s are trained for
-    each head.
+    """The memory decays by α = exp(-a softplus(w·x + s)) per token; a and s are trained per head.
 
-    They start as in Mamba-2, a within 1..16 and softplus(s) within .001...1 (Dao & Gu 2024),
-    whatever the scheme of initialisation.
+    They start as in Mamba-2, with a in 1..16 and softplus(s) in 0.001..0.1 (Dao & Gu 2024),
+    whatever the initialization scheme.
     """
 
     def __init__(self, config, position, *, chunk=64):

@@ -1,37 +1,39 @@
-"""Encoder and decoder (chapter §1.1.1): every layer of the decoder reads the final output of the
-encoder.
-"""
+"""Encoder-decoder: every decoder layer reads the final output of the encoder (chapter §1.1.1)."""
 
 import torch
 from torch import nn
 
-from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, padding_known
+from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, known_padding
 from lab.models.masks import Mask, padding_before_tokens, real_tokens
 from lab.models.weights import NamedOnce
 
 
 class CrossAttention(nn.Module):
-    """x (b, t, m), memory (b, s, m) -> (b, t, m): keys and values from memory, no positions between
-    them.
+    """x (b, t, m), memory (b, s, m) -> (b, t, m): queries from x, keys and values from memory.
 
-    Every x sees the whole memory: ValueError for a score that goes by how far a key stands from its
-    query.
+    No positions act between them and every query sees the whole memory. Raises ValueError for a
+    score that depends on the distance between key and query.
     """
 
     def __init__(self, config):
         super().__init__()
-        self.kind, self.heads = config.heads, QKVProjection.build(config.heads, config)
+        self.kind = config.heads
+        self.heads = QKVProjection.build(config.heads, config)
         self.score = AttentionFn.build(config.score, config)
         if self.score.by_distance:
             raise ValueError(
-                f"cross-attention has no distances between queries and keys: score {config.score!r}"
+                f"cross-attention has no distances between queries and keys, "
+                f"which score {config.score!r} needs"
             )
         width = config.model_copy(update={"d_model": config.d_head})
-        self.query_norm, self.key_norm = (Norm.build(config.qk_norm, width) for _ in "qk")
+        self.query_norm = Norm.build(config.qk_norm, width)
+        self.key_norm = Norm.build(config.qk_norm, width)
 
     def forward(self, x, memory, mask=None):
         if mask is not None and self.heads.history and padding_before_tokens(mask.flatten(1))[0]:
-            raise ValueError(f"heads {self.kind!r} counts places: padding must come last")
+            raise ValueError(
+                f"heads {self.kind!r} depends on absolute positions: padding must come last"
+            )
         q, k, v = self.heads.across(x, memory)
         padding_mask = None
         if self.key_norm.sees_padding:
@@ -39,15 +41,13 @@ class CrossAttention(nn.Module):
                 mask is None or mask
             )
             padding_mask = padding_mask.flatten(1)  # (b, s)
-        with padding_known(self.key_norm, padding_mask):
+        with known_padding(self.key_norm, padding_mask):
             k = self.key_norm(k)
         return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
 
 
 class Decoder(Transformer):
-    """A Transformer whose blocks also read a memory, given as hidden(tokens, memory=...,
-    memory_mask=...).
-    """
+    """A Transformer whose blocks read a memory too: hidden(tokens, memory=..., memory_mask=...)."""
 
     def __init__(self, config, *, seed=0):
         super().__init__(config, seed=seed, cross=CrossAttention)
@@ -57,11 +57,11 @@ class Decoder(Transformer):
 
 
 class EncoderDecoder(NamedOnce):
-    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out), from one ModelConfig for both
-    sides.
+    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out); one ModelConfig for both sides.
 
-    The encoder is unmasked, the decoder has the mask of the configuration, which must be causal.
-    Both have n_layers and share the embedding of tokens. The weights depend on `seed` alone.
+    The encoder is unmasked; the decoder uses the mask of the configuration, which must be causal
+    (ValueError). Both have n_layers and share the token embedding. The weights depend on `seed`
+    alone.
 
         source ── embedding ── encoder blocks ── norm ── memory ──┬────────────┬── ...
         target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── LM head
@@ -76,22 +76,20 @@ class EncoderDecoder(NamedOnce):
         apart = torch.randint(2**62, (1,), generator=generator, device="cpu").item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
         self.encoder.lm_head = nn.Identity()
-        self.decoder = Decoder(config, seed=apart)  # random numbers of its own, not the encoder's
+        self.decoder = Decoder(config, seed=apart)  # other random numbers than the encoder's
         self.decoder.embedding = self.encoder.embedding
         self.decoder.lm_head.follow(self.decoder.embedding)
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False or 0 at padding of the source.
+        """`source_padding_mask` (b, s) is False or 0 at padding of the source, which is ignored.
 
-        Neither side sees it. ValueError as in `Transformer.hidden`.
+        Raises ValueError as `Transformer.hidden` does.
         """
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
-        """What the decoder's blocks read: {memory: the encoder's final output (b, s, m),
-        memory_mask}.
-        """
+        """What the decoder blocks read: {memory: encoder output (b, s, m), memory_mask}."""
         mask = None
         if source_padding_mask is not None:
             source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])
@@ -103,17 +101,12 @@ class EncoderDecoder(NamedOnce):
 
     @torch.no_grad()
     def generate(self, source, start, n, *, source_padding_mask=None):
-        """The likeliest answer token by token from the token id `start`, which is left out: (b, n)."""
-        caches, tokens = (
-            self.decoder.caches(len(source), n),
-            [torch.full_like(source[:, :1], start)],
-        )
+        """Greedy decoding of n tokens after the token id `start`, which is not returned: (b, n)."""
+        caches = self.decoder.caches(len(source), n)
+        tokens = [torch.full_like(source[:, :1], start)]
         with eval_mode(self):
             memory = self.memory(source, source_padding_mask)
             for _ in range(n):
-                tokens.append(
-                    self.decoder(tokens[-1], caches=caches, **memory)[:, -1].argmax(
-                        -1, keepdim=True
-                    )
-                )
+                logits = self.decoder(tokens[-1], caches=caches, **memory)[:, -1]
+                tokens.append(logits.argmax(-1, keepdim=True))
         return torch.cat(tokens[1:], dim=1)

@@ -1,6 +1,6 @@
-"""Position-wise maps (chapter §1.4): d_model -> d_ff -> d_model, plain or gated.
+"""Feed-forward layers (chapter §1.4): d_model -> d_ff -> d_model, plain or gated.
 
-`act` is a module, to be tapped.
+`act` is a module, so that probes can hook it.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ class Relu(FeedForward, kind="relu"):
 
 
 class GeluTanh(FeedForward, kind="gelu-tanh"):
-    """GELU by its approximation 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks 2016."""
+    """GELU approximated by 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks 2016."""
 
     activation = staticmethod(partial(nn.GELU, approximate="tanh"))
 
@@ -33,15 +33,15 @@ class SquaredReLU(nn.Module):
 
 
 class Relu2(FeedForward, kind="relu2"):
-    """max(0, x)^2. So 2021, Primer."""
+    """max(0, x)^2. So 2021 (Primer)."""
 
     activation = SquaredReLU
 
 
 class Gated(FeedForward):
-    """(act(x Wg) * (x W1)) W2 with d_ff = 8/3 d_model, the parameters of a plain one at 4.
+    """(act(x Wg) * (x W1)) W2. Shazeer 2020.
 
-    Shazeer 2020.
+    d_ff = 8/3 d_model by default, which gives as many parameters as a plain layer with 4 d_model.
 
     x ──┬── Wg ── act ── * ── W2 ──
         └── W1 ──────────┘
@@ -76,14 +76,13 @@ class Swiglu(Gated, kind="swiglu"):
 
 
 class Bilinear(Gated, kind="bilinear"):
-    """A product of two linear maps, without any activation: even in x where there are no biases."""
+    """A gate without activation: a product of two linear maps, even in x if there are no biases."""
 
     activation = nn.Identity
 
 
 class LowRank(FeedForward, kind="low-rank"):
-    """GELU with W1 and W2 of rank `rank` (default d_model / 4), each a product of two thin
-    matrices.
+    """GELU with W1 and W2 factored through rank `rank` (default d_model / 4).
 
     x ── d x r ── r x d_ff ── act ── d_ff x r ── r x d ──      2 r (d + d_ff) parameters, not 2 d d_ff
     """
@@ -93,40 +92,46 @@ class LowRank(FeedForward, kind="low-rank"):
     def __init__(self, config, *, ratio=None, rank=None):
         super().__init__(config, ratio=ratio)
         rank = rank or max(1, config.d_model // 4)
-        self.up, self.down = (
-            nn.Sequential(
-                nn.Linear(m.in_features, rank, bias=False),
-                nn.Linear(rank, m.out_features, bias=config.bias),
-            )
-            for m in (self.up, self.down)
-        )
+        self.up = factored(self.up, rank)
+        self.down = factored(self.down, rank)
 
     def output_projections(self):
         return [self.down[-1]]
 
 
+def factored(linear, rank):
+    """A new product of two linear maps through `rank` features, in the sizes of `linear`."""
+    return nn.Sequential(
+        nn.Linear(linear.in_features, rank, bias=False),
+        nn.Linear(rank, linear.out_features, bias=linear.bias is not None),
+    )
+
+
 class Mixture(FeedForward, kind="mixture"):
-    """Each token passes through `active` of the `experts`, those that a linear router scores
-    highest (chapter §1.6.4).
+    """Mixture of experts: each token passes through the `active` experts with top router scores.
 
     x ──┬── router ── softmax ── top k ──┐
         └── chosen experts ───────────── * ── + ──
 
-    The chosen probabilities weight the experts, divided by their sum where there are several
-    (Lepikhin 2020, GShard); a single one keeps its probability, by which the router learns (Fedus
-    2021, Switch). No token is ever dropped. `expert` is any other choice of this seam. After a call
-    `balance` is the load-balance loss of what passed, padding left out.
+    The outputs are weighted by the router probabilities, renormalised over the chosen experts if
+    there are several (Lepikhin 2020, GShard). A single expert keeps its probability, through which
+    the router gets its gradient (Fedus 2021, Switch). No token is dropped. `expert` is any other
+    feed-forward kind. After a call, `balance` is the load-balancing loss of that call, padding
+    excluded (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
     """
 
-    of_call, sees_padding, repeatable = ("balance",), True, False
+    of_call = ("balance",)
+    sees_padding = True
+    repeatable = False
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
         nn.Module.__init__(self)
         if not 1 <= active <= experts:
             raise ValueError(
-                f"1 <= active <= experts is needed, got active {active}, experts {experts}"
+                f"1 <= active <= experts must hold, got active {active}, experts {experts}"
             )
-        self.active, self.balance = active, None
+        self.active = active
+        self.balance = None
         self.router = nn.Linear(config.d_model, experts, bias=False)
         self.experts = nn.ModuleList(FeedForward.build(expert, config) for _ in range(experts))
 
@@ -150,11 +155,11 @@ class Mixture(FeedForward, kind="mixture"):
 
 
 def load_balance(probabilities, chosen):
-    """E sum_i f_i P_i: f_i the share of choices that fall on expert i, P_i its mean probability
-    (Fedus 2021).
+    """Load-balancing loss E sum_i f_i P_i (Fedus 2021).
 
-    probabilities (..., E), chosen (..., k). It is 1 where both are uniform, E where one expert
-    takes all, and may fall below 1.
+    f_i is the fraction of choices that fall on expert i, P_i its mean probability. probabilities
+    (..., E), chosen (..., k). The loss is 1 if both are uniform, E if one expert gets everything,
+    and can fall below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -162,19 +167,19 @@ def load_balance(probabilities, chosen):
 
 
 def balance_loss(model):
-    """Mean load-balance loss of all mixtures in a model at their last call, to be added to a loss
-    with weight ~ 0.01.
+    """Mean load-balancing loss over all mixtures of a model in its last call.
 
-    ValueError where the model has none, or they were never called.
+    Add it to the training loss with a weight of about 0.01. Raises ValueError if the model has no
+    mixture or none was called.
     """
     losses = [module.balance for module in model.modules() if isinstance(module, Mixture)]
     if not losses or any(loss is None for loss in losses):
-        raise ValueError("the model has no mixture of experts that was called")
+        raise ValueError("the model has no mixture of experts that was called before")
     return torch.stack(losses).mean()
 
 
 class Nothing(FeedForward, kind="none"):
-    """Adds nothing to the stream: a model of attention alone."""
+    """Adds nothing to the stream: an attention-only model."""
 
     def __init__(self, config):
         nn.Module.__init__(self)

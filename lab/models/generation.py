@@ -1,6 +1,4 @@
-"""A trained model at work: in evaluation mode, token by token with a cache, and left early (chapter
-§1.5).
-"""
+"""Early exit from a trained model (chapter §1.5)."""
 
 import torch
 
@@ -9,16 +7,17 @@ from lab.models.gpt import eval_mode
 
 @torch.no_grad()
 def early_exit(model, tokens, confidence, **hidden):
-    """(logits (b, t, d_out), depth (b, t)): each token's from the first block whose likeliest class
-    has `confidence`.
+    """(logits (b, t, d_out), depth (b, t)): each token exits at the first block that is confident.
 
-    Blocks run until every token has its answer; the last one answers what is left. Without a cache,
-    a token that left is still carried along for the later ones. Nothing is dropped out. ValueError
-    unless confidence lies in 0..1.
+    A token exits where the probability of its most likely class reaches `confidence`; the last
+    block answers for the rest. Blocks run until all tokens have exited. There is no cache: tokens
+    that have exited are still computed for the sake of later ones. The model runs in evaluation
+    mode. Raises ValueError unless 0 <= confidence <= 1.
     """
     if not 0 <= confidence <= 1:
         raise ValueError(f"confidence is a probability, got {confidence}")
-    answer, depth = None, torch.zeros_like(tokens)
+    answer = None
+    depth = torch.zeros_like(tokens)
     with eval_mode(model):
         for block, logits in enumerate(model.exits(tokens, **hidden), start=1):
             sure = (depth == 0) & (logits.softmax(-1).amax(-1) >= confidence)

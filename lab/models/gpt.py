@@ -1,8 +1,7 @@
-"""The default Transformer, whole: a decoder with pre-norm, rotary positions and GELU (chapter
-§1.1).
+"""The default Transformer in one file: a decoder with pre-norm, rotary positions and GELU (§1.1).
 
-Read it from top to bottom. Each part is the base class of a seam, the default kind of it, or both;
-further kinds are in the other files of this package, one file a seam. Letters of shapes:
+Read it from top to bottom. Each part is the base class of a seam, its default kind, or both; the
+other files of this package hold further kinds, one file per seam. Letters of shapes:
 
     b batch   t token   q query   k key   h query head   g key-value head   d head width   m model width
 """
@@ -18,25 +17,26 @@ from torch.overrides import has_torch_function
 
 from lab import names
 from lab.models.masks import Causal, Everything, Mask, Padding, padding_before_tokens, real_tokens
-from lab.models.registry import GOES_BY, Seam
+from lab.models.registry import POSITION_DEPENDENCE, Seam
 from lab.models.weights import NamedOnce
 
-Choice = str | dict  # a kind, or {"kind": ..., its options}
+Choice = str | dict  # a kind, or {"kind": ..., **options}
 
 
 class ModelConfig(BaseModel):
-    """Everything that defines a model but its seed.
+    """Everything that defines a model except its seed.
 
-    `n_heads`, `mixer`, `score` and `ffn` may be lists, an entry a layer.
+    `n_heads`, `mixer`, `score` and `ffn` may be lists with one entry per layer. Raises ValueError
+    (pydantic's ValidationError) for unknown fields, kinds or options and for sizes that do not fit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     vocabulary: int
-    context: int  # positions that a learned encoding and a cache hold
+    context: int  # positions of a learned encoding and of a cache
     d_model: int = 64
     n_layers: int = 2
-    unique_layers: int | None = None  # blocks with weights of their own, used in turn (ALBERT: 1)
+    unique_layers: int | None = None  # blocks with own weights, repeated in turn (ALBERT: 1)
     n_heads: int | list[int] = 4
     kv_heads: int | None = None  # key-value heads; default n_heads
     d_head: int | None = None  # default d_model / n_heads
@@ -49,7 +49,7 @@ class ModelConfig(BaseModel):
     heads: Choice = "full"
     ffn: Choice | list[Choice] = "gelu"
     norm: Choice = "layernorm"
-    qk_norm: Choice = "none"  # over the width of a head, before positions turn it
+    qk_norm: Choice = "none"  # over the width of a head, before positions are applied
     residual: Choice = "pre"  # the kind of Block: where norms and skips stand
     lm_head: Choice = "own"
     initialization: Choice = "fan-in"
@@ -73,7 +73,7 @@ class ModelConfig(BaseModel):
             if isinstance(value, list) and len(value) != self.n_layers:
                 raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
             if isinstance(value, list) and self.unique_layers is not None:
-                raise ValueError(f"shared layers have one {field}, not a list of them")
+                raise ValueError(f"shared layers have one {field}, so it cannot be a list")
         if self.unique_layers is not None and self.n_layers % self.unique_layers:
             raise ValueError(
                 f"unique_layers {self.unique_layers} does not divide n_layers {self.n_layers}"
@@ -81,7 +81,7 @@ class ModelConfig(BaseModel):
         for heads in as_list(self.n_heads):
             if self.d_head is None and self.d_model % heads:
                 raise ValueError(
-                    f"n_heads {heads} does not divide d_model {self.d_model}; give d_head, or change one"
+                    f"n_heads {heads} does not divide d_model {self.d_model}: set d_head or change one"
                 )
             if self.kv_heads is not None and heads % self.kv_heads:
                 raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
@@ -89,11 +89,11 @@ class ModelConfig(BaseModel):
 
     @property
     def causal(self):
-        """Whether no token sees a later one."""
+        """Whether the mask hides all later tokens."""
         return Mask.build(self.mask).causal
 
     def layer(self, i):
-        """The configuration of layer i: no lists, and every size a number."""
+        """The configuration of layer i, without lists and with all optional sizes filled in."""
         own = {field: as_list(getattr(self, field)) for field in LISTED}
         own = {field: values[i % len(values)] for field, values in own.items()}
         n_heads = own["n_heads"]
@@ -105,7 +105,7 @@ class ModelConfig(BaseModel):
         return self.model_copy(update=own | sizes)
 
 
-LISTED = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, an entry a layer
+LISTED = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, one entry per layer
 SIZES = (
     "vocabulary",
     "context",
@@ -120,7 +120,7 @@ SIZES = (
 
 
 def as_list(value):
-    """The value itself where it is a list, else a list of it alone."""
+    """`value` if it is a list, else [value]."""
     return value if isinstance(value, list) else [value]
 
 
@@ -128,40 +128,41 @@ def as_list(value):
 
 
 class Position(nn.Module, Seam):
-    """How a model learns where tokens stand: three hooks, each the identity by default.
+    """A position encoding: three hooks, each the identity by default.
 
-    One module serves all layers. `start` is the position of the first token given, which is not 0
-    where earlier tokens are in a cache.
+    One module serves all layers. `start` is the position of the first token given: the number of
+    tokens already in the cache.
     """
 
     def __init__(self, config):
         super().__init__()
 
     def at_input(self, x, start=0):
-        """The embedded tokens x (b, t, m), with their positions."""
+        """Token embeddings x (b, t, m) with positions applied."""
         return x
 
     def at_query_key(self, q, k, start=0):
-        """Queries (b, h, t, d) and keys (b, g, t, d), with their positions."""
+        """Queries (b, h, t, d) and keys (b, g, t, d) with positions applied."""
         return q, k
 
     def bias(self, q_len, k_len):
-        """What is added to the scores, (h, q, k), or None.
+        """The bias added to the scores, (h, q, k), or None.
 
         The queries are the last q_len of the k_len positions.
         """
         return None
 
     def of_layer(self, i, layer):
-        """The encoding of layer i, whose sizes are in its configuration `layer`: by default this.
+        """The encoding of layer i with configuration `layer`: by default this module itself.
 
-        Where layers differ in their heads, this one has the sizes of a layer with most of them.
-        What another layer gets may have tables of its own, but shares what is trained or drawn.
+        If layers differ in their number of heads, this module has the sizes of the layer with the
+        most. A module returned for another layer may have tables of its own but shares trained or
+        drawn values.
         """
         return self
 
     def acts(self):
-        """Names of the hooks by which it does anything."""
+        """Names of the hooks that this encoding overrides."""
         hooks = ("at_input", "at_query_key", "bias")
         return {hook for hook in hooks if getattr(type(self), hook) is not getattr(Position, hook)}
 
@@ -170,25 +171,26 @@ Position.kinds["none"] = Position
 
 
 class Rotary(Position, kind="rotary"):
-    """Turns pairs of components of queries and keys by position x frequency. Su 2021.
+    """Rotates pairs of components of queries and keys by position x frequency. Su 2021.
 
-    So a score depends on the distance alone. Component i of the first half of a head turns with
-    component i of the second half, as in Llama; where `interleaved`, component 2i turns with
-    2i + 1, as in GPT-J. Two ways to read texts s times as long as those of the training:
-    `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base by
-    s^(d / (d - 2)), which slows the slowest pair by s and leaves the fastest (Peng 2023 §3.1).
+    A score then depends on the distance alone. Component i of the first half of a head pairs with
+    component i of the second half, as in Llama; with `interleaved`, component 2i pairs with 2i + 1,
+    as in GPT-J. Two ways to read texts s times longer than in training: `interpolation` s divides
+    every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which slows the
+    slowest pair by s and leaves the fastest unchanged (Peng 2023 §3.1). Raises ValueError for an
+    odd d_head and for options not above 0.
     """
 
     def __init__(self, config, *, base=10000.0, interleaved=False, interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
-            raise ValueError(f"rotary turns pairs: d_head must be even, got {config.d_head}")
+            raise ValueError(f"rotary rotates pairs: d_head must be even, got {config.d_head}")
         if min(base, interpolation, ntk) <= 0:
             raise ValueError(
                 f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}"
             )
         if ntk != 1 and config.d_head == 2:
-            raise ValueError("ntk leaves the fastest pair alone, and d_head 2 has no other")
+            raise ValueError("ntk needs more than one pair: with d_head 2 it would have no effect")
         self.options = {
             "base": base,
             "interleaved": interleaved,
@@ -212,14 +214,14 @@ class Rotary(Position, kind="rotary"):
         return q, k
 
     def partners(self, x):
-        """The other component of each pair, in its place."""
+        """The other component of each pair, in place of each component."""
         if self.interleaved:
             return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return x.roll(x.shape[-1] // 2, -1)
 
-    @torch.inference_mode(False)  # else tables that grow under it could not be trained with
+    @torch.inference_mode(False)  # tables made in inference mode could not be used in training
     def tabulate(self, length, like):
-        """Buffers cos and sin (length, d), on the device and in the type of the tensor `like`."""
+        """Register buffers cos and sin (length, d), with the device and dtype of `like`."""
         pair = torch.arange(0, self.d_head, 2, dtype=torch.float64)
         frequency = self.base ** (-pair / self.d_head)
         ones = torch.ones(self.d_head // 2)
@@ -228,14 +230,16 @@ class Rotary(Position, kind="rotary"):
         sign = torch.stack([-ones, ones], side).flatten()
         position = torch.arange(length, dtype=torch.float64) / self.interpolation
         angle = position[:, None] * frequency
-        cos, sin = angle.cos(), angle.sin() * sign
-        if like.dtype != torch.float64:  # which not every device has
-            cos, sin = cos.float(), sin.float()
+        cos = angle.cos()
+        sin = angle.sin() * sign
+        if like.dtype != torch.float64:  # not every device has float64
+            cos = cos.float()
+            sin = sin.float()
         self.register_buffer("cos", cos.to(like), persistent=False)
         self.register_buffer("sin", sin.to(like), persistent=False)
 
     def _apply(self, fn, recurse=True):
-        """Moves the module or changes its type, then makes tables as exact as that type is."""
+        """Move or cast the module, then recompute the tables at the precision of the new dtype."""
         super()._apply(fn, recurse)
         self.tabulate(len(self.cos), self.cos)
         return self
@@ -250,9 +254,9 @@ class Rotary(Position, kind="rotary"):
 class Norm(nn.Module, Seam):
     """x (b, t, m) -> (b, t, m): the identity."""
 
-    sees_padding = False  # True: `padding_known` gives it the padding mask
-    padding_mask = None  # (b, k), True at tokens; None where there is no padding
-    repeatable = True  # False where a call draws random numbers, or leaves something behind
+    sees_padding = False  # True: `known_padding` sets its padding mask
+    padding_mask = None  # (b, k), True at tokens; None without padding
+    repeatable = True  # False if a call draws random numbers or changes state
 
     def __init__(self, config):
         super().__init__()
@@ -265,10 +269,7 @@ Norm.kinds["none"] = Norm
 
 
 class LayerNorm(Norm, kind="layernorm"):
-    """(x - mean) / sqrt(var + eps), then a gain, and a shift where the model has biases.
-
-    Ba 2016.
-    """
+    """(x - mean) / sqrt(var + eps), then a gain, and a shift if the model has biases. Ba 2016."""
 
     def __init__(self, config, *, eps=1e-5, affine=True):
         super().__init__(config)
@@ -280,8 +281,8 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 @contextmanager
-def padding_known(model, padding_mask):
-    """Within, parts of the model that average over tokens know `padding_mask` (b, k)."""
+def known_padding(model, padding_mask):
+    """Within, the modules of the model that average over tokens know `padding_mask` (b, k)."""
     parts = [part for part in model.modules() if getattr(part, "sees_padding", False)]
     try:
         for part in parts:
@@ -296,10 +297,10 @@ def padding_known(model, padding_mask):
 
 
 def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
-    """softmax(q kᵀ scale + bias) v, (b, h, q, d), for q (b, h, q, d) and k, v (b, g, k, d).
+    """Attention softmax(q kᵀ scale + bias) v, (b, h, q, d).
 
-    `mask` holds booleans that broadcast to (b, h, q, k), True where attended. `bias` is (h, q, k).
-    `scale` is 1 / sqrt(d) by default.
+    q (b, h, q, d); k, v (b, g, k, d). `mask` holds booleans that broadcast to (b, h, q, k), True
+    where attended. `bias` is (h, q, k). `scale` is 1 / sqrt(d) by default.
     """
     if bias is not None:
         bias = bias.to(q.dtype)
@@ -310,14 +311,17 @@ def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
 
 
 class AttentionFn(nn.Module, Seam, name="Score"):
-    """From queries, keys and values to their mix: forward(q, k, v, mask, bias, causal).
+    """Attention function: forward(q, k, v, mask, bias, causal) mixes the values.
 
-    The arguments are those of `attend`; `causal` is for as many queries as keys. A query that sees
-    no key gets 0. All kinds but sparsemax call F.scaled_dot_product_attention, where probes look.
+    The arguments are those of `attend`; `causal` requires as many queries as keys. A query that
+    sees no key gets 0. All kinds but sparsemax call F.scaled_dot_product_attention, which probes
+    intercept.
     """
 
-    by_distance = False  # True where a kind itself looks at how far a key is from its query
-    by_products = False  # True where products q·k alone count, so that both may be turned
+    by_distance = False  # True if the function itself uses the distance between query and key
+    dot_product_only = (
+        False  # True if it depends on q and k only through q·k, so both may be rotated
+    )
 
     def __init__(self, config):
         super().__init__()
@@ -332,16 +336,16 @@ SCALES = {  # factor on the scores, from the head width
 
 
 def factor(scale, d):
-    """The number that multiplies the scores of heads d wide. ValueError lists the known scales."""
+    """The factor on the scores of heads of width d. Raises ValueError for an unknown scale."""
     if scale not in SCALES:
         raise ValueError(f"scale {scale!r} is unknown; choose one of {', '.join(SCALES)}")
     return SCALES[scale](d)
 
 
 class Softmax(AttentionFn, kind="softmax"):
-    """Scaled dot product through torch's fused kernel, without a weight matrix. Vaswani 2017."""
+    """Scaled dot-product attention by torch's fused kernel. Vaswani 2017."""
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
@@ -350,14 +354,14 @@ class Softmax(AttentionFn, kind="softmax"):
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         one_query = q.shape[2] == 1 and k.shape[1] != q.shape[1] and not causal
-        if one_query and not has_torch_function((q,)):  # a probe is shown every query head
+        if one_query and not has_torch_function((q,)):  # a probe must see every query head
             return self.decode(q, k, v, mask, bias)
         return attend(q, k, v, mask, bias, causal, self.factor)
 
     def decode(self, q, k, v, mask=None, bias=None):
-        """The same for one query (b, h, 1, d) and fewer key-value heads, each key read once.
+        """The same for one query (b, h, 1, d) and fewer key-value heads; each key is read once.
 
-        The r = h / g query heads of a group stand in the kernel as r queries.
+        The r = h / g query heads of a group enter the kernel as r queries.
         """
         g = k.shape[1]
         if mask is not None:
@@ -369,39 +373,41 @@ class Softmax(AttentionFn, kind="softmax"):
 
 
 class QKVProjection(nn.Module, Seam, name="Heads"):
-    """The stream to queries, keys and values, and the mix of heads back. Vaswani 2017 §3.2.2.
+    """The projections to queries, keys and values and the output projection. Vaswani 2017 §3.2.2.
 
-    n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each d wide. Every head
-    reads the whole stream; W_O reads the concatenation. `bias` of all four maps is the
-    configuration's by default.
+    n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each of width d. Every
+    head reads the whole stream; W_O reads the concatenated heads. `bias` of all four maps defaults
+    to that of the configuration.
     """
 
-    history = 0  # earlier inputs of which a query, key or value is made too
+    history = 0  # number of earlier inputs that a query, key or value also depends on
 
     def __init__(self, config, *, bias=None):
         super().__init__()
         bias = config.bias if bias is None else bias
         self.d_model = config.d_model
-        self.n, self.kv, self.d = config.n_heads, config.kv_heads, config.d_head
-        self.d_value = self.d  # width of the values that are mixed, and kept in the cache
+        self.n = config.n_heads
+        self.kv = config.kv_heads
+        self.d = config.d_head
+        self.d_value = self.d  # width of the values that are mixed and cached
         self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
         self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
 
     def split(self, x):
-        """x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
+        """Project x (b, t, m) to q (b, h, t, d) and k, v (b, g, t, d)."""
         heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
         return heads.split([self.n, self.kv, self.kv], dim=1)
 
     def join(self, mixed):
-        """mixed (b, h, t, d) to (b, t, m)."""
+        """Project mixed heads (b, h, t, d) back to (b, t, m)."""
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-    def following(self, x, cache):
-        """`split` for x (b, t, m) that comes after the positions in `cache`."""
+    def split_cached(self, x, cache):
+        """`split` for x (b, t, m) that continues the positions in `cache`."""
         return self.split(x)
 
     def across(self, x, memory):
-        """Queries of x (b, t, m), keys and values of memory (b, s, m).
+        """Project x (b, t, m) to queries and memory (b, s, m) to keys and values.
 
         Returns q (b, h, t, d) and k, v (b, g, s, d).
         """
@@ -411,28 +417,28 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         return q, k, v
 
     def project(self, x, rows):
-        """The heads of x that these rows of the weight make, (b, heads, t, d)."""
+        """The heads of x computed by these rows of the weight, (b, heads, t, d)."""
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d)).transpose(1, 2)
 
     def matrices(self):
-        """The weights of queries, keys and values, as views."""
+        """Weights of queries, keys and values, as views."""
         return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
 
     def query_key_weights(self):
-        """The weights of queries and of keys, as views."""
+        """Weights of queries and keys, as views."""
         return self.matrices()[:2]
 
     def value_weights(self):
-        """The weights that values pass before W_O, as views."""
+        """Weights on the way to the values, before W_O, as views."""
         return [self.matrices()[-1]]
 
     def value_matrix(self):
-        """What takes the stream to the values, (g d, m)."""
+        """The matrix from the stream to the values, (g d, m)."""
         return self.qkv.weight.flatten(1)[-self.kv * self.d :]
 
     def value_overlap(self):
-        """Mean squared cosine between value directions of two heads, times d_model.
+        """Mean squared cosine between value directions of different heads, times d_model.
 
         It is 1 for random directions.
         """
@@ -447,20 +453,21 @@ QKVProjection.kinds["full"] = QKVProjection
 
 
 class Cache:
-    """What decoding keeps of one layer: tensors by name, and how many positions went into them."""
+    """The decoding state of one layer: named tensors and the number of positions seen."""
 
     def __init__(self, **tensors):
-        self.tensors, self.length = tensors, 0
+        self.tensors = tensors
+        self.length = 0
 
     @property
     def nbytes(self):
-        """Bytes of memory that the tensors hold on to."""
+        """Bytes of memory held by the tensors."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
 
     def append_inputs(self, x, history):
-        """x (b, t, m) behind the last inputs kept, and keeps the last `history` of them all.
+        """Append x (b, t, m) to the inputs kept, return all, and keep the last `history` of them.
 
-        What is kept is constant: no gradient passes through it.
+        The kept inputs are detached: no gradient flows through them.
         """
         seen = torch.cat([self.tensors["recent"], x], 1) if "recent" in self.tensors else x
         self.tensors["recent"] = seen[:, max(0, seen.shape[1] - history) :].detach().clone()
@@ -468,7 +475,7 @@ class Cache:
 
 
 class KVCache(Cache):
-    """Room for the keys (b, g, context, d_head) and values (b, g, context, d_value) of one layer."""
+    """Preallocated keys (b, g, context, d_head) and values (b, g, context, d_value) of a layer."""
 
     def __init__(self, batch, kv_heads, context, d_head, d_value=None, **tensor):
         super().__init__(
@@ -485,7 +492,7 @@ class KVCache(Cache):
         return self.tensors["values"]
 
     def append(self, k, v):
-        """All keys and values so far, these last. ValueError when the cache is full."""
+        """Append k and v; return all keys and values so far. Raises ValueError if it is full."""
         end = self.length + k.shape[2]
         if end > self.keys.shape[2]:
             raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
@@ -496,25 +503,29 @@ class KVCache(Cache):
 
 
 class Visibility:
-    """Who sees whom in one forward pass: masks and biases, made once for layers that ask alike.
+    """Masks and biases of one forward pass, computed once and shared by layers.
 
     Queries are the last q_len of k_len positions. `padding_mask` (b, k) is True at tokens.
-    `batch_mask` is a Mask of this batch alone: a pair is attended where it and `mask` allow it.
+    `batch_mask` is a Mask for this batch only: a pair is attended if both it and `mask` allow it.
     """
 
     def __init__(self, mask, q_len, k_len, *, batch, device, padding_mask=None, batch_mask=None):
-        self.q_len, self.k_len, self.device = q_len, k_len, device
-        self.padding_mask, self.batch_mask = padding_mask, batch_mask
+        self.q_len = q_len
+        self.k_len = k_len
+        self.device = device
+        self.padding_mask = padding_mask
+        self.batch_mask = batch_mask
         self.batch = 1 if padding_mask is None and batch_mask is None else batch
         if batch_mask is not None:
             mask = mask & batch_mask
         if padding_mask is not None:
             mask = mask & Padding(padding_mask)
         self.mask = mask
-        self.biases, self.masks = {}, {}
+        self.biases = {}
+        self.masks = {}
 
     def bias(self, position):
-        """What the position adds to the scores, (h, q, k) or None."""
+        """The bias of a position encoding, (h, q, k) or None."""
         if position not in self.biases:
             self.biases[position] = position.bias(self.q_len, self.k_len)
         return self.biases[position]
@@ -522,7 +533,7 @@ class Visibility:
     def arguments(self, *, biased, heads=1):
         """Arguments of an AttentionFn: {}, {"causal": True}, or {"mask": (b, 1 or h, q, k)}.
 
-        b is 1 where there is neither padding nor a mask of the batch.
+        b is 1 if there is neither padding nor a batch mask.
         """
         kind = type(self.mask)
         if kind is Everything or (kind is Causal and self.q_len == 1):
@@ -546,21 +557,23 @@ class Visibility:
 
 
 class Mixer(nn.Module, Seam):
-    """x (b, t, m) -> (b, t, m): what moves information between positions.
+    """x (b, t, m) -> (b, t, m): moves information between positions.
 
-    While decoding a mixer reads a cache and appends to it. What it cannot honour of positions and
-    masks is a ValueError at construction.
+    In decoding a mixer reads and extends a cache. Raises ValueError at construction for positions
+    or masks that it cannot apply.
     """
 
-    hooks = {"at_input"}  # of Position: those that can act where this mixer stands
-    masks = {"causal"}  # kinds of Mask that it can honour; None: all
-    looks_at = "order"  # a word of registry.GOES_BY, positions and heads aside
+    hooks = {"at_input"}  # hooks of Position that this mixer applies
+    masks = {"causal"}  # kinds of Mask that it can apply; None: all
+    position_dependence = (
+        "order"  # a word of registry.POSITION_DEPENDENCE, apart from positions and heads
+    )
 
     def __init__(self, config, position):
         super().__init__()
         self.config = config
         name = type(self).__name__
-        missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to turn"}
+        missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to rotate"}
         for hook in sorted(position.acts() - self.hooks):
             raise ValueError(
                 f"{name} has no {missing[hook]}: position {config.position!r} cannot act in its layer"
@@ -569,42 +582,47 @@ class Mixer(nn.Module, Seam):
         if self.masks is not None and kind not in map(Mask.kinds.get, self.masks):
             allowed = " or ".join(sorted(self.masks))
             raise ValueError(
-                f"{name} chooses no pairs: the mask must be {allowed}, not {kind.__name__.lower()}"
+                f"{name} cannot mask single pairs: the mask must be {allowed}, "
+                f"not {kind.__name__.lower()}"
             )
 
     def inputs(self, visibility):
-        """What `forward` gets of a Visibility, by name."""
+        """The keyword arguments that `forward` takes from a Visibility."""
         if visibility.batch_mask is not None:
-            raise ValueError(f"{type(self).__name__} chooses no pairs: it takes no mask of a batch")
+            raise ValueError(
+                f"{type(self).__name__} cannot mask single pairs: it takes no mask of a batch"
+            )
         padding_mask = visibility.query_padding_mask()
         return {} if padding_mask is None else {"padding_mask": padding_mask}
 
     def forward(self, x, cache=None, padding_mask=None):
-        """`padding_mask` (b, t) is False at padding, which changes no other output."""
+        """`padding_mask` (b, t) is False at padding, which must not affect other outputs."""
         raise NotImplementedError
 
-    def goes_by(self):
-        """{part of it, in words: a word of registry.GOES_BY}."""
-        return {f"mixer {self.config.mixer!r}": self.looks_at}
+    def position_dependences(self):
+        """{description of a part: word of registry.POSITION_DEPENDENCE}."""
+        return {f"mixer {self.config.mixer!r}": self.position_dependence}
 
     def init_cache(self, batch, context, **tensor):
-        """An empty Cache of `batch` texts, with room for `context` positions."""
+        """An empty Cache for `batch` texts of up to `context` positions."""
         return Cache()
 
     def state_bytes(self, length):
-        """Bytes that decoding keeps for each text after `length` positions."""
+        """Bytes of decoding state per text after `length` positions."""
         raise NotImplementedError
 
     def output_projections(self):
-        """The maps whose output is added to the stream."""
+        """The maps that write into the residual stream."""
         return [self.out]
 
 
 class QKVMixer(Mixer):
-    """A mixer of queries, keys and values."""
+    """A mixer with queries, keys and values."""
 
     hooks = {"at_input", "at_query_key"}
-    by_products = False  # True where products q·k alone count, so that both may be turned
+    dot_product_only = (
+        False  # True if it depends on q and k only through q·k, so both may be rotated
+    )
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -615,27 +633,27 @@ class QKVMixer(Mixer):
         self.position = position
 
     def split(self, x, cache):
-        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which follows the cache."""
-        q, k, v = self.heads.split(x) if cache is None else self.heads.following(x, cache)
+        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which continues the cache."""
+        q, k, v = self.heads.split(x) if cache is None else self.heads.split_cached(x, cache)
         start = 0 if cache is None else cache.length
         q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
         return q, k, v
 
-    def goes_by(self):
-        found = super().goes_by()
+    def position_dependences(self):
+        found = super().position_dependences()
         hooks = self.position.acts()
         position = f"position {self.config.position!r}"
-        if "at_query_key" in hooks and not self.by_products:
+        if "at_query_key" in hooks and not self.dot_product_only:
             kinds = f"mixer {self.config.mixer!r} and score {self.config.score!r}"
             found[f"{position} with {kinds}"] = "place"
         elif hooks & {"at_query_key", "bias"}:
             found[position] = "distance"
-        if self.heads.history:  # padding in front would stand where they expect zeros
+        if self.heads.history:  # they expect zeros where padding in front would be
             found[f"heads {self.config.heads!r}"] = "place"
         return found
 
     def recent_bytes(self, length):
-        """Bytes of the inputs that are kept to make the next queries, keys and values."""
+        """Bytes of the inputs kept for the next queries, keys and values."""
         size = self.heads.qkv.weight.element_size()
         return min(length, self.heads.history) * self.heads.d_model * size
 
@@ -644,7 +662,7 @@ class QKVMixer(Mixer):
 
 
 class Attention(QKVMixer, kind="attention"):
-    """Heads split, the position turns query and key, the attention function mixes, heads join."""
+    """Multi-head attention: project, apply positions, mix by the attention function, project."""
 
     hooks = {"at_input", "at_query_key", "bias"}
     masks = None
@@ -652,7 +670,7 @@ class Attention(QKVMixer, kind="attention"):
     def __init__(self, config, position):
         super().__init__(config, position)
         self.score = AttentionFn.build(config.score, config)
-        self.by_products = self.score.by_products
+        self.dot_product_only = self.score.dot_product_only
 
     def forward(self, x, cache=None, **visible):
         q, k, v = self.split(x, cache)
@@ -665,9 +683,9 @@ class Attention(QKVMixer, kind="attention"):
         visible = visibility.arguments(biased=bias is not None, heads=self.heads.n)
         return {"bias": bias} | visible
 
-    def goes_by(self):
-        goes_by = "distance" if self.score.by_distance else "order"
-        return super().goes_by() | {f"score {self.config.score!r}": goes_by}
+    def position_dependences(self):
+        dependence = "distance" if self.score.by_distance else "order"
+        return super().position_dependences() | {f"score {self.config.score!r}": dependence}
 
     def init_cache(self, batch, context, **tensor):
         return KVCache(batch, self.heads.kv, context, self.heads.d, self.heads.d_value, **tensor)
@@ -682,17 +700,20 @@ class Attention(QKVMixer, kind="attention"):
 
 
 class FeedForward(nn.Module, Seam):
-    """act(x W1) W2 with d_ff = ratio x d_model (default 4), or `width`.
+    """act(x W1) W2 with hidden width ratio x d_model (default ratio 4), or `width`.
 
-    x ── W1 ── act ── W2 ──      `bias` by default the configuration's; `act` is a module, to be tapped
+    x ── W1 ── act ── W2 ──      `bias` defaults to that of the configuration
+
+    `act` is a module, so that probes can hook it. Raises ValueError if both ratio and width are
+    given.
     """
 
     activation = None
     default_ratio = 4.0
-    of_call = ()  # names of what a call leaves for a loss, with its graph; no part of a copy
-    sees_padding = False  # True: `padding_known` gives it the padding mask
-    padding_mask = None  # (b, k), True at tokens; None where there is no padding
-    repeatable = True  # False where a call draws random numbers, or leaves something behind
+    of_call = ()  # attributes that a call sets for a loss, with their graph; left out of copies
+    sees_padding = False  # True: `known_padding` sets its padding mask
+    padding_mask = None  # (b, k), True at tokens; None without padding
+    repeatable = True  # False if a call draws random numbers or changes state
 
     def __init__(self, config, *, ratio=None, width=None, bias=None):
         super().__init__()
@@ -708,13 +729,14 @@ class FeedForward(nn.Module, Seam):
         return self.down(self.act(self.up(x)))
 
     def output_projections(self):
-        """The maps whose output is added to the stream."""
+        """The maps that write into the residual stream."""
         return [self.down]
 
     def tokens(self, per_token):
-        """The rows of `per_token` (b, t, ...) that are no padding, (n, ...), to make a loss of.
+        """The rows of `per_token` (b, t, ...) that are not padding, (n, ...), as input of a loss.
 
-        `per_token` itself where there is no padding. ValueError for an expert, which has no rows.
+        Returns `per_token` itself without padding. Raises ValueError inside an expert, which sees
+        no rows.
         """
         if self.padding_mask is None:
             return per_token
@@ -727,7 +749,7 @@ class FeedForward(nn.Module, Seam):
 
 
 class Gelu(FeedForward, kind="gelu"):
-    """Exact GELU. In training, units of the hidden layer or of the output may be dropped.
+    """Exact GELU, with optional dropout on the hidden layer and on the output.
 
     x ── W1 ── act ── dropout ── W2 ── dropout ──      Hendrycks 2016; Srivastava 2014
     """
@@ -748,17 +770,17 @@ class Gelu(FeedForward, kind="gelu"):
 
 
 class Block(nn.Module, Seam, name="Residual"):
-    """One layer: attention and the position-wise map, each with a norm before it. Xiong 2020.
+    """One layer with pre-norm: attention, then feed-forward, each with its residual. Xiong 2020.
 
-    x ──┬── norm ── mixer ── + ──┬── norm ── ffn ── + ──      pre-norm
+    x ──┬── norm ── mixer ── + ──┬── norm ── ffn ── + ──
         └────────────────────┘   └──────────────────┘
 
-    A kind says where norms and skips stand by a `forward` of its own. One that should work in a
-    decoder with cross-attention too loops over `sublayers`, as the kinds in blocks.py do.
-    `cross` is the class of the cross-attention, or None.
+    A kind overrides `forward` to place norms and skip connections. To support cross-attention as
+    well it should loop over `sublayers`, as the kinds in blocks.py do. `cross` is the class of the
+    cross-attention, or None.
     """
 
-    final_norm = True  # whether a norm follows the last block: nothing else normalises the stream
+    final_norm = True  # whether a norm follows the last block
 
     def __init__(self, config, position, cross=None):
         super().__init__()
@@ -777,28 +799,28 @@ class Block(nn.Module, Seam, name="Residual"):
             x = x + self.cross(self.cross_norm(x), memory=memory, mask=memory_mask)
         return x + self.ffn(self.ffn_norm(x))
 
-    # A stream of another kind, such as two halves of a reversible model, begins in `enter`.
+    # Kinds with another form of stream, such as the two halves of a reversible model, override these.
 
     @staticmethod
     def enter(x):
-        """The stream before the first block, from the embedded tokens (b, t, m)."""
+        """The stream before the first block, from the token embeddings (b, t, m)."""
         return x
 
     @staticmethod
     def leave(stream):
-        """(b, t, m) of the stream behind a block."""
+        """The stream after a block as a tensor (b, t, m)."""
         return stream
 
     @staticmethod
     def run(stream, layers):
-        """The stream behind all layers, pairs (block, its inputs)."""
+        """Run the stream through all layers, given as pairs (block, inputs)."""
         for block, seen in layers:
             stream = block(stream, **seen)
         return stream
 
     @staticmethod
     def check(blocks):
-        """ValueError where blocks of this kind cannot work around one of their parts."""
+        """Raise ValueError if blocks of this kind do not work with one of their parts."""
 
 
 Block.kinds["pre"] = Block
@@ -808,14 +830,14 @@ Block.kinds["pre"] = Block
 
 
 class LMHead(nn.Linear, Seam):
-    """(b, t, m) -> logits (b, t, d_out), by a matrix of its own."""
+    """(b, t, m) -> logits (b, t, d_out), with its own weight matrix."""
 
     def __init__(self, config, embedding):
         super().__init__(config.d_model, config.d_out, bias=False)
         self.follow(embedding)
 
     def follow(self, embedding):
-        """Called with the embedding that the model has."""
+        """Called with the token embedding of the model, for kinds that share its weight."""
 
 
 LMHead.kinds["own"] = LMHead
@@ -825,7 +847,7 @@ LMHead.kinds["own"] = LMHead
 
 
 class Initialization(Seam):
-    """Sets every matrix and embedding of a model. Biases start at 0, norms as torch has them."""
+    """Initializes all matrices and embeddings. Biases start at 0, norms at torch's defaults."""
 
     def __call__(self, model):
         for module in model.modules():
@@ -838,10 +860,11 @@ class Initialization(Seam):
 
 
 class FanIn(Initialization, kind="fan-in"):
-    """Matrices N(0, gain² / fan_in), embeddings N(0, embedding²): activations of size 1."""
+    """Matrices N(0, gain² / fan_in), embeddings N(0, embedding²): activations of order 1."""
 
     def __init__(self, *, gain=0.8, embedding=1.0):
-        self.gain, self.std = gain, embedding
+        self.gain = gain
+        self.std = embedding
 
     def matrix(self, weight):
         nn.init.normal_(weight, std=self.gain * weight[0].numel() ** -0.5)
@@ -881,47 +904,48 @@ class Transformer(NamedOnce):
         return self.lm_head(self.hidden(tokens, **inputs))
 
     def hidden(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
-        """What the LM head reads, (b, t, m).
+        """The input of the LM head, (b, t, m).
 
-        `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding; k counts cached tokens
-        too. With padding a text gets the same outputs as without. ValueError names the part for
-        which it would not: learned positions for padding in front, rotary ones for padding within.
-        `mask` is a Mask of this batch alone: a pair is attended where it and the model's allow it.
-        `caches`, one a layer, are those of `self.caches()`. ValueError for a mask that is not
-        causal. Any other input goes to every block, as the memory of a decoder does.
+        `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding; k includes cached
+        tokens. A padded text gets the same outputs as without padding. Raises ValueError, naming
+        the part, where this is impossible: padding in front with learned positions, padding between
+        tokens with rotary ones. `mask` is a Mask for this batch only: a pair is attended if both it
+        and the mask of the model allow it. `caches` has one cache per layer, from `self.caches()`;
+        raises ValueError for a mask that is not causal. Other inputs, such as the memory of a
+        decoder, go to every block.
         """
         padding_mask = self.real_tokens(tokens, padding_mask, caches)
-        x = self.embedded(tokens, caches)
+        x = self.embed(tokens, caches)
         layers = self.layers(
             tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
         )
-        kind = self.blocks[0]  # how a stream runs through blocks is a matter of their kind
-        with self.knowing(padding_mask):
+        kind = self.blocks[0]  # the kind of block defines how the stream runs
+        with self.padding_context(padding_mask):
             stream = kind.run(kind.enter(x), layers)
             return self.norm(kind.leave(stream))
 
     def exits(self, tokens, *, padding_mask=None, mask=None, caches=None, **inputs):
-        """Yields logits (b, t, d_out) after the first block, the second, ... the last."""
+        """Yield logits (b, t, d_out) after the first block, the second, and so on."""
         padding_mask = self.real_tokens(tokens, padding_mask, caches)
-        x = self.embedded(tokens, caches)
+        x = self.embed(tokens, caches)
         layers = self.layers(
             tokens, padding_mask=padding_mask, mask=mask, caches=caches, inputs=inputs
         )
         kind = self.blocks[0]
         stream = kind.enter(x)
         for layer in layers:
-            with self.knowing(padding_mask):
+            with self.padding_context(padding_mask):
                 stream = kind.run(stream, [layer])
                 x = self.norm(kind.leave(stream))
             yield self.lm_head(x)
 
-    def embedded(self, tokens, caches=None):
-        """Embedded tokens (b, t, m), with the positions that act at the input."""
+    def embed(self, tokens, caches=None):
+        """Token embeddings (b, t, m), including positions that act at the input."""
         start = caches[0].length if caches else 0
         return self.position.at_input(self.embedding(tokens), start)
 
     def layers(self, tokens, *, padding_mask=None, mask=None, caches=None, inputs=()):
-        """A pair for every layer: the block, and what it is given beside the stream."""
+        """[(block, its inputs besides the stream)], one pair per layer."""
         if caches and not self.mask.causal:
             raise ValueError(f"a cache needs a causal mask, not {self.config.mask!r}")
         batch, length = tokens.shape[:2]
@@ -941,12 +965,12 @@ class Transformer(NamedOnce):
             for block, cache in zip(self.blocks, caches, strict=True)
         ]
 
-    def knowing(self, padding_mask):
-        """A context in which the parts that average over tokens leave padding out."""
-        return nullcontext() if padding_mask is None else padding_known(self, padding_mask)
+    def padding_context(self, padding_mask):
+        """A context in which modules that average over tokens leave padding out."""
+        return nullcontext() if padding_mask is None else known_padding(self, padding_mask)
 
     def real_tokens(self, tokens, padding_mask, caches):
-        """`padding_mask` as booleans (b, k), or None. ValueError as `hidden` says."""
+        """`padding_mask` as booleans (b, k), or None. Raises ValueError as `hidden` does."""
         if padding_mask is None:
             return None
         known = caches[0].length if caches else 0
@@ -954,25 +978,28 @@ class Transformer(NamedOnce):
         in_front, between = padding_before_tokens(padding_mask)
         if not in_front:
             return padding_mask
-        for part, goes_by in self.goes_by().items():
-            if goes_by == "place":
-                raise ValueError(f"{part} counts places from the first: padding must come last")
-            if goes_by == "distance" and between:
-                raise ValueError(f"{part} counts distances: padding must not stand between tokens")
+        for part, dependence in self.position_dependences().items():
+            if dependence == "place":
+                raise ValueError(f"{part} depends on absolute positions: padding must come last")
+            if dependence == "distance" and between:
+                raise ValueError(
+                    f"{part} depends on distances: padding must not stand between tokens"
+                )
         return padding_mask
 
-    def goes_by(self):
-        """{part, in words: a word of registry.GOES_BY}."""
-        found = {f"mask {self.config.mask!r}": self.mask.goes_by}
+    def position_dependences(self):
+        """{description of a part: word of registry.POSITION_DEPENDENCE}, for the whole model."""
+        found = {f"mask {self.config.mask!r}": self.mask.position_dependence}
         if "at_input" in self.position.acts():
             found[f"position {self.config.position!r}"] = "place"
         for block in self.blocks:
-            for part, goes_by in block.mixer.goes_by().items():
-                found[part] = max(found.get(part, goes_by), goes_by, key=GOES_BY.index)
+            for part, dependence in block.mixer.position_dependences().items():
+                known = found.get(part, dependence)
+                found[part] = max(known, dependence, key=POSITION_DEPENDENCE.index)
         return found
 
     def output_projection_weights(self):
-        """Weights of the maps whose output is added to the stream: every block's W_O and W_2."""
+        """Weights of all maps that write into the residual stream: W_O and W_2 of every block."""
         maps = []
         for block in self.blocks:
             maps += [*block.mixer.output_projections(), *block.ffn.output_projections()]
@@ -982,11 +1009,11 @@ class Transformer(NamedOnce):
         return [m.weight for m in weighted]
 
     def random_inputs(self, batch):
-        """What the blocks read besides the tokens, drawn from N(0, 1), by name."""
+        """Random inputs of the blocks besides the tokens, from N(0, 1), by name."""
         return {}
 
     def caches(self, batch, context=None):
-        """Empty caches, one a layer, for `context` positions (default the configuration's)."""
+        """Empty caches, one per layer, for `context` positions (default: the configured ones)."""
         weight = self.embedding.weight
         like = {"device": weight.device, "dtype": weight.dtype}
         context = context or self.config.context
@@ -994,22 +1021,22 @@ class Transformer(NamedOnce):
 
     @torch.no_grad()
     def generate(self, tokens, n, *, temperature=1.0, generator=None, padding_mask=None):
-        """tokens (b, t) continued by n more, (b, t + n), without dropout.
+        """Continue tokens (b, t) by n more, (b, t + n), in evaluation mode.
 
-        Temperature 0 takes the likeliest. Prompts of several lengths are padded in front:
-        `padding_mask` (b, t) is True or 1 at their tokens. ValueError for an empty prompt, n or a
-        temperature below 0, padding that is not in front, and a mask that is not causal.
+        Temperature 0 is greedy. Prompts of different lengths are padded in front: `padding_mask`
+        (b, t) is True or 1 at their tokens. Raises ValueError for an empty prompt, negative n or
+        temperature, padding that is not in front, and a mask that is not causal.
         """
         if tokens.shape[1] == 0:
-            raise ValueError("a prompt must have a token to begin with")
+            raise ValueError("a prompt must have at least one token")
         if n < 0:
-            raise ValueError(f"n is a number of tokens, got {n}")
+            raise ValueError(f"n, the number of new tokens, must be 0 or more, got {n}")
         if not temperature >= 0:
             raise ValueError(f"temperature must be 0 or above, got {temperature}")
         if padding_mask is not None:
             padding_mask = real_tokens(padding_mask, tokens.shape)
             if not padding_mask[:, -1].all() or padding_before_tokens(padding_mask)[1]:
-                raise ValueError("prompts must be padded in front alone, none behind or within")
+                raise ValueError("prompts must be padded in front only, not behind or within")
         caches = self.caches(len(tokens), tokens.shape[1] + n)
         new = tokens
         with eval_mode(self):
@@ -1028,7 +1055,7 @@ class Transformer(NamedOnce):
 
 @contextmanager
 def eval_mode(model):
-    """Within, the model is in evaluation; then each module is in the mode that it was in."""
+    """Context with the model in evaluation mode; each module's mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield model.eval()
@@ -1049,4 +1076,4 @@ SEAMS = {
     "residual": Block,
     "lm_head": LMHead,
     "initialization": Initialization,
-}  # field of a ModelConfig -> what its kinds are made of
+}  # field of a ModelConfig -> base class of its kinds

@@ -1,5 +1,4 @@
-"""Heads: how the stream is split into queries, keys and values, and how the heads' results are
-joined (chapter §1.2).
+"""Heads: how the stream is projected to q, k and v, and how heads are joined (chapter §1.2).
 
 n_heads query heads, kv_heads key-value heads (MHA: equal, GQA: fewer, MQA: one), each d_head wide.
 Letters: b batch, h query head, g key-value head, t token, d head width, m model width.
@@ -13,24 +12,22 @@ from lab.models.gpt import QKVProjection
 
 
 def overlap_loss(model):
-    """Mean `value_overlap` of all heads in a model, to be added to a loss with a weight: an
-    orthogonality penalty.
-    """
-    return torch.stack(
-        [part.value_overlap() for part in model.modules() if isinstance(part, QKVProjection)]
-    ).mean()
+    """Mean `value_overlap` over all heads of a model: an orthogonality penalty for the loss."""
+    heads = [part for part in model.modules() if isinstance(part, QKVProjection)]
+    return torch.stack([part.value_overlap() for part in heads]).mean()
 
 
 class Sliced(QKVProjection, kind="sliced"):
-    """Each head sees its own slice of the stream only: a frequent misreading of "splitting into
-    heads".
+    """Each head reads only its own slice of the stream: a common misreading of "splitting".
+
+    Raises ValueError unless n_heads divides d_model and equals kv_heads.
     """
 
     def __init__(self, config):
         super().__init__(config)
         if config.d_model % self.n or self.kv != self.n:
             raise ValueError(
-                "sliced heads need n_heads dividing d_model and kv_heads equal to n_heads"
+                "sliced heads need an n_heads that divides d_model, and kv_heads equal to n_heads"
             )
         self.qkv = nn.Conv1d(
             config.d_model, 3 * self.n * self.d, 1, groups=self.n, bias=config.bias
@@ -61,7 +58,10 @@ class Sliced(QKVProjection, kind="sliced"):
 
 
 class Concatenated(QKVProjection, kind="concatenated"):
-    """No W_O: a head writes into its own slice of the stream."""
+    """No W_O: each head writes into its own slice of the stream.
+
+    Raises ValueError unless n_heads x d_head = d_model.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -71,17 +71,17 @@ class Concatenated(QKVProjection, kind="concatenated"):
 
 
 class LowRankValue(QKVProjection, kind="low-rank-value"):
-    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head; rank is a quarter of that
-    width by default.
+    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head.
+
+    `rank` defaults to a quarter of kv_heads x d_head.
     """
 
     def __init__(self, config, *, rank=None):
         super().__init__(config)
         width = self.kv * self.d
         rank = rank or max(1, width // 4)
-        self.qkv = nn.Linear(
-            config.d_model, (self.n + self.kv) * self.d, bias=config.bias
-        )  # queries and keys only
+        # queries and keys only
+        self.qkv = nn.Linear(config.d_model, (self.n + self.kv) * self.d, bias=config.bias)
         self.value_down = nn.Linear(config.d_model, rank, bias=False)
         self.value_up = nn.Linear(rank, width, bias=config.bias)
 
@@ -104,33 +104,31 @@ class LowRankValue(QKVProjection, kind="low-rank-value"):
 
 
 class FullValue(QKVProjection, kind="full-value"):
-    """A d_model x d_model value map for every head, no W_O; the heads' results are added up.
+    """A d_model x d_model value map per head and no W_O; the outputs of the heads are summed.
 
-    The standard head factors this map: down to d_head by W_V, up to d_model by its block of W_O.
+    A standard head factors this map: W_V down to d_head, its block of W_O up to d_model. Raises
+    ValueError unless kv_heads equals n_heads.
     """
 
     def __init__(self, config):
         super().__init__(config)
         if self.kv != self.n:
             raise ValueError(
-                "full-value heads need kv_heads equal to n_heads: every head has its own value map"
+                "full-value heads have one value map per head: kv_heads must equal n_heads"
             )
         self.d_value = config.d_model
-        self.qkv = nn.Linear(
-            config.d_model, 2 * self.n * self.d, bias=config.bias
-        )  # queries and keys only
-        self.out = nn.Linear(
-            self.n * config.d_model, config.d_model, bias=config.bias
-        )  # all value maps side by side
+        # queries and keys only
+        self.qkv = nn.Linear(config.d_model, 2 * self.n * self.d, bias=config.bias)
+        # all value maps side by side
+        self.out = nn.Linear(self.n * config.d_model, config.d_model, bias=config.bias)
 
     def split(self, x):
         return self.across(x, x)
 
     def across(self, x, memory):
-        """A linear map commutes with the mix, so the stream itself is mixed and the value maps
-        follow in `join`.
-        """
-        queries, values = self.n * self.d, memory[:, None].expand(-1, self.n, -1, -1)
+        """Values are the stream itself: a linear map commutes with mixing, so `join` applies it."""
+        queries = self.n * self.d
+        values = memory[:, None].expand(-1, self.n, -1, -1)
         return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
 
     def matrices(self):
@@ -144,15 +142,15 @@ class FullValue(QKVProjection, kind="full-value"):
 
 
 class Primer(QKVProjection, kind="primer"):
-    """A causal depthwise convolution over positions after W_Q, W_K and W_V. So 2021, Primer.
+    """A causal depthwise convolution over positions after W_Q, W_K and W_V. So 2021 (Primer).
 
-    x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1), each channel its own w
+    x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1), w per channel
 
-    Before the first position stand zeros. Weights start as in Primer, w_0 at 1/2 and the others at
-    1/(2 width), whatever the scheme of initialisation. ValueError for a width below 1.
+    Positions before the first count as 0. The weights start as in Primer, w_0 at 1/2 and the others
+    at 1/(2 width), whatever the initialization scheme. Raises ValueError for a width below 1.
     """
 
-    undecayed = ("taps",)
+    undecayed = ("conv_weight",)
 
     def __init__(self, config, *, width=3):
         super().__init__(config)
@@ -161,21 +159,19 @@ class Primer(QKVProjection, kind="primer"):
         self.history = width - 1
         start = torch.full((self.qkv.out_features, width), 0.5 / width)
         start[:, 0] = 0.5
-        self.taps = nn.Parameter(start)  # (channels, width)
+        self.conv_weight = nn.Parameter(start)  # (channels, width)
 
     def split(self, x):
         return self.across(x, x)
 
-    def following(self, x, cache):
+    def split_cached(self, x, cache):
         seen = cache.append_inputs(x, self.history)
         return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
 
     def project(self, x, rows):
-        p, taps = (
-            super().project(x, rows),
-            self.taps[rows].unflatten(0, (-1, self.d)),
-        )  # (b, h, t, d), (h, d, width)
+        p = super().project(x, rows)  # (b, h, t, d)
+        weight = self.conv_weight[rows].unflatten(0, (-1, self.d))  # (h, d, width)
         return sum(
-            F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * taps[:, None, :, i]
+            F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * weight[:, None, :, i]
             for i in range(self.history + 1)
         )

@@ -1,6 +1,6 @@
-"""Initial weights, one scheme over the whole model (chapter §1.5.5).
+"""Initialization schemes for the whole model (chapter §1.5.5).
 
-Biases start at 0, norms at their own default.
+Biases start at 0, norms at their own defaults.
 """
 
 import math
@@ -15,7 +15,7 @@ from lab.models.sparse_feedforward import BlockMap
 
 
 class Normal(Initialization, kind="normal"):
-    """Every weight from N(0, std^2). Radford 2018 with std .02."""
+    """All weights from N(0, std²). Radford 2018 with std 0.02."""
 
     def __init__(self, *, std=0.02):
         self.std = std
@@ -27,9 +27,9 @@ class Normal(Initialization, kind="normal"):
 
 
 class DepthScaled(Initialization, kind="depth-scaled"):
-    """`base`, and what writes into the stream is divided by sqrt(branches: 2 a layer).
+    """`base`, with the maps that write into the stream divided by sqrt(number of branches).
 
-    Radford 2019 with normal.
+    There are two branches per layer, three with cross-attention. Radford 2019, with base "normal".
     """
 
     def __init__(self, *, std=0.02, base=None):
@@ -41,8 +41,9 @@ class DepthScaled(Initialization, kind="depth-scaled"):
 
 
 class Xavier(Initialization, kind="xavier"):
-    """Variance 2 / (fan_in + fan_out) in the query, key and value matrices alike; embeddings N(0,
-    1/d_model).
+    """Variance 2 / (fan_in + fan_out); embeddings N(0, 1/d_model). Glorot 2010.
+
+    The query, key and value matrices each have their own fan_out.
     """
 
     def matrix(self, weight, fan_out=None):
@@ -55,9 +56,7 @@ class Xavier(Initialization, kind="xavier"):
     def __call__(self, model):
         super().__call__(model)
         for part in model.modules():
-            if isinstance(
-                part, QKVProjection
-            ):  # several matrices in one: fan_out is each one's own
+            if isinstance(part, QKVProjection):  # several matrices in one weight
                 for matrix in part.matrices():
                     self.matrix(matrix.data)
             elif isinstance(part, BlockMap):
@@ -72,9 +71,7 @@ class He(Xavier, kind="he"):
 
 
 class MeanField(Xavier, kind="mean-field"):
-    """Xavier with W_Q = W_K = 0, so attention is uniform, and embeddings N(0, 1): the set-up of
-    Xiong 2020.
-    """
+    """Xavier with W_Q = W_K = 0 (uniform attention) and embeddings N(0, 1). Xiong 2020."""
 
     def embedding(self, weight):
         nn.init.normal_(weight)
@@ -86,10 +83,10 @@ class MeanField(Xavier, kind="mean-field"):
 
 
 class DeepNormInit(Xavier, kind="deepnorm"):
-    """Xavier, values, W_O and the position-wise map times beta = (8 n_layers)^(-1/4), for residual
-    "deepnorm".
+    """Xavier; values, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    Of stacks with two branches a layer; with alpha = (2 n_layers)^(1/4): 2 n_layers · 2 beta² / alpha² = 1. Wang 2022.
+    For residual "deepnorm" and two branches per layer: with alpha = (2 n_layers)^(1/4), 2 n_layers
+    · 2 beta² / alpha² = 1.
     """
 
     def __init__(self, *, beta=None):
@@ -104,8 +101,9 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 
 
 class TFixup(Xavier, kind="t-fixup"):
-    """Xavier, values, W_O, position-wise map and embeddings times (9 n_layers)^(-1/4): no norm
-    needed. Huang 2020.
+    """Xavier; values, W_O, feed-forward, embeddings times (9 n_layers)^(-1/4). Huang 2020.
+
+    Allows training without norms.
     """
 
     def __call__(self, model):
@@ -114,15 +112,16 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """What writes into the stream and the LM head start at 0, other weights of a branch divided by
-    sqrt(branches).
+    """Xavier; maps that write into the stream and the LM head start at 0. Zhang 2019.
 
-    For norm "none" and residual "scaled", which has Fixup's scalars. Each part can be left out.
-    Zhang 2019.
+    The other weights of each branch are divided by sqrt(number of branches). Use with norm "none"
+    and residual "scaled", which has Fixup's scalars. Each of the three parts can be switched off.
     """
 
     def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
-        self.zero_branches, self.zero_lm_head, self.rescale = zero_branches, zero_lm_head, rescale
+        self.zero_branches = zero_branches
+        self.zero_lm_head = zero_lm_head
+        self.rescale = rescale
 
     def __call__(self, model):
         super().__call__(model)
@@ -137,21 +136,21 @@ class Fixup(Xavier, kind="fixup"):
 
 
 class AdminInit(Xavier, kind="admin"):
-    """Xavier; then the skip of the i-th branch gets omega = sqrt(sum over j < i of Var f_j), f_0
-    the embedded tokens.
+    """Xavier; then omega_i = sqrt(sum over j < i of Var f_j). Liu 2020 §4.2.
 
-    Variances are measured in one pass of random tokens with all omega 1. For residual "admin". Liu
-    2020 §4.2.
+    f_0 is the embedded tokens, f_j the j-th branch. The variances are measured in one pass over
+    random tokens with all omega at 1. Only for residual "admin".
     """
 
     @torch.no_grad()
     def __call__(self, model):
         super().__call__(model)
         if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
-            return  # there is nothing to measure
+            return  # nothing to measure
         tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
-        x = model.embedded(tokens)
-        variance, omegas = x.var(), {}
+        x = model.embed(tokens)
+        variance = x.var()
+        omegas = {}
         inputs = model.random_inputs(len(tokens))
         for block, seen in model.layers(tokens, inputs=inputs):
             for name, f in block.sublayers(**seen):
@@ -163,19 +162,17 @@ class AdminInit(Xavier, kind="admin"):
 
 
 def branches(model):
-    """Residual branches on the way through the model: 2 a layer, 3 with cross-attention."""
+    """Number of residual branches of the model: 2 per layer, 3 with cross-attention."""
     return sum(2 if block.cross is None else 3 for block in model.blocks)
 
 
 def attentions(model):
-    """The heads of the model, each once."""
+    """The QKVProjection modules of the model, each once."""
     return [module for module in model.modules() if isinstance(module, QKVProjection)]
 
 
 def branch_weights(model):
-    """Weights that a branch's size depends on: values, W_O, position-wise map; not queries and
-    keys.
-    """
+    """Weights that scale a branch: values, W_O and feed-forward, not queries and keys."""
     maps = [h.out for h in attentions(model)]
     for block in dict.fromkeys(model.blocks):
         maps += [*block.mixer.output_projections(), *block.ffn.modules()]
@@ -191,10 +188,9 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_previous_token(model, strength, *, head=0):
-    """Gives a head the role of looking one token back: adds `strength` (nats) to its T5 bias at
-    distance 1.
+    """Add `strength` (nats) to the T5 bias of `head` at distance 1: a previous-token head.
 
-    All layers that share the table start so. ValueError where the positions are of another kind.
+    All layers that share the table start this way. Raises ValueError for other position encodings.
     """
     position = model.blocks[0].mixer.position
     if not isinstance(position, T5):
@@ -206,27 +202,26 @@ def preset_previous_token(model, strength, *, head=0):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Gives a head of the first layer the role of a clock: at the t-th token of a text its first
-    output is 1 / t.
+    """Make a head of the first layer output 1 / t at the t-th token of a text.
 
-    Its query is 0, so that its weights are equal over the tokens so far, and its value is 1 at the
-    token `marker`, with which a text begins, else 0 (Kazemnejad 2023, theorem 1). For models with
-    residual pre and position none; ValueError for another residual, or where the vocabulary exceeds
-    d_model.
+    Its query is 0, so its weights are uniform over the tokens so far; its value is 1 at the token
+    `marker`, with which a text begins, and 0 elsewhere (Kazemnejad 2023, theorem 1). For models
+    with residual "pre" and position "none". Raises ValueError for another residual, or if the
+    vocabulary exceeds d_model.
     """
     block = model.blocks[0]
     heads = block.mixer.heads
     if type(block) is not Block:
         raise ValueError(f"the residual must be pre, not {type(block).__name__.lower()}")
-    seen = block.mixer_norm(model.embedding.weight).double()  # what the layer reads of each token
+    seen = block.mixer_norm(model.embedding.weight).double()  # input of the layer for each token
     if len(seen) > seen.shape[1]:
         raise ValueError(
-            f"{len(seen)} tokens cannot be told apart exactly by {seen.shape[1]} features"
+            f"{len(seen)} tokens cannot be separated exactly by {seen.shape[1]} features"
         )
     query, _, value = heads.matrices()
     query[head * heads.d : (head + 1) * heads.d] = 0
-    wanted = torch.zeros(len(seen), 1, dtype=seen.dtype, device=seen.device)
-    wanted[marker] = 1
+    target = torch.zeros(len(seen), 1, dtype=seen.dtype, device=seen.device)
+    target[marker] = 1
     value[head * heads.kv // heads.n * heads.d] = (
-        torch.linalg.lstsq(seen, wanted).solution[:, 0].to(value.dtype)
+        torch.linalg.lstsq(seen, target).solution[:, 0].to(value.dtype)
     )

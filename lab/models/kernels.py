@@ -1,5 +1,4 @@
-"""Functions of queries, keys and values: fused, naive and tiled attention, and those that look at
-fewer keys.
+"""Attention kernels: fused, naive, tiled and sparse.
 
 b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head width. q
 is (b, h, q, d), k and v are (b, g, k, d), the result is (b, h, q, d). Chapter §1.1.2, §1.1.3,
@@ -17,12 +16,12 @@ from lab.models.masks import Window
 
 
 def repeat_kv(x, heads):
-    """Key-value heads (b, g, k, d) once for every query head that reads them: (b, h, k, d)."""
+    """Repeat key-value heads (b, g, k, d) for every query head that reads them: (b, h, k, d)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def visible(scores, mask, causal):
-    """Mask and causality in one, or None where everything is seen."""
+    """Combine mask and causality into one mask, or None if everything is visible."""
     if not causal:
         return mask
     past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -30,27 +29,25 @@ def visible(scores, mask, causal):
 
 
 def naive_attention(q, k, v, *, causal=False, scale=None):
-    """softmax(q kᵀ · scale) v, (b, h, q, w), through the whole weight tensor (b, h, q, k); scale is
-    1/√w by default.
+    """softmax(q kᵀ · scale) v, (b, h, q, w), with the full weight tensor (b, h, q, k).
 
-    ValueError if causal with unequal lengths, where "the past" is ambiguous.
+    `scale` is 1/√w by default. Raises ValueError for causal attention with unequal lengths, where
+    "the past" is ambiguous.
     """
     _require_square(q, k, causal)
-    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.transpose(
-        -2, -1
-    )  # (b, h, q, k)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = (q * scale) @ k.transpose(-2, -1)  # (b, h, q, k)
     if causal:
         scores = scores.masked_fill(_future(scores, 0, 0), -math.inf)
     return torch.softmax(scores, dim=-1) @ v  # (b, h, q, w)
 
 
 def tiled_attention(q, k, v, *, block, causal=False):
-    """The same output in tiles of block x block scores: a running maximum and sum per query replace
-    the softmax.
+    """The same in tiles of block x block scores, with a running maximum and sum per query.
 
-    Memory beside inputs and output: block² scores a head forward. Under autograd each block of queries is computed
-    again in the backward pass, so at most block · n weights a head are alive. ValueError as in `naive_attention`,
-    or if block < 1.
+    Forward memory besides inputs and output: block² scores per head. In the backward pass each
+    block of queries is recomputed, so at most block · n weights per head are alive. Raises
+    ValueError as `naive_attention` does, and if block < 1.
     """
     _require_square(q, k, causal)
     if block < 1:
@@ -76,9 +73,9 @@ KINDS = {
 
 
 def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """A function without arguments that runs one attention core of this size, to be timed.
+    """A function without arguments that runs one attention kernel of this size, for timing.
 
-    `kind` is naive, tiled or fused; with `backward` it also computes the gradients of q, k and v.
+    `kind` is naive, tiled or fused (else ValueError); `backward` adds the gradients of q, k and v.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
@@ -97,25 +94,24 @@ def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"
 
 
 def run_attention(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """Makes q, k, v and runs one attention core once; for `peak_memory`, so the inputs count in the
-    peak.
-    """
+    """Create q, k and v and run one attention kernel, for `peak_memory` including the inputs."""
     attention_call(kind, n, d_head, heads, backward, batch, device)()
 
 
 def _query_block(q, k, v, start, block, causal):
-    """Attention of the queries start, start + 1, … over all keys, one block of keys at a time."""
+    """Attention of the queries start, start + 1, … to all keys, one block of keys at a time."""
     q = q / math.sqrt(q.shape[-1])
     top = q.new_full((*q.shape[:-1], 1), -math.inf)  # (b, h, block, 1)
-    total, mixed = 0.0, 0.0
+    total = mixed = 0.0
     for at in range(0, start + q.shape[-2] if causal else k.shape[-2], block):
         scores = q @ k[..., at : at + block, :].transpose(-2, -1)  # (b, h, block, block)
         if causal:
             scores = scores.masked_fill(_future(scores, start, at), -math.inf)
-        # The maximum cancels in the quotient, so no gradient flows through it. The first tile holds
-        # key 0, which every query may see: from there on the maximum is finite.
+        # The maximum cancels in the quotient, so it needs no gradient. The first tile holds key 0,
+        # which every query sees, so the maximum is finite.
         new_top = torch.maximum(top, scores.detach().amax(dim=-1, keepdim=True))
-        shrink, weights = torch.exp(top - new_top), torch.exp(scores - new_top)
+        shrink = torch.exp(top - new_top)
+        weights = torch.exp(scores - new_top)
         total = total * shrink + weights.sum(dim=-1, keepdim=True)
         mixed = mixed * shrink + weights @ v[..., at : at + block, :]
         top = new_top
@@ -123,7 +119,7 @@ def _query_block(q, k, v, start, block, causal):
 
 
 def _future(scores, first_query, first_key):
-    """True where the key stands after the query, (q, k)."""
+    """True where the key comes after the query, (q, k)."""
     query = torch.arange(first_query, first_query + scores.shape[-2], device=scores.device)
     key = torch.arange(first_key, first_key + scores.shape[-1], device=scores.device)
     return key > query[:, None]
@@ -137,8 +133,9 @@ def _require_square(q, k, causal):
 
 
 def windowed(q, k, v, size):
-    """Exact causal attention to the last `size` keys in n · size steps: each block of queries sees
-    two of keys.
+    """Exact causal attention to the last `size` keys in n · size steps.
+
+    Each block of queries sees two blocks of keys:
 
     block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
     """
@@ -148,12 +145,9 @@ def windowed(q, k, v, size):
         q, k, v = (F.pad(x, (0, 0, 0, -n % size)) for x in (q, k, v))
     mixed = F.scaled_dot_product_attention(*(x[:, None, :size] for x in (q, k, v)), is_causal=True)
     if n > size:
-        near = Window(size=size).dense(size, 2 * size, device=q.device)[
-            0
-        ]  # the queries are the last
-        keys, values = (
-            x.unfold(1, 2 * size, size).mT for x in (k, v)
-        )  # (b h, c - 1, 2 size, d), nothing copied
+        near = Window(size=size).dense(size, 2 * size, device=q.device)[0]  # queries come last
+        # views (b h, c - 1, 2 size, d)
+        keys, values = (x.unfold(1, 2 * size, size).mT for x in (k, v))
         rest = F.scaled_dot_product_attention(
             q[:, size:].unflatten(1, (-1, size)), keys, values, near
         )
@@ -162,12 +156,13 @@ def windowed(q, k, v, size):
 
 
 def block_sparse(q, k, v, blocks, size):
-    """Causal attention of each block of `size` queries to the key blocks of its row of `blocks` (c,
-    m), -1 for none.
+    """Causal attention of each block of `size` queries to the key blocks listed in `blocks`.
 
-    `size` divides n, and c = n / size.
+    blocks (c, m) has one row of key block indices per query block, -1 for none. `size` divides n,
+    and c = n / size.
     """
-    c, n = len(blocks), q.shape[2]
+    c = len(blocks)
+    n = q.shape[2]
     at = torch.arange(n, device=q.device).view(c, size)
     place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
     given = (blocks >= 0).repeat_interleave(size, 1)
@@ -183,10 +178,12 @@ def block_sparse(q, k, v, blocks, size):
 
 
 def bigbird_blocks(count, *, links=1, seed=0):
-    """Key blocks of `count` blocks of queries: itself, the one before, the first, and `links`
-    random others earlier.
+    """Key blocks for `count` query blocks, (count, 3 + links), -1 for none.
+
+    Each row has the block itself, the one before, the first, and `links` random earlier ones.
     """
-    generator, rows = torch.Generator().manual_seed(seed), torch.full((count, 3 + links), -1)
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.full((count, 3 + links), -1)
     for i in range(count):
         near = sorted({i, max(i - 1, 0), 0})
         rest = 1 + torch.randperm(max(i - 2, 0), generator=generator)[:links]  # of 1..i - 2
@@ -196,28 +193,27 @@ def bigbird_blocks(count, *, links=1, seed=0):
 
 
 def hashes(x, rotations):
-    """Buckets of x (b, h, n, d) in each round: the nearest of random directions and their
-    opposites, (r, b, h, n).
-    """
+    """LSH buckets (r, b, h, n) of x (b, h, n, d): the nearest of ± random directions per round."""
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)
 
 
 def sorted_lsh(q, k, v, rotations, chunk):
-    """LSH attention in n log n steps: sorted by bucket, each chunk sees itself and the one before.
+    """Causal LSH attention in n log n steps. Kitaev 2020 §2.
 
-    Kitaev 2020 §2.
-
-    Causal. Buckets longer than a chunk are cut; rounds are joined by their softmax sums, a pair
-    that met in m of them counting 1/m in each. `chunk` divides n.
+    Keys and queries are sorted by bucket; each chunk sees itself and the one before, so buckets
+    longer than a chunk are truncated. Rounds are combined by their softmax sums; a pair that meets
+    in m rounds counts 1/m in each. `chunk` divides n.
     """
     n, d = q.shape[2:]
-    at, mixed, logs = torch.arange(n, device=q.device), [], []
+    at = torch.arange(n, device=q.device)
+    mixed = []
+    logs = []
     buckets = [hashes(x, rotations) for x in (q, k)]  # (r, b, h, n)
     orders = [(x * n + at).argsort(-1) for x in buckets]
-    labels = [
+    labels = [  # bucket and chunk of each query and key
         torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)
-    ]  # bucket, chunk
+    ]
     for own, (order_q, order_k) in enumerate(zip(*orders, strict=True)):
         sq, sk, sv = (
             x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk))
@@ -233,9 +229,8 @@ def sorted_lsh(q, k, v, rotations, chunk):
         met = query[0, ..., None] == key[0, ..., None, :]  # (r, b, h, c, chunk, 2 chunk)
         met &= (query[1, ..., None] - key[1, ..., None, :]) % (n // chunk) <= 1
         same = met[own] & (place_k[..., None, :] <= place[..., None])
-        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - met.sum(0).clamp(min=1).to(
-            q.dtype
-        ).log()
+        times = met.sum(0).clamp(min=1).to(q.dtype)  # rounds in which a pair met
+        scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - times.log()
         scores = scores.masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
         log = scores.logsumexp(-1, keepdim=True)
         found = torch.exp(scores - log).where(same, 0) @ sv

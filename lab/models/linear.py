@@ -1,7 +1,6 @@
-"""Attention whose weights are products of features, φ(q)·φ(k), so that a sum over keys can be kept
-instead of them.
+"""Linear attention: weights are products of features φ(q)·φ(k), so a sum over keys is enough.
 
-    Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, whatever the length
+    Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, for any length
 
 Chapter §1.6.3. Letters: b batch, h head, n length, d head width, f features.
 """
@@ -16,27 +15,24 @@ from lab.models.kernels import repeat_kv
 
 
 def parallel(fq, fk, v, causal=False):
-    """All weights at once, in n² steps: what the other forms equal."""
+    """All weights at once, in n² steps: the reference for the other forms."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
     weights = weights.tril() if causal else weights
     return divided(weights @ v, weights.sum(-1, keepdim=True))
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
-    """The causal form in n steps: all pairs within a chunk, and the sum over the chunks before.
+    """The causal form in n steps: all pairs within a chunk, a running sum over earlier chunks.
 
-    `state` (b, h, f, d + 1) is the sum over the keys before the first, if there are any. `rescaled`
-    is the same for features that are too large for numbers.
+    `state` (b, h, f, d + 1) is the sum over keys before the first. `rescaled` does the same for
+    features that would overflow.
     """
     n = fq.shape[2]
     padding = -n % chunk
-    fq, fk, v = (
-        F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v)
-    )  # (b, h, c, chunk, .)
+    # (b, h, c, chunk, .)
+    fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))
     before = fk.transpose(-2, -1) @ with_ones(v)  # (b, h, c, f, d + 1)
-    before = F.pad(
-        before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0)
-    )  # what the chunks before add up to
+    before = F.pad(before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))  # sum of the earlier chunks
     if state is not None:
         before = before + state[:, :, None]
     within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
@@ -45,17 +41,15 @@ def chunked(fq, fk, v, chunk=64, state=None):
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
-    """(state, outputs) as `chunked` where the key at j stands for e^top_j times its features: top
-    (b, h, n, 1), which nowhere falls, is the largest logarithm up to there.
+    """(state, outputs) as `chunked`, for keys whose features are e^top_j times those given.
 
-    `state` stands for e^before times itself, before (b, h, 1, 1); the new one for e^(the last of
-    top).
+    top (b, h, n, 1), which never decreases, is the largest logarithm up to each key. `state` is
+    scaled by e^before, before (b, h, 1, 1); the state returned by e^(last entry of top).
     """
     n = fq.shape[2]
     padding = -n % chunk
-    fq, fk, v = (
-        F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v)
-    )  # (b, h, c, chunk, .)
+    # (b, h, c, chunk, .)
+    fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))
     top = F.pad(top, (0, 0, 0, padding), mode="replicate").unflatten(2, (-1, chunk))
     end = top[:, :, :, -1:]  # (b, h, c, 1, 1)
     own = (fk * (top - end).exp()).mT @ with_ones(v)  # (b, h, c, f, d + 1)
@@ -66,63 +60,65 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
         if state is not None:
             mixed = mixed + fq[:, :, i] * (before - top[:, :, i]).exp() @ state
         out.append(mixed)
-        state = (
-            own[:, :, i] if state is None else state * (before - end[:, :, i]).exp() + own[:, :, i]
-        )
+        if state is None:
+            state = own[:, :, i]
+        else:
+            state = state * (before - end[:, :, i]).exp() + own[:, :, i]
         before = end[:, :, i]
     mixed = torch.cat(out, 2)[:, :, :n]
     return state, divided(mixed[..., :-1], mixed[..., -1:])
 
 
-def unmasked(fq, fk, v):
-    """Every query sees every key, in n steps."""
+def bidirectional(fq, fk, v):
+    """The bidirectional form in n steps: every query sees every key."""
     return summed(fq, added(None, fk, v))
 
 
 def step(state, fq, fk, v):
-    """One token of the recurrent form: (state, output) from features (b, h, f), values (b, h, d);
-    state (b, h, f, d+1), None at the start. Katharopoulos 2020 §3.4.
+    """One token of the recurrent form: (state, output (b, h, d)). Katharopoulos 2020 §3.4.
+
+    Features fq, fk (b, h, f), values v (b, h, d); state (b, h, f, d + 1), None at the start.
     """
     state = added(state, fk[..., None, :], v[..., None, :])
     return state, summed(fq[..., None, :], state).squeeze(-2)
 
 
 def added(state, fk, v):
-    """The sum over keys, (b, h, f, d + 1), after those of (b, h, n, f) more."""
+    """The sum over keys, (b, h, f, d + 1), with n more keys (b, h, n, f) added."""
     new = fk.transpose(-2, -1) @ with_ones(v)
     return new if state is None else state + new
 
 
 def summed(fq, state):
-    """What queries (b, h, n, f) read from the sum."""
+    """Outputs of queries (b, h, n, f) from the sum over keys."""
     mixed = fq @ state
     return divided(mixed[..., :-1], mixed[..., -1:])
 
 
 def with_ones(v):
-    """Values with a column of ones, whose sum is the denominator."""
+    """Append a column of ones to the values; its sum is the denominator."""
     return F.pad(v, (0, 1), value=1.0)
 
 
 def divided(mixed, total):
-    """0 where a query saw nothing."""
+    """mixed / total, and 0 where the total is 0 because a query saw no key."""
     return mixed / total.where(total != 0, 1)
 
 
 class LinearAttention(QKVMixer, kind="linear"):
-    """Features elu(x) + 1; decoding keeps the sum over keys, h x d x (d_value + 1).
+    """Features elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
 
-    Katharopoulos 2020.
-
-    Under mask "none" every query sees every key; of a text in parts, those of its part and of the
-    parts before.
+    The state has shape h x d x (d_value + 1). Under mask "none" every query sees every key; of a
+    text given in parts, a query sees its own part and the earlier ones.
     """
 
     masks = {"causal", "none"}
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)
-        self.chunk, self.causal, self.width = chunk, config.causal, config.d_head  # width: features
+        self.chunk = chunk
+        self.causal = config.causal
+        self.width = config.d_head  # number of features
 
     def features(self, q, k):
         """(φ(q), φ(k)), each (b, h, n, f)."""
@@ -130,25 +126,26 @@ class LinearAttention(QKVMixer, kind="linear"):
 
     def forward(self, x, cache=None, padding_mask=None):
         q, k, v = self.split(x, cache)
-        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
-        return self.heads.join(
-            self.attended(
-                q, k, v, cache, None if padding_mask is None else padding_mask[:, None, :, None]
-            )
-        )
+        k = repeat_kv(k, q.shape[1])
+        v = repeat_kv(v, q.shape[1])
+        if padding_mask is not None:
+            padding_mask = padding_mask[:, None, :, None]
+        return self.heads.join(self.mix(q, k, v, cache, padding_mask))
 
-    def attended(self, q, k, v, cache=None, padding_mask=None):
-        """The mix (b, h, n, d_value) of q, k (b, h, n, d) and v; `padding_mask` (b, 1, n, 1)."""
+    def mix(self, q, k, v, cache=None, padding_mask=None):
+        """Mixed values (b, h, n, d_value) of q, k (b, h, n, d), v; `padding_mask` (b, 1, n, 1)."""
         fq, fk = self.features(q, k)
         fk = fk if padding_mask is None else fk * padding_mask
-        return self.mixed(fq, fk, v) if cache is None else self.following(cache, fq, fk, v)
+        return self.mix_uncached(fq, fk, v) if cache is None else self.mix_cached(cache, fq, fk, v)
 
-    def mixed(self, fq, fk, v):
-        return chunked(fq, fk, v, self.chunk) if self.causal else unmasked(fq, fk, v)
+    def mix_uncached(self, fq, fk, v):
+        """Mix without a cache."""
+        return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
 
-    def following(self, cache, fq, fk, v):
-        """The same after the keys in `cache`, which then holds these too."""
-        before, n = cache.tensors.get("sum"), v.shape[2]
+    def mix_cached(self, cache, fq, fk, v):
+        """Mix after the keys in `cache`, which is then extended by the new ones."""
+        before = cache.tensors.get("sum")
+        n = v.shape[2]
         state = added(before, fk, v)
         if self.causal and n > 1:
             mixed = chunked(fq, fk, v, min(self.chunk, n), before)
@@ -159,18 +156,17 @@ class LinearAttention(QKVMixer, kind="linear"):
         return mixed
 
     def state_bytes(self, length):
-        weight = self.heads.qkv.weight
-        return self.heads.n * self.width * (
-            self.heads.d_value + 1
-        ) * weight.element_size() + self.recent_bytes(length)
+        size = self.heads.qkv.weight.element_size()
+        elements = self.heads.n * self.width * (self.heads.d_value + 1)
+        return elements * size + self.recent_bytes(length)
 
 
 class Performer(LinearAttention, kind="performer"):
-    """Positive random features, whose product is e^(q·k/√d) on average. Choromanski 2020 (FAVOR+).
+    """Positive random features with mean product e^(q·k/√d). Choromanski 2020 (FAVOR+).
 
-    Common factors cancel in the quotient and are taken out: of each query, and of the keys that it
-    sees, none of which is padding or later. So no token changes another's numbers that does not see
-    it.
+    Factors that cancel in the quotient are removed for numerical range: one per query, and one for
+    the keys that it sees, padding and later keys excluded. So a token never affects the outputs of
+    tokens that do not see it.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
@@ -178,27 +174,27 @@ class Performer(LinearAttention, kind="performer"):
         self.width = features or 4 * config.d_head
         self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def attended(self, q, k, v, cache=None, padding_mask=None):
-        q, k = log_positive_features(q, self.projection), log_positive_features(k, self.projection)
+    def mix(self, q, k, v, cache=None, padding_mask=None):
+        q = log_positive_features(q, self.projection)
+        k = log_positive_features(k, self.projection)
         fq = (q - q.detach().amax(-1, keepdim=True)).exp()
         k = k if padding_mask is None else k.masked_fill(~padding_mask, -torch.inf)
-        state, before = (
-            (None, None) if cache is None else (cache.tensors.get(name) for name in ("sum", "top"))
-        )
-        largest = (
-            k.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)
-        )  # (b, h, n, 1)
+        state = None if cache is None else cache.tensors.get("sum")
+        before = None if cache is None else cache.tensors.get("top")
+        largest = k.detach().amax(-1, keepdim=True)  # (b, h, n, 1)
+        largest = largest.clamp(min=torch.finfo(k.dtype).min)
         largest = largest if before is None else torch.maximum(largest, before)
-        top = (
-            largest.cummax(2).values
-            if self.causal
-            else largest.amax(2, keepdim=True).expand_as(largest)
-        )
+        if self.causal:
+            top = largest.cummax(2).values
+        else:
+            top = largest.amax(2, keepdim=True).expand_as(largest)
         fk = (k - top).exp()
         if self.causal:
             state, mixed = rescaled(fq, fk, v, top, min(self.chunk, k.shape[2]), state, before)
         else:
-            state = added(None if state is None else state * (before - top[:, :, -1:]).exp(), fk, v)
+            if state is not None:
+                state = state * (before - top[:, :, -1:]).exp()
+            state = added(state, fk, v)
             mixed = summed(fq, state)
         if cache is not None:
             cache.tensors |= {"sum": state.detach(), "top": top[:, :, -1:].clone()}
@@ -206,26 +202,25 @@ class Performer(LinearAttention, kind="performer"):
         return mixed
 
     def state_bytes(self, length):
-        return (
-            super().state_bytes(length) + self.heads.n * self.projection.element_size()
-        )  # the largest key
+        largest_key = self.heads.n * self.projection.element_size()
+        return super().state_bytes(length) + largest_key
 
 
 def positive_features(q, k, projection, top=None):
-    """(φ(q), φ(k), top): common factors are taken out of each query, and e^top out of all keys of a
-    head: they cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys
-    and, where given, those before.
+    """(φ(q), φ(k), top), scaled by a factor per query and by e^top for all keys of a head.
+
+    Both cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys and, if
+    given, the earlier ones.
     """
-    q, k = log_positive_features(q, projection), log_positive_features(k, projection)
+    q = log_positive_features(q, projection)
+    k = log_positive_features(k, projection)
     new = k.detach().amax((-2, -1), keepdim=True)
     top = new if top is None else torch.maximum(new, top)
     return (q - q.detach().amax(-1, keepdim=True)).exp(), (k - top).exp(), top
 
 
 def orthogonal_rows(count, width, generator=None):
-    """`count` directions in `width` dimensions, orthogonal in groups, as long as Gaussian ones:
-    (count, width).
-    """
+    """(count, width): rows orthogonal in groups of `width`, with lengths of Gaussian vectors."""
     groups = [
         torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
         for _ in range(math.ceil(count / width))
@@ -235,25 +230,21 @@ def orthogonal_rows(count, width, generator=None):
 
 
 def log_positive_features(x, projection):
-    """Logarithms of the features of x (..., d), scaled so that products estimate e^(x·y/√d): (...,
-    f).
-    """
+    """Logarithms (..., f) of features of x (..., d) whose products estimate e^(x·y/√d)."""
     x = x * x.shape[-1] ** -0.25
     return x @ projection.T - x.square().sum(-1, keepdim=True) / 2 - math.log(len(projection)) / 2
 
 
 def trigonometric_features(x, projection):
-    """The older estimator of the same kernel, by sines and cosines, which may be negative.
-
-    Rahimi & Recht 2007.
-    """
+    """Sine and cosine features of the same kernel; may estimate below 0. Rahimi & Recht 2007."""
     x = x * x.shape[-1] ** -0.25
-    angle, size = x @ projection.T, (x.square().sum(-1, keepdim=True) / 2).exp()
+    angle = x @ projection.T
+    size = (x.square().sum(-1, keepdim=True) / 2).exp()
     return size * torch.cat([angle.sin(), angle.cos()], -1) * len(projection) ** -0.5
 
 
 def positive_variance(x, y, features):
-    """Variance of the positive estimate of e^(x·y) from so many independent Gaussian directions.
+    """Variance of the positive estimate of e^(x·y) with `features` Gaussian directions.
 
     Choromanski 2020.
     """
@@ -262,8 +253,9 @@ def positive_variance(x, y, features):
 
 
 def trigonometric_variance(x, y, features):
-    """The same of the trigonometric estimate."""
-    total, apart = (x + y).square().sum(-1), (x - y).square().sum(-1)
+    """Variance of the trigonometric estimate of e^(x·y). Choromanski 2020."""
+    total = (x + y).square().sum(-1)
+    apart = (x - y).square().sum(-1)
     return (
         total.exp() * (-2 * (x * y).sum(-1)).exp() * (1 - (-apart).exp()).square() / (2 * features)
     )

@@ -1,23 +1,19 @@
-"""From the stream to logits: a matrix of its own, or the table of the embedding again (chapter
-§1.1.1).
-"""
+"""LM heads besides the default: tied to the token embedding (chapter §1.1.1)."""
 
 from lab.models.gpt import LMHead
 
 
 class Tied(LMHead, kind="tied"):
-    """The embedding's own weight: a token's logit is the product of the stream with its vector.
+    """The weight of the token embedding serves as LM head. Press & Wolf 2017.
 
-    Press & Wolf 2017.
-
-    The scheme of initialisation gives it the spread of a matrix, not of an embedding. ValueError
-    where the outputs are not the tokens.
+    The initialization scheme treats it as a matrix, not as an embedding. Raises ValueError if the
+    outputs are not the tokens (d_out differs from the vocabulary).
     """
 
     def __init__(self, config, embedding):
         if config.d_out != config.vocabulary:
             raise ValueError(
-                f"a tied LM head gives a logit a token: d_out {config.d_out} must be {config.vocabulary}"
+                f"a tied LM head has one logit per token: d_out {config.d_out} must be {config.vocabulary}"
             )
         super().__init__(config, embedding)
 

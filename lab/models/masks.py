@@ -1,21 +1,22 @@
-"""Masks as predicates: who may look at whom.
+"""Masks as predicates on batch, head, query and key.
 
-Tensor, block mask, picture, edges and reach all derive from it.
-
-`allows(b, h, q, k)` is asked with broadcastable index tensors of batch, head, query and key and
-answers with booleans. `&` and `|` compose masks. Sparse patterns are in sparse.py.
+Dense tensors, block masks, pictures, numbers of pairs and reach all derive from `allows(b, h, q,
+k)`, which takes broadcastable index tensors and returns booleans. `&` and `|` combine masks. Sparse
+patterns are in sparse_masks.py.
 """
 
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from lab.models.registry import GOES_BY, Seam
+from lab.models.registry import POSITION_DEPENDENCE, Seam
 
 
 class Mask(Seam):
-    causal = False  # True where no query is allowed a later key
-    goes_by = "place"  # of registry.GOES_BY: the least that it looks at
-    per_head = False  # True where heads differ
+    """Base class: every position sees every other."""
+
+    causal = False  # True if no query sees a later key
+    position_dependence = "place"  # a word of registry.POSITION_DEPENDENCE
+    per_head = False  # True if heads have different masks
 
     def allows(self, b, h, q, k):
         return torch.ones_like(q + k, dtype=torch.bool)
@@ -27,36 +28,30 @@ class Mask(Seam):
         return Either(self, other)
 
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
-        """Booleans (batch, heads, q, k), True where attended; the queries are the last q_len of
-        k_len positions.
+        """Booleans (batch, heads, q, k), True where attended.
+
+        The queries are the last q_len of k_len positions.
         """
         t = [torch.arange(n, device=device) for n in (batch, heads, k_len)]
-        b, h, q, k = (
-            t[0][:, None, None, None],
-            t[1][:, None, None],
-            t[2][k_len - q_len :, None],
-            t[2],
-        )
-        return self.allows(b, h, q, k).expand(batch, heads, q_len, k_len)
+        b = t[0][:, None, None, None]
+        h = t[1][:, None, None]
+        q = t[2][k_len - q_len :, None]
+        return self.allows(b, h, q, t[2]).expand(batch, heads, q_len, k_len)
 
     def edges(self, n, **sizes):
         """Number of attended (query, key) pairs over n positions."""
         return int(self.dense(n, n, **sizes).sum())
 
     def macs(self, n, d_head, **sizes):
-        """Multiply-adds of scores and mix over the attended pairs alone."""
+        """Multiply-adds of scores and mix over the attended pairs only."""
         return 2 * d_head * self.edges(n, **sizes)
 
     def reach(self, n, layers, **sizes):
-        """Booleans (batch, q, k): a path of at most `layers` attended pairs leads from the query to
-        the key.
-        """
+        """Booleans (batch, q, k): at most `layers` attention steps lead from query to key."""
         return reachable([self.dense(n, n, **sizes)] * layers)
 
     def block_mask(self, q_len, k_len, *, batch=1, heads=1, device="cpu", block=128):
-        """The same pairs for FlexAttention, which leaves out blocks of `block` x `block` pairs
-        without any.
-        """
+        """The same mask for FlexAttention, which skips `block` x `block` tiles without any pair."""
         first = k_len - q_len
         return create_block_mask(
             lambda b, h, q, k: self.allows(b, h, q + first, k),
@@ -69,20 +64,21 @@ class Mask(Seam):
         )
 
     def picture(self, n, **sizes):
-        """Share of batch and heads that see each pair, an array (q, k) from 0 to 1."""
+        """Share of batch and heads that attend each pair, an array (q, k) in 0..1."""
         return self.dense(n, n, **sizes).float().mean((0, 1)).numpy()
 
 
 class Everything(Mask, kind="none"):
     """Every position sees every other."""
 
-    goes_by = "order"
+    position_dependence = "order"
 
 
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
-    causal, goes_by = True, "order"
+    causal = True
+    position_dependence = "order"
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -91,7 +87,8 @@ class Causal(Mask, kind="causal"):
 class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
-    causal, goes_by = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -101,7 +98,7 @@ class Window(Mask, kind="window"):
 
 
 class Padding(Mask):
-    """Keys that are no padding: `padding_mask` (batch, k) is True at tokens, False at padding."""
+    """Hides padded keys: `padding_mask` (batch, k) is True at tokens, False at padding."""
 
     def __init__(self, padding_mask):
         self.padding_mask = padding_mask
@@ -112,10 +109,11 @@ class Padding(Mask):
 
 class Both(Mask):
     def __init__(self, left, right):
-        self.left, self.right = left, right
+        self.left = left
+        self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
-        self.goes_by = most(left, right)
+        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) & self.right.allows(b, h, q, k)
@@ -123,38 +121,39 @@ class Both(Mask):
 
 class Either(Mask):
     def __init__(self, left, right):
-        self.left, self.right = left, right
+        self.left = left
+        self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
-        self.goes_by = most(left, right)
+        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)
 
 
-def most(*masks):
-    """What all of the masks together look at of where tokens stand: a word of GOES_BY."""
-    return max((mask.goes_by for mask in masks), key=GOES_BY.index)
+def strongest_dependence(*masks):
+    """The strongest position dependence among the masks: a word of POSITION_DEPENDENCE."""
+    return max((mask.position_dependence for mask in masks), key=POSITION_DEPENDENCE.index)
 
 
 def real_tokens(padding_mask, shape):
-    """`padding_mask` as booleans (b, k), True at tokens. It may be integers 0 and 1.
+    """`padding_mask` as booleans (b, k), True at tokens; integers 0 and 1 are accepted.
 
-    ValueError for another shape, other numbers, or another type.
+    Raises ValueError for another shape, dtype or other numbers.
     """
     if tuple(padding_mask.shape) != tuple(shape):
         raise ValueError(f"padding_mask must be {tuple(shape)}, not {tuple(padding_mask.shape)}")
     if padding_mask.is_floating_point() or padding_mask.is_complex():
         raise ValueError(f"padding_mask must be booleans or integers, not {padding_mask.dtype}")
     if padding_mask.dtype != torch.bool and ((padding_mask != 0) & (padding_mask != 1)).any():
-        raise ValueError("padding_mask has numbers besides 0 (padding) and 1 (a token)")
+        raise ValueError("padding_mask has values besides 0 (padding) and 1 (token)")
     return padding_mask.bool()
 
 
 def padding_before_tokens(padding_mask):
-    """Whether a token follows padding, and whether padding stands between two tokens, in any text.
+    """Whether in any text a token follows padding, and whether padding stands between tokens.
 
-    `padding_mask` (b, k) is True at tokens.
+    `padding_mask` (b, k) is True at tokens. Returns two bools.
     """
     follows = padding_mask[:, 1:] & ~padding_mask[:, :-1]
     between = follows & (padding_mask.cumsum(1) > 0)[:, :-1]
@@ -162,9 +161,10 @@ def padding_before_tokens(padding_mask):
 
 
 def reachable(layers):
-    """Booleans (b, q, k) from the masks (b, h, q, k) of each layer, the first first: where the
-    query's last state can hold something of the key's input. Residuals keep a position's own state,
-    heads share what they see.
+    """Booleans (b, q, k): the query's final state can depend on the key's input.
+
+    `layers` are the masks (b, h, q, k) of the layers, in order. Residual connections keep a
+    position's own state; a layer combines what its heads see.
     """
     eye = torch.eye(layers[0].shape[-1], device=layers[0].device)
     found = eye.expand(len(layers[0]), -1, -1)

@@ -1,4 +1,4 @@
-"""Normalisation over the features of each token, or over a batch (chapter §1.5.2, §1.5.4)."""
+"""Normalisation over features or over the batch (chapter §1.5.2, §1.5.4)."""
 
 import torch
 from torch import nn
@@ -18,12 +18,11 @@ class RmsNorm(Norm, kind="rmsnorm"):
 
 
 class BatchNorm(Norm, kind="batchnorm"):
-    """Each feature over all tokens of the batch in training, by running statistics afterwards.
+    """Normalises each feature over all tokens of the batch. Ioffe 2015.
 
-    Ioffe 2015.
-
-    Padding is left out and comes back as 0, unless `padding_aware` is off. In training a token
-    sees, through the statistics, every other one, later ones included: no causal model.
+    Evaluation uses running statistics. Padding is excluded and returned as 0, unless
+    `padding_aware` is False. In training every token affects all others through the statistics,
+    earlier ones included, so the model is not causal.
     """
 
     repeatable = False

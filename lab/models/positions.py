@@ -1,7 +1,7 @@
 """Further position encodings (chapter §1.3); the base class and the default, rotary, are in gpt.py.
 
 Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of
-the first token given, which is not 0 when earlier keys come from a cache.
+the first token given: the number of earlier keys in the cache.
 """
 
 import math
@@ -16,9 +16,9 @@ from lab.models.precision import wide
 
 
 def sinusoids(positions, width, base=10000.0):
-    """sin and cos interleaved, (len(positions), width); pair i turns with base^(-2i/width).
+    """Sine and cosine interleaved, (len(positions), width). Vaswani 2017 §3.5.
 
-    Vaswani 2017 §3.5.
+    Pair i has frequency base^(-2i/width).
     """
     pairs = torch.arange(0, width, 2, dtype=positions.dtype, device=positions.device)
     angle = positions[:, None] * base ** (-pairs / width)  # (q, width / 2, rounded up)
@@ -26,10 +26,10 @@ def sinusoids(positions, width, base=10000.0):
 
 
 def exact_sinusoids(n, width, base=10000):
-    """The codes of positions 0..n-1 as a float64 array (n, width), right to 1e-14 for n up to 2^15.
+    """The codes of positions 0..n-1, float64 (n, width), exact to 1e-14 for n up to 2^15.
 
-    position x frequency in floating point loses digits as positions grow; here turns are counted in
-    integers of 2^-64, whose overflow drops whole turns.
+    position x frequency in floating point loses digits as positions grow. Here turns are counted as
+    integers in units of 2^-64, so that overflow drops whole turns.
     """
     with mpmath.workprec(160):
         turns = [
@@ -41,11 +41,12 @@ def exact_sinusoids(n, width, base=10000):
 
 
 class Sinusoidal(Position, kind="sinusoidal"):
-    """Fixed codes added to the embeddings; `scale` multiplies them. Vaswani 2017 §3.5."""
+    """Fixed codes added to the embeddings, multiplied by `scale`. Vaswani 2017 §3.5."""
 
     def __init__(self, config, *, base=10000.0, scale=1.0):
         super().__init__(config)
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
 
     def at_input(self, x, start=0):
         positions = torch.arange(start, start + x.shape[1], dtype=torch.float64)
@@ -53,19 +54,20 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
 
 class Sinusoidal2D(Position, kind="sinusoidal-2d"):
-    """Text in rows of `columns` tokens: half of the width tells the row, the other half the column.
+    """Codes of row and column of a text in rows of `columns` tokens. Parmar 2018 §3.3.
 
-    Parmar 2018 §3.3.
+    The first half of the width encodes the row, the second half the column.
 
     columns 4     1 2 3 +      row 0, columns 0..3
-                  4 5 6 =      row 1: the digits of one place share a column
+                  4 5 6 =      row 1: digits of the same place share a column
     """
 
     def __init__(self, config, *, columns=8, base=10000.0):
         super().__init__(config)
         if columns < 1:
             raise ValueError(f"columns must be at least 1, got {columns}")
-        self.columns, self.base = columns, base
+        self.columns = columns
+        self.base = base
 
     def at_input(self, x, start=0):
         positions = torch.arange(start, start + x.shape[1])
@@ -76,7 +78,10 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
 
 
 class Learned(Position, kind="learned"):
-    """A trained vector for each of `context` positions, added to the embeddings (chapter §1.3.3)."""
+    """A trained vector per position, up to `context`, added to the embeddings (chapter §1.3.3).
+
+    Raises ValueError beyond the context.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -92,7 +97,7 @@ class Learned(Position, kind="learned"):
 
 
 class Alibi(Position, kind="alibi"):
-    """A penalty linear in the distance, a slope a head. Press 2021."""
+    """A bias linear in the distance, with one slope per head. Press 2021."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -100,12 +105,12 @@ class Alibi(Position, kind="alibi"):
 
     @torch.inference_mode(False)
     def _slopes(self, n_heads, like):
-        """A buffer on the device of the tensor `like`, in its type or float32, the more exact."""
+        """Register the slopes on the device of `like`, in its dtype but at least float32."""
         slope = alibi_slopes(n_heads, wide(like).dtype)
         self.register_buffer("slope", slope.to(like.device), persistent=False)
 
     def _apply(self, fn, recurse=True):
-        """What moves a module or changes its type; here slopes are made anew."""
+        """Move or cast the module, then recompute the slopes exactly."""
         super()._apply(fn, recurse)
         self._slopes(len(self.slope), self.slope)
         return self
@@ -119,8 +124,9 @@ class Alibi(Position, kind="alibi"):
 
 
 def alibi_slopes(n_heads, dtype=torch.float32):
-    """2^(-8i/h) for a power of two; else those of the next smaller one, then every other of twice
-    it. Press 2021.
+    """2^(-8i/h) if h is a power of two. Press 2021.
+
+    Otherwise the slopes of the next smaller power, then every other one of twice that power.
     """
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
@@ -129,25 +135,28 @@ def alibi_slopes(n_heads, dtype=torch.float32):
 
 
 class T5(Position, kind="t5"):
-    """A trained bias for each head and bucket of distance, one table for all layers. Raffel 2019.
+    """A trained bias per head and distance bucket, one table for all layers. Raffel 2019.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to
-    `max_distance`; beyond, all share one. A layer of fewer heads has the table's first. ValueError
-    where `max_distance` is no more than the single distances.
+    Half of the buckets hold one distance each; the others grow logarithmically up to
+    `max_distance`, and the last holds everything beyond. A layer with fewer heads uses the first
+    columns of the table. Raises ValueError for too few buckets, or if `max_distance` does not
+    exceed the single distances.
     """
 
     undecayed = ("table.weight",)
 
     def __init__(self, config, *, buckets=32, max_distance=128):
         super().__init__(config)
-        self.max_distance, self.causal = max_distance, config.causal
-        least = 2 if self.causal else 4  # half of them are for keys to come
+        self.max_distance = max_distance
+        self.causal = config.causal
+        least = 2 if self.causal else 4  # without a causal mask half of them are for later keys
         if buckets < least:
             raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
         single = buckets // least
         if max_distance <= single:
             raise ValueError(
-                f"t5 with {buckets} buckets tells {single} distances apart; max_distance {max_distance} must be more"
+                f"t5 with {buckets} buckets separates {single} single distances; "
+                f"max_distance {max_distance} must be more"
             )
         self.table = nn.Embedding(buckets, config.n_heads)
 
@@ -159,17 +168,18 @@ class T5(Position, kind="t5"):
         return self.table(bucket).permute(2, 0, 1)  # (h, q, k)
 
     def of_layer(self, i, layer):
-        return (
-            self if layer.n_heads == self.table.embedding_dim else FirstHeads(self, layer.n_heads)
-        )
+        if layer.n_heads == self.table.embedding_dim:
+            return self
+        return FirstHeads(self, layer.n_heads)
 
 
 class FirstHeads(Position):
-    """The bias of the first `heads` of `whole`."""
+    """The bias of the first `heads` heads of `whole`."""
 
     def __init__(self, whole, heads):
         nn.Module.__init__(self)
-        self.whole, self.heads = whole, heads
+        self.whole = whole
+        self.heads = heads
 
     def bias(self, q_len, k_len):
         return self.whole.bias(q_len, k_len)[: self.heads]
@@ -178,7 +188,7 @@ class FirstHeads(Position):
 def t5_bucket(distance, buckets, max_distance, causal):
     """Bucket of each distance (query minus key).
 
-    Without causality half of the buckets are kept for keys to come.
+    If not causal, half of the buckets are for later keys.
     """
     offset = 0
     if not causal:
@@ -194,19 +204,23 @@ def t5_bucket(distance, buckets, max_distance, causal):
 
 
 class Sinusoidal3D(Position, kind="sinusoidal-3d"):
-    """Text in planes of `rows` x `columns` tokens, as frames of a video: a third of the width tells
-    each of plane, row and column. The first third takes what the width has over. Parmar 2018 §3.3,
-    with one more axis.
+    """Codes of plane, row and column, as for frames of a video. Parmar 2018 §3.3, one more axis.
+
+    The text is read as planes of `rows` x `columns` tokens. Each axis gets a third of the width,
+    plane also the remainder.
     """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):
         super().__init__(config)
         if min(rows, columns) < 1:
             raise ValueError(f"rows and columns must be at least 1, got {rows} and {columns}")
-        self.rows, self.columns, self.base = rows, columns, base
+        self.rows = rows
+        self.columns = columns
+        self.base = base
 
     def at_input(self, x, start=0):
-        t, third = torch.arange(start, start + x.shape[1]), x.shape[2] // 3
+        t = torch.arange(start, start + x.shape[1])
+        third = x.shape[2] // 3
         axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
         widths = (x.shape[2] - 2 * third, third, third)
         codes = [
@@ -217,23 +231,26 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
 
 
 class Hierarchical(Position, kind="hierarchical"):
-    """Learned positions of `unit` places, by default the context, that reach unit² places.
+    """Learned positions composed of two levels: `unit` vectors reach unit² positions.
 
-    Place i unit + j is alpha u_i + (1 - alpha) u_j: the vector of the unit and that of the place
-    in it. With u = (p - alpha p_0) / (1 - alpha) for the trained vectors p, the first unit has its
-    own p. Su 2020 (spaces.ac.cn 7947).
+    Position i unit + j is alpha u_i + (1 - alpha) u_j, for unit i and offset j in it; `unit`
+    defaults to the context. With u = (p - alpha p_0) / (1 - alpha) for the trained vectors p,
+    positions in the first unit are p itself. Su 2020 (spaces.ac.cn 7947). Raises ValueError unless
+    0 < alpha < 1/2.
     """
 
     def __init__(self, config, *, unit=None, alpha=0.4):
         super().__init__(config)
-        if not 0 < alpha < 0.5:  # at 1/2 the unit and the place in it could be exchanged
+        if not 0 < alpha < 0.5:  # at 1/2, unit and offset would be interchangeable
             raise ValueError(f"alpha must lie between 0 and 1/2, got {alpha}")
-        self.embedding, self.alpha = nn.Embedding(unit or config.context, config.d_model), alpha
+        self.embedding = nn.Embedding(unit or config.context, config.d_model)
+        self.alpha = alpha
 
     def at_input(self, x, start=0):
         end, unit = start + x.shape[1], self.embedding.num_embeddings
         if end > unit**2:
             raise ValueError(f"hierarchical positions end at {unit}² = {unit**2}, {end} are needed")
-        place, p = torch.arange(start, end, device=x.device), self.embedding.weight
+        place = torch.arange(start, end, device=x.device)
+        p = self.embedding.weight
         u = (p - self.alpha * p[0]) / (1 - self.alpha)
         return x + self.alpha * u[place // unit] + (1 - self.alpha) * u[place % unit]

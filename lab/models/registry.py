@@ -1,10 +1,10 @@
-"""Seams: the places in a model that one word of its configuration fills.
+"""Seams: the exchangeable parts of a model, each chosen by one word of its configuration.
 
-A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, name="Score")` where
-configurations and records call it otherwise. A variant is a subclass that names itself in its class
-line, `class Rotary(Position, kind="rotary")`, and is choosable from then on, also when the class
-line stands in a notebook. A choice is a word or a mapping with the variant's own options: "rotary"
-or {"kind": "rotary", "base": 500}.
+A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, name="Score")` if
+configurations and records use another name. A variant is a subclass that names itself in its class
+line, `class Rotary(Position, kind="rotary")`; from then on it can be chosen, even if the class is
+defined in a notebook. A choice is a word or a mapping with the options of the variant: "rotary" or
+{"kind": "rotary", "base": 500}.
 """
 
 import functools
@@ -12,14 +12,17 @@ import inspect
 
 from lab import trace
 
-# What matters to a kind of where tokens stand, the least first: who comes before whom, how far
-# apart two are, how far each is from the first. Padding in front of a text changes places, padding
-# within it distances too; padding behind it changes nothing.
-GOES_BY = ("order", "distance", "place")
+# How a part depends on positions, from weakest to strongest: on the order of tokens, on their
+# distances, on absolute positions. Padding in front of a text shifts absolute positions, padding
+# within it changes distances too, padding behind it changes nothing.
+POSITION_DEPENDENCE = ("order", "distance", "place")
 
 
 class Kinds(dict):
-    """{name: variant} of one seam, for life; who looks one up in a trial depends on it."""
+    """The registry {name: variant} of one seam. A lookup within a trial is reported to lab.trace.
+
+    Raises ValueError if a name is registered again for another class.
+    """
 
     def __init__(self, seam):
         super().__init__()
@@ -36,27 +39,26 @@ class Kinds(dict):
         there = self.get(kind)
         if there is not None and identity(there) != identity(variant):
             raise ValueError(
-                f"{self.seam.lower()} {kind!r} is {identity(there)} already, "
+                f"{self.seam.lower()} {kind!r} is already {identity(there)}, "
                 f"so {identity(variant)} needs another name"
             )
         super().__setitem__(kind, variant)
 
 
 def identity(variant):
-    """Where a variant is defined; a cell that runs again, or a module that is reloaded, defines the
-    same one anew.
+    """Where a variant is defined: module and qualified name.
 
-    A script that starts workers is `__mp_main__` in them.
+    A cell that runs again, or a reloaded module, defines the same variant again. `__mp_main__` is
+    the main script in its worker processes.
     """
     return f"{variant.__module__.replace('__mp_main__', '__main__')}.{variant.__qualname__}"
 
 
 @functools.cache
 def check_methods(seam, kind, variant):
-    """TypeError names a method of a variant that cannot be called as its seam's is, and the
-    arguments it gets.
+    """Raise TypeError if a method of a variant cannot be called like that of its seam.
 
-    Of those of a `forward` that have a default a variant may do without.
+    A variant may omit arguments of `forward` that have a default.
     """
     for name, method in vars(seam).items():
         if (
@@ -65,7 +67,8 @@ def check_methods(seam, kind, variant):
             or not inspect.isfunction(getattr(variant, name))
         ):
             continue
-        given, takes = inspect.signature(method), inspect.signature(getattr(variant, name))
+        given = inspect.signature(method)
+        takes = inspect.signature(getattr(variant, name))
         needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
         placed = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
         named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
@@ -76,11 +79,13 @@ def check_methods(seam, kind, variant):
                 f"{seam.kinds.seam.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
             )
             raise TypeError(
-                f"{where}: {name}{takes} is given {name}{given}: let it take these arguments"
+                f"{where}: {name}{takes} is called as {name}{given} and must accept these arguments"
             ) from None
 
 
 class Seam:
+    """Base class of all seams; see the module's docstring."""
+
     def __init_subclass__(cls, kind=None, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
         if kind is not None:
@@ -93,7 +98,7 @@ class Seam:
     def resolve(cls, choice):
         """(variant class, options) of a choice.
 
-        ValueError lists what is allowed for a wrong kind or option.
+        Raises ValueError for an unknown kind or option and lists the known ones.
         """
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)
@@ -113,8 +118,6 @@ class Seam:
 
     @classmethod
     def build(cls, choice, *context):
-        """The variant that `choice` names, constructed with the sizes in `context` and its own
-        options.
-        """
+        """Construct the variant that `choice` names from `context` (sizes) and its options."""
         variant, options = cls.resolve(choice)
         return variant(*context, **options)

@@ -1,10 +1,10 @@
-"""From queries, keys and values to the mix (chapter §1.1.2).
+"""Attention functions: from queries, keys and values to the mixed values (chapter §1.1.2).
 
 b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every kind
-takes q (b, h, q, d), k and v (b, g, k, d); mask: booleans broadcastable to (b, h, q, k), True where
-attended; bias: (h, q, k), added to the scores; causal: for as many queries as keys. It returns (b,
-h, q, d), 0 where a query sees no key. All kinds but sparsemax mix in
-F.scaled_dot_product_attention, where probes observe them.
+takes q (b, h, q, d), k and v (b, g, k, d); mask: booleans that broadcast to (b, h, q, k), True
+where attended; bias: (h, q, k), added to the scores; causal: requires as many queries as keys. It
+returns (b, h, q, d), 0 where a query sees no key. All kinds but sparsemax call
+F.scaled_dot_product_attention, which probes intercept.
 """
 
 import math
@@ -19,12 +19,12 @@ from lab.models.precision import wide
 
 
 class Cosine(AttentionFn, kind="cosine"):
-    """cos(q, k) / temperature: lengths do not count.
+    """cos(q, k) / temperature, independent of vector lengths. Henry 2020.
 
-    `learned`: a trained temperature for each head. Henry 2020.
+    With `learned`, the temperature is trained per head. Raises ValueError unless temperature > 0.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, temperature=0.1, learned=False):
         super().__init__(config)
@@ -42,7 +42,7 @@ class Cosine(AttentionFn, kind="cosine"):
 
 
 class BilinearScore(AttentionFn, kind="bilinear"):
-    """qᵀ W k / sqrt(d) with one W for all heads. Luong 2015 "general"."""
+    """qᵀ W k / sqrt(d) with one W for all heads. Luong 2015 ("general")."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -53,9 +53,9 @@ class BilinearScore(AttentionFn, kind="bilinear"):
 
 
 class Additive(AttentionFn, kind="additive"):
-    """vᵀ tanh(W_q q + W_k k), `width` (default d) tanh a pair; one W_q, W_k, v for all heads.
+    """vᵀ tanh(W_q q + W_k k), with one W_q, W_k and v for all heads. Bahdanau 2015.
 
-    Bahdanau 2015.
+    The hidden layer has `width` units (default d).
     """
 
     def __init__(self, config, *, width=None):
@@ -66,60 +66,55 @@ class Additive(AttentionFn, kind="additive"):
         self.sum = nn.Linear(width, 1, bias=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        queries, keys = (
-            self.query(q),
-            repeat_kv(self.key(k), q.shape[1]),
-        )  # (b, h, q, width), (b, h, k, width)
-        scores = self.sum(torch.tanh(queries[:, :, :, None] + keys[:, :, None])).squeeze(
-            -1
-        )  # (b, h, q, k)
+        queries = self.query(q)  # (b, h, q, width)
+        keys = repeat_kv(self.key(k), q.shape[1])  # (b, h, k, width)
+        hidden = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
+        scores = self.sum(hidden).squeeze(-1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         mask = visible(scores, mask, causal)
-        empty = [
-            x.new_zeros(*x.shape[:3], 1) for x in (q, k)
-        ]  # their product is 0: the bias is the whole score
+        # q and k of zeros: the bias is the whole score
+        empty = [x.new_zeros(*x.shape[:3], 1) for x in (q, k)]
         return attend(*empty, v, mask, scores)
 
 
 class Sparsemax(AttentionFn, kind="sparsemax"):
-    """Scaled dot product, weights by projection onto the simplex: small ones are exactly 0.
+    """Scaled dot product with sparsemax instead of softmax. Martins 2016.
 
-    Martins 2016.
+    Weights are the projection of the scores onto the simplex: small ones are exactly 0.
     """
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
         self.factor = factor(scale, config.d_head)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+        k = repeat_kv(k, q.shape[1])
+        v = repeat_kv(v, q.shape[1])
         scores = (q * self.factor) @ k.transpose(-2, -1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         return sparsemax(scores, visible(scores, mask, causal)).to(v.dtype) @ v
 
 
 def sparsemax(scores, mask=None):
-    """The point of the simplex nearest to each row of scores (..., k), in the type of the scores.
+    """Projection of each row of scores (..., k) onto the simplex, in the dtype of the scores.
 
-    Keys with mask False are left out; a row without any other is 0. It is computed in float32 at
-    least: in bfloat16 the support would be missed, and rows would not sum to 1.
+    Keys with mask False get weight 0; so does a row without visible keys. Computed in float32 or
+    wider: in bfloat16 the support would be wrong and rows would not sum to 1.
     """
-    dtype, scores = scores.dtype, wide(scores)
+    dtype = scores.dtype
+    scores = wide(scores)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
-    with (
-        torch.no_grad()
-    ):  # the support: the longest run of largest scores whose threshold lies below its least
-        falling = (
-            scores.clamp(min=-1).sort(-1, descending=True).values
-        )  # 1 below the largest there is no weight
-        threshold = (falling.cumsum(-1) - 1) / torch.arange(
-            1, scores.shape[-1] + 1, device=scores.device
-        )
-        size = (falling > threshold).sum(-1, keepdim=True).clamp(min=1)  # 0 only among NaN
+    with torch.no_grad():
+        # The support is the longest run of the largest scores that all exceed their threshold.
+        # Scores 1 or more below the largest have no weight.
+        falling = scores.clamp(min=-1).sort(-1, descending=True).values
+        count = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+        threshold = (falling.cumsum(-1) - 1) / count
+        size = (falling > threshold).sum(-1, keepdim=True).clamp(min=1)  # 0 only with NaN
         support = scores > threshold.gather(-1, size - 1)
         if mask is not None:
             support = support & mask

@@ -1,6 +1,4 @@
-"""Position-wise maps that use part of themselves: the k most active units, blocks of the weights,
-or as much width as a token asks for (chapter §1.4.5, §1.4.6).
-"""
+"""Sparse feed-forward layers: top-k units, sparse blocks, adaptive width (§1.4.5, §1.4.6)."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +9,7 @@ from lab.models.precision import wide
 
 
 class Largest(nn.Module):
-    """max(0, x), the `k` largest of each token, all others 0."""
+    """Keep the `k` largest entries of max(0, x) per token and set the others to 0."""
 
     def __init__(self, k):
         super().__init__()
@@ -23,11 +21,11 @@ class Largest(nn.Module):
 
 
 class TopUnits(FeedForward, kind="top-k"):
-    """ReLU of which the `k` most active units of each token are kept, by default an eighth.
-
-    Ahmad & Scheinkman 2019.
+    """ReLU that keeps the `k` most active units per token. Ahmad & Scheinkman 2019.
 
     x ── W1 ── relu ── k largest ── W2 ──
+
+    `k` defaults to an eighth of the units. Raises ValueError unless 1 <= k <= units.
     """
 
     activation = nn.ReLU
@@ -37,44 +35,40 @@ class TopUnits(FeedForward, kind="top-k"):
         units = self.up.out_features
         k = k or max(1, units // 8)
         if not 1 <= k <= units:
-            raise ValueError(f"1 <= k <= {units}, the units, is needed, got {k}")
+            raise ValueError(f"1 <= k <= {units} (the units) must hold, got {k}")
         self.act = Largest(k)
 
 
 class BlockMap(nn.Module):
-    """A linear map of `blocks` x `blocks` blocks: block i of the outputs reads the inputs of blocks
-    i, i + 1, ..., `links` of them, around the end. `links` / `blocks` of the weights and products
-    of a dense one.
+    """A block-sparse linear map: output block i reads input blocks i..i + links - 1, cyclically.
+
+    It has `links` / `blocks` of the weights and products of a dense map. Raises ValueError unless
+    `blocks` divides both widths and 1 <= links <= blocks.
     """
 
     def __init__(self, d_in, d_out, blocks, links, bias):
         super().__init__()
         if d_in % blocks or d_out % blocks or not 1 <= links <= blocks:
             raise ValueError(
-                f"{blocks} blocks must divide {d_in} and {d_out}, with 1..{blocks} links, got {links}"
+                f"{blocks} blocks must divide {d_in} and {d_out}, links must be 1..{blocks}, got {links}"
             )
-        self.blocks, self.links = blocks, links
-        self.map = nn.Conv1d(
-            links * d_in, d_out, 1, groups=blocks, bias=bias
-        )  # weight (d_out, links d_in / blocks, 1)
-        self.fan_out = links * d_out // blocks  # outputs that an input reaches
+        self.blocks = blocks
+        self.links = links
+        # weight (d_out, links d_in / blocks, 1)
+        self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)
+        self.fan_out = links * d_out // blocks  # number of outputs per input
 
     def forward(self, x):
         parts = x.unflatten(-1, (self.blocks, -1))
-        read = torch.cat(
-            [parts.roll(-i, -2) for i in range(self.links)], -1
-        )  # (..., blocks, links d_in / blocks)
-        return (
-            self.map(read.flatten(0, -3).flatten(1)[..., None]).squeeze(-1).view(*x.shape[:-1], -1)
-        )
+        # (..., blocks, links d_in / blocks)
+        read = torch.cat([parts.roll(-i, -2) for i in range(self.links)], -1)
+        out = self.map(read.flatten(0, -3).flatten(1)[..., None])
+        return out.squeeze(-1).view(*x.shape[:-1], -1)
 
     def dense(self):
-        """The same as one matrix, (d_out, d_in)."""
-        weight = (
-            self.map.weight.squeeze(-1)
-            .unflatten(0, (self.blocks, -1))
-            .unflatten(-1, (self.links, -1))
-        )
+        """The equivalent dense matrix, (d_out, d_in)."""
+        weight = self.map.weight.squeeze(-1).unflatten(0, (self.blocks, -1))
+        weight = weight.unflatten(-1, (self.links, -1))
         out = weight.new_zeros(self.blocks, weight.shape[1], self.blocks, weight.shape[3])
         for i in range(self.blocks):
             for j in range(self.links):
@@ -83,11 +77,10 @@ class BlockMap(nn.Module):
 
 
 class BlockSparse(FeedForward, kind="block-sparse"):
-    """GELU between two maps of `blocks` x `blocks` blocks, of which `links` in each row hold
-    weights. Child 2019.
+    """GELU between two block-sparse maps: `blocks` x `blocks` blocks, `links` per row. Child 2019.
 
-    ▪▪··        blocks 4, links 2: half of the weights; what one block knows reaches
-    ·▪▪·        the others through the stack
+    ▪▪··        blocks 4, links 2: half of the weights; information
+    ·▪▪·        reaches the other blocks through the stack
     ··▪▪
     ▪··▪
     """
@@ -105,27 +98,30 @@ class BlockSparse(FeedForward, kind="block-sparse"):
 
 
 class AdaptiveWidth(FeedForward, kind="adaptive-width"):
-    """GELU over as many hidden units as a token asks for: the first z = d_ff sigmoid(w·x + 2), and
-    a ramp of them.
+    """GELU with a width chosen per token: the first z = d_ff sigmoid(w·x + 2) units, and a ramp.
 
-    x ──┬── W1 ── act ── * ── W2 ──      unit i is weighted by clamp((z + ramp - i) / ramp, 0, 1), as spans are in
-        └── w ── ramp ───┘               Sukhbaatar 2019; `ramp` is a share of d_ff
+    x ──┬── W1 ── act ── * ── W2 ──      unit i has weight clamp((z + ramp - i) / ramp, 0, 1), like the
+        └── w ── ramp ───┘               spans of Sukhbaatar 2019; `ramp` is a share of d_ff
 
-    `used`, the mean share of its units at the last call, padding left out, is differentiable:
-    `width_loss` makes tokens ask for fewer.
+    `used` is the mean share of units in the last call, padding excluded. It is differentiable, so
+    that `width_loss` can penalise it. Raises ValueError unless 0 < ramp <= 1.
     """
 
-    activation, of_call, sees_padding, repeatable = nn.GELU, ("used",), True, False
+    activation = nn.GELU
+    of_call = ("used",)
+    sees_padding = True
+    repeatable = False
 
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
         if not 0 < ramp <= 1:
-            raise ValueError(f"ramp is a share of the units, above 0 and not above 1, got {ramp}")
-        self.ramp, self.used = ramp, None
+            raise ValueError(f"ramp, a share of the units, must be in (0, 1], got {ramp}")
+        self.ramp = ramp
+        self.used = None
         self.ask = nn.Linear(config.d_model, 1, bias=False)
 
     def share(self, x):
-        """What each unit counts for each token, (b, t, d_ff)."""
+        """The weight of each unit for each token, (b, t, d_ff)."""
         units = self.up.out_features
         place = torch.arange(units, device=x.device) / units
         return ((torch.sigmoid(wide(self.ask(x)) + 2) + self.ramp - place) / self.ramp).clamp(0, 1)
@@ -137,12 +133,12 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
 
 
 def width_loss(model):
-    """Mean share of hidden units that the tokens of the last call asked for, to be added to a loss
-    with a weight.
+    """Mean share of hidden units used in the last call, over all layers of adaptive width.
 
-    ValueError where the model has no layers of adaptive width, or they were never called.
+    Add it to the training loss with a weight. Raises ValueError if the model has no such layer or
+    it was never called.
     """
     used = [module.used for module in model.modules() if isinstance(module, AdaptiveWidth)]
     if not used or any(share is None for share in used):
-        raise ValueError("the model has no layer of adaptive width that was called")
+        raise ValueError("the model has no layer of adaptive width that was called before")
     return torch.stack(used).mean()

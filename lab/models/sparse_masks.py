@@ -1,20 +1,19 @@
-"""Sparse patterns (chapter §1.6.1, exercise 1.13): who sees whom by distance, by role, by the
-structure of the input.
+"""Sparse patterns by distance, by head and by the structure of the input (§1.6.1, exercise 1.13).
 
 Patterns of the distance are kinds of Mask. Patterns of the input (speakers, turns, links, trees)
-are made from what is known of each batch, like Padding, and given to the model with it:
-`model(tokens, mask=SameSpeaker(speaker))`. Letters: b batch, h head, q query, k key, t token.
+are built per batch, like Padding, and passed with it: `model(tokens, mask=SameSpeaker(speaker))`.
+Letters: b batch, h head, q query, k key, t token.
 """
 
 import torch
 
-from lab.models.masks import Causal, Mask, most
+from lab.models.masks import Causal, Mask, strongest_dependence
 
 
 class Band(Mask, kind="band"):
-    """Keys nearer than `size` on both sides."""
+    """Keys closer than `size` on both sides."""
 
-    goes_by = "distance"
+    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -24,12 +23,17 @@ class Band(Mask, kind="band"):
 
 
 class Dilated(Mask, kind="dilated"):
-    """Every `dilation`-th of the past, itself first: `size` of them, or all (van den Oord 2016)."""
+    """Every `dilation`-th earlier position, itself included. van den Oord 2016.
 
-    causal, goes_by = True, "distance"
+    The nearest `size` of them, or all.
+    """
+
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, dilation, size=None):
-        self.dilation, self.size = dilation, size
+        self.dilation = dilation
+        self.size = size
 
     def allows(self, b, h, q, k):
         near = q - k < self.dilation * self.size if self.size else k <= q
@@ -37,14 +41,13 @@ class Dilated(Mask, kind="dilated"):
 
 
 class Strided(Mask, kind="strided"):
-    """The last `stride` positions and every `stride`-th of the past: with stride √n, n√n pairs.
+    """The last `stride` positions and every `stride`-th earlier one. Child 2019.
 
-    Child 2019.
-
-    One hop of each kind leads to any earlier position.
+    With stride √n there are n√n pairs, and two hops, one of each kind, reach any earlier position.
     """
 
-    causal, goes_by = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -54,14 +57,17 @@ class Strided(Mask, kind="strided"):
 
 
 class Periodic(Mask, kind="periodic"):
-    """Keys `lead` steps after the same phase of every earlier period: with lead 1, what followed
-    the last time.
+    """Keys `lead` steps after the same phase of every earlier period.
+
+    With lead 1 these are the tokens that followed the last time.
     """
 
-    causal, goes_by = True, "distance"
+    causal = True
+    position_dependence = "distance"
 
     def __init__(self, *, period, lead=0):
-        self.period, self.lead = period, lead
+        self.period = period
+        self.lead = lead
 
     def allows(self, b, h, q, k):
         return (k <= q) & ((q - k + self.lead) % self.period == 0)
@@ -78,16 +84,20 @@ class Global(Mask, kind="global"):
 
 
 class Random(Mask, kind="random"):
-    """About `links` random keys a query, the same whenever asked: of its past, or, given `length`,
-    of all.
+    """About `links` random keys per query, a fixed function of `seed`.
+
+    They are drawn from the past of the query, or, given `length`, from all positions.
     """
 
     def __init__(self, *, links, seed=0, length=None):
-        self.links, self.seed, self.length, self.causal = links, seed, length, length is None
+        self.links = links
+        self.seed = seed
+        self.length = length
+        self.causal = length is None
 
     def allows(self, b, h, q, k):
         number = (q * 2654435761 + k * 40503 + self.seed * 97531 + 12345) & 0x7FFFFFFF
-        for _ in range(2):  # mixes the bits of the pair's number
+        for _ in range(2):  # mix the bits of the number of the pair
             number = ((number ^ (number >> 15)) * 1103515245 + 12345) & 0x7FFFFFFF
         number = (number ^ (number >> 13)) & 0xFFFFFF
         if self.length:
@@ -96,18 +106,20 @@ class Random(Mask, kind="random"):
 
 
 class Composed(Mask):
-    """A pattern put together from others, under one name."""
+    """A pattern composed of others, under one name."""
 
     def __init__(self, mask):
-        self.mask, self.causal, self.per_head = mask, mask.causal, mask.per_head
-        self.goes_by = mask.goes_by
+        self.mask = mask
+        self.causal = mask.causal
+        self.per_head = mask.per_head
+        self.position_dependence = mask.position_dependence
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)
 
 
 class Longformer(Composed, kind="longformer"):
-    """Window and global tokens. Beltagy 2020."""
+    """A window and global tokens. Beltagy 2020."""
 
     def __init__(self, *, size, tokens=1, causal=True):
         mask = Band(size=size) | Global(tokens=tokens)
@@ -115,9 +127,9 @@ class Longformer(Composed, kind="longformer"):
 
 
 class BigBird(Composed, kind="bigbird"):
-    """Window, global tokens and random keys; without causality `length` says how many there are.
+    """A window, global tokens and random keys. Zaheer 2020.
 
-    Zaheer 2020.
+    Causal unless `length`, the number of positions, is given.
     """
 
     def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):
@@ -128,28 +140,31 @@ class BigBird(Composed, kind="bigbird"):
 
 
 class ByHead(Mask, kind="by-head"):
-    """Head i has the i-th of `masks` (choices), in turn: with dilations 1, 2, 4, …, several scales
-    at once.
+    """Head i uses entry i of `masks` (choices), cyclically.
+
+    For example dilations 1, 2, 4, … for several scales at once.
     """
 
     per_head = True
 
     def __init__(self, *, masks):
         self.masks = [Mask.build(choice) for choice in masks]
-        self.causal, self.goes_by = all(mask.causal for mask in self.masks), most(*self.masks)
+        self.causal = all(mask.causal for mask in self.masks)
+        self.position_dependence = strongest_dependence(*self.masks)
 
     def allows(self, b, h, q, k):
-        turn, found = h % len(self.masks), False
+        turn = h % len(self.masks)
+        found = False
         for i, mask in enumerate(self.masks):
             found = found | ((turn == i) & mask.allows(b, h, q, k))
         return found
 
 
-# Made from what is known of a batch
+# Patterns built from the input of a batch
 
 
 class SameSpeaker(Mask):
-    """What the speaker of the query has said so far: `speaker` (b, t) numbers who says each token."""
+    """Earlier tokens of the query's speaker: `speaker` (b, t) numbers the speaker of each token."""
 
     causal = True
 
@@ -161,7 +176,7 @@ class SameSpeaker(Mask):
 
 
 class Marked(Mask):
-    """Keys with a mark, such as the first token of every turn: `marked` (b, t) booleans."""
+    """Earlier marked keys, such as the first token of every turn: `marked` (b, t) booleans."""
 
     causal = True
 
@@ -173,9 +188,7 @@ class Marked(Mask):
 
 
 class Linked(Mask):
-    """The key that each query points to, such as the definition of a name: `to` (b, t), -1 for
-    none.
-    """
+    """The key each query points to, such as the definition of a name: `to` (b, t), -1 for none."""
 
     def __init__(self, to):
         self.to = to
@@ -185,10 +198,11 @@ class Linked(Mask):
 
 
 class Seen(Mask):
-    """Booleans that are known already: `table` (b, h, q, k), where b and h may be 1 for all."""
+    """A given mask: booleans `table` (b, h, q, k), where b and h may be 1 for all."""
 
     def __init__(self, table):
-        self.table, self.per_head = table, table.shape[1] > 1
+        self.table = table
+        self.per_head = table.shape[1] > 1
 
     def allows(self, b, h, q, k):
         batch, heads = self.table.shape[:2]
@@ -196,16 +210,12 @@ class Seen(Mask):
 
 
 class Tree(Seen):
-    """The way up to the root of a syntax tree: `parent` (b, t) is the token above each, -1 at a
-    root.
-    """
+    """The ancestors in a syntax tree: `parent` (b, t) is the parent of each token, -1 at a root."""
 
     def __init__(self, parent):
         at = torch.arange(parent.shape[1], device=parent.device)
-        above, up = (
-            torch.zeros(*parent.shape, parent.shape[1], dtype=torch.bool, device=parent.device),
-            parent,
-        )
+        above = torch.zeros(*parent.shape, len(at), dtype=torch.bool, device=parent.device)
+        up = parent
         while (up >= 0).any():
             above |= up[..., None] == at
             up = parent.gather(1, up.clamp(min=0)).where(up >= 0, -1)
@@ -213,30 +223,37 @@ class Tree(Seen):
 
 
 class Filled(Mask):
-    """Exactly `size` keys a query (all of them while there are fewer): those of `mask`, the nearest
-    first, then the nearest others. Patterns so filled have the same number of pairs in every row,
-    and are causal unless told not.
+    """Exactly `size` keys per query: those of `mask`, nearest first, then the nearest others.
+
+    Early queries with fewer keys see all of them. Such patterns have the same number of pairs in
+    every row, and are causal unless causal=False.
     """
 
     def __init__(self, mask, size, *, causal=True):
-        self.mask, self.size, self.causal, self.per_head = mask, size, causal, mask.per_head
+        self.mask = mask
+        self.size = size
+        self.causal = causal
+        self.per_head = mask.per_head
 
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
-        wanted = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)
-        q, k = torch.arange(k_len, device=device)[:, None], torch.arange(k_len, device=device)
-        near = (k < q).int() - 2 * (q - k).abs()  # of two at one distance the earlier first
+        preferred = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)
+        k = torch.arange(k_len, device=device)
+        q = k[:, None]
+        near = (k < q).int() - 2 * (q - k).abs()  # at equal distance the earlier key first
         if self.causal:
             near = near.masked_fill(k > q, -(2**31))
-        best = (near + 2 * k_len * wanted).topk(min(self.size, k_len), -1).indices
-        table = torch.zeros_like(wanted).scatter_(-1, best, True)
+        best = (near + 2 * k_len * preferred).topk(min(self.size, k_len), -1).indices
+        table = torch.zeros_like(preferred).scatter_(-1, best, True)
         return (table & (k <= q) if self.causal else table)[:, :, k_len - q_len :]
 
     def allows(self, b, h, q, k):
-        n, heads = int(max(q.max(), k.max())) + 1, int(h.max()) + 1
+        n = int(max(q.max(), k.max())) + 1
+        heads = int(h.max()) + 1
         return self.dense(n, n, batch=int(b.max()) + 1, heads=heads, device=k.device)[b, h, q, k]
 
     def block_mask(self, q_len, k_len, **sizes):
-        batch, heads = sizes.get("batch", 1), sizes.get("heads", 1)
+        batch = sizes.get("batch", 1)
+        heads = sizes.get("heads", 1)
         return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(
             q_len, k_len, **sizes
         )

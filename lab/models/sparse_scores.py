@@ -1,5 +1,4 @@
-"""Scores that look at fewer keys: a window, hashed buckets, fewer keys made of all, the k best, or
-open offsets.
+"""Attention functions over fewer keys: window, LSH, low rank, top-k, gated offsets.
 
 As in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d). Chapter §1.6.1, §1.6.3,
 §1.6.4.
@@ -17,12 +16,13 @@ from lab.models.sparse_masks import Band
 
 
 class Local(AttentionFn, kind="local"):
-    """Softmax over keys nearer than `size`: a causal model in n · size steps, any other by a mask.
+    """Softmax over keys closer than `size`. Beltagy 2020.
 
-    Beltagy 2020.
+    A causal model takes n · size steps; other cases use a mask.
     """
 
-    by_distance, by_products = True, True
+    by_distance = True
+    dot_product_only = True
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -37,35 +37,32 @@ class Local(AttentionFn, kind="local"):
 
 
 class Lsh(AttentionFn, kind="lsh"):
-    """Softmax over the keys that fall into the query's bucket in any of `rounds` random rotations;
-    0 where none does.
+    """Softmax over the keys in the query's LSH bucket in any of `rounds` rotations. Kitaev 2020.
 
-    What Reformer's sorted chunks compute where no bucket is cut; here by a mask, `sorted_lsh` is
-    the cheap way. Queries and keys stay apart. Kitaev 2020.
+    A query without such keys gets 0. This equals Reformer's sorted chunks if no bucket is
+    truncated; here it is computed with a mask, `sorted_lsh` is the fast form. Queries and keys are
+    separate projections, unlike in Reformer. Raises ValueError for an odd number of buckets.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):
         super().__init__(config)
         if buckets % 2:
-            raise ValueError(f"buckets come in opposite pairs: give an even number, not {buckets}")
+            raise ValueError(f"buckets come in pairs and must be even, got {buckets}")
         self.register_buffer("rotations", torch.randn(rounds, config.d_head, buckets // 2))
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
-        hashed_q, hashed_k = (
-            hashes(q, self.rotations),
-            hashes(repeat_kv(k, q.shape[1]), self.rotations),
-        )
+        hashed_q = hashes(q, self.rotations)
+        hashed_k = hashes(repeat_kv(k, q.shape[1]), self.rotations)
         same = (hashed_q[..., :, None] == hashed_k[..., None, :]).any(0)  # (b, h, q, k)
         same = same.tril() if causal else same
         return attend(q, k, v, same if mask is None else same & mask, bias)
 
 
 class Linformer(AttentionFn, kind="linformer"):
-    """Softmax over `rank` learned mixtures of the keys of a whole sequence, up to the configured
-    context. Wang 2020.
+    """Softmax over `rank` learned mixtures of all keys, up to the configured context. Wang 2020.
 
-    A mixture holds keys of all positions, so there is no causal form, no mask and no bias:
-    ValueError for them.
+    Each mixture combines keys of all positions, so causal attention, masks and biases raise
+    ValueError; so do more keys than the context.
     """
 
     def __init__(self, config, *, rank):
@@ -83,18 +80,15 @@ class Linformer(AttentionFn, kind="linformer"):
             raise ValueError(
                 f"linformer is trained for {self.keys.in_features} positions, {n} were given"
             )
-        k, v = (
-            part.weight[:, :n] @ x for part, x in ((self.keys, k), (self.values, v))
-        )  # (b, g, rank, d)
+        k = self.keys.weight[:, :n] @ k  # (b, g, rank, d)
+        v = self.values.weight[:, :n] @ v
         return attend(q, k, v)
 
 
 class TopKeys(AttentionFn, kind="top-k"):
-    """Softmax over the `k` best of the keys that a query sees, and over all where there are no
-    more. Zhao 2019.
-    """
+    """Softmax over the `k` highest-scoring visible keys per query. Zhao 2019."""
 
-    by_products = True
+    dot_product_only = True
 
     def __init__(self, config, *, k=8):
         super().__init__(config)
@@ -115,29 +109,29 @@ class TopKeys(AttentionFn, kind="top-k"):
 
 
 class OffsetGate(AttentionFn, kind="offset-gate"):
-    """Softmax whose weights are gated by distance, a trained gate for each head and offset up to
-    `reach`; beyond, one.
+    """Softmax gated by distance: a trained gate per head and offset. Louizos 2018.
 
-    weight ~ gate e^score: where the gate is 0 the pair is not attended. Gates are hard concrete
-    (Louizos 2018): drawn in training from torch's own random numbers, with exact zeros and ones,
-    their expected value afterwards. All start open; `openness_loss` closes those that the task does
-    not hold open.
+    weight ~ gate e^score; a gate of 0 removes the pair. Offsets of `reach` or more share the last
+    gate. Gates are hard concrete: random in training, drawn from torch's generator, with exact
+    zeros and ones; their expectation in evaluation. All start open; `openness_loss` closes those
+    that the task does not need.
     """
 
-    by_distance, by_products, repeatable = True, True, False
+    by_distance = True
+    dot_product_only = True
+    repeatable = False
     undecayed = ("logit",)
-    TEMPERATURE, LOW, HIGH = (
-        2 / 3,
-        -0.1,
-        1.1,
-    )  # of the paper: a sigmoid stretched beyond 0..1, then cut
+    # as in the paper: a sigmoid stretched to (LOW, HIGH), then clamped to 0..1
+    TEMPERATURE = 2 / 3
+    LOW = -0.1
+    HIGH = 1.1
 
     def __init__(self, config, *, reach, start=3.0):
         super().__init__(config)
         self.logit = nn.Parameter(torch.full((config.n_heads, reach), float(start)))
 
     def gates(self):
-        """(h, reach), each in 0..1."""
+        """Gates (h, reach) in 0..1."""
         logit = self.logit
         if self.training:
             noise = torch.empty_like(logit).uniform_(1e-6, 1 - 1e-6)
@@ -145,28 +139,23 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
         return (torch.sigmoid(logit) * (self.HIGH - self.LOW) + self.LOW).clamp(0, 1)
 
     def openness(self):
-        """Expected share of gates that are not 0, differentiable."""
+        """Expected share of nonzero gates, differentiable."""
         return torch.sigmoid(self.logit - self.TEMPERATURE * math.log(-self.LOW / self.HIGH)).mean()
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         at = torch.arange(k.shape[2], device=q.device)
         offset = (at[k.shape[2] - q.shape[2] :, None] - at).abs().clamp(max=self.logit.shape[1] - 1)
         gate = self.gates()[:, offset]  # (h, q, k)
-        mask, log = visible(gate, mask, causal), gate.clamp(min=1e-6).log()
-        return attend(
-            q,
-            k,
-            v,
-            gate > 0 if mask is None else mask & (gate > 0),
-            log if bias is None else bias + log,
-        )
+        mask = visible(gate, mask, causal)
+        mask = gate > 0 if mask is None else mask & (gate > 0)
+        log = gate.clamp(min=1e-6).log()
+        return attend(q, k, v, mask, log if bias is None else bias + log)
 
 
 def openness_loss(model):
-    """Mean expected share of open gates of all offset gates in a model, to be added to a loss with
-    a weight.
+    """Mean expected share of open gates over all offset gates of a model.
 
-    ValueError where the model has none.
+    Add it to the training loss with a weight. Raises ValueError if the model has no offset gates.
     """
     found = [module.openness() for module in model.modules() if isinstance(module, OffsetGate)]
     if not found:

@@ -1,6 +1,4 @@
-"""Weights of a finished model: tensors with several names, and weights of few bits (chapter
-§1.4.5).
-"""
+"""Weights of finished models: shared tensors, and quantized weights (chapter §1.4.5)."""
 
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -10,9 +8,9 @@ from torch import nn
 
 
 class NamedOnce(nn.Module):
-    """A model in which a tensor of several names stays one tensor, and is stored under the first.
+    """A model whose shared tensors are stored once, under their first name, and stay shared.
 
-    It stays one where tensors are made anew, by `to_empty` or `load_state_dict(assign=True)`.
+    They stay shared even if tensors are replaced, by `to_empty` or `load_state_dict(assign=True)`.
     """
 
     def __init__(self):
@@ -22,13 +20,13 @@ class NamedOnce(nn.Module):
         self.register_load_state_dict_post_hook(_tie_again)
 
     def _apply(self, fn, recurse=True):
-        names = repeats(self)
+        names = shared_names(self)
         super()._apply(fn, recurse)
         tie(self, names)
         return self
 
 
-def repeats(model):
+def shared_names(model):
     """{other name: first name} of parameters and buffers with several names."""
     first, found = {}, {}
     named = (
@@ -42,12 +40,12 @@ def repeats(model):
 
 
 def _drop(model, state, prefix, metadata):
-    for name in repeats(model):
+    for name in shared_names(model):
         state.pop(prefix + name, None)
 
 
 def _fill(model, state, prefix, *rest):
-    model.names_to_tie = repeats(model)
+    model.names_to_tie = shared_names(model)
     for name, first in model.names_to_tie.items():
         if prefix + first in state:
             state.setdefault(prefix + name, state[prefix + first])
@@ -58,7 +56,7 @@ def _tie_again(model, incompatible_keys):
 
 
 def tie(model, names):
-    """Give each other name in {other name: first name} the tensor that the first name has."""
+    """For {other name: first name}, let the other name refer to the tensor of the first name."""
     for name, first in names.items():
         module, _, own = name.rpartition(".")
         source, _, there = first.rpartition(".")
@@ -66,21 +64,19 @@ def tie(model, names):
 
 
 def fake_quantize(x, bits):
-    """x on a grid of 2^bits - 1 values symmetric about 0, one scale for each vector of the last
-    axis.
-    """
+    """Round x to a symmetric grid of 2^bits - 1 values, one scale per vector of the last axis."""
     grid = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
     return (x / grid).round() * grid
 
 
 def fake_quantized(model, bits, sites="*.ffn.*"):
-    """A copy whose linear maps under `sites` multiply quantized weights and quantized inputs: at 8
-    bits, int8 products.
+    """A copy of the model whose linear maps under `sites` use quantized weights and inputs.
 
-    ValueError for fewer than 2 bits; LookupError where no linear map is named so.
+    With 8 bits these are int8 products. `sites` is a glob over module names. Raises ValueError for
+    fewer than 2 bits and LookupError if no linear map matches.
     """
     if bits < 2:
-        raise ValueError(f"a grid symmetric about 0 needs at least 2 bits, got {bits}")
+        raise ValueError(f"a symmetric grid needs at least 2 bits, got {bits}")
     model = deepcopy(model)
     maps = [
         m

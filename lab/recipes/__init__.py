@@ -1,1 +1,1 @@
-"""Model, task, training and measurement together: what several notebooks run."""
+"""Recipes: model, task, training and measurements combined, as several notebooks run them."""

@@ -1,6 +1,4 @@
-"""Arms of a comparison: kinds, classes of a seam and whole models as fields of ModelConfig that a
-trial can name.
-"""
+"""Arms of a comparison: kinds, seam classes and whole models as ModelConfig fields of a trial."""
 
 import difflib
 import inspect
@@ -11,13 +9,14 @@ from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import meant, near
 from lab.recipes.comparison import Model
 
-OF_TASK = {"vocabulary", "context", "d_out"}  # of a model, and never chosen
+OF_TASK = {"vocabulary", "context", "d_out"}  # fields set by the task, never by an arm
 
 
 def seam_of(arms, named=""):
-    """The seam of arms that are words or classes; None where none is.
+    """The seam of arms given as words or classes; None if there are none.
 
-    ValueError where it may be several, or none.
+    `named` is the seam that the caller chose, if any. Raises ValueError if several seams or none
+    fit.
     """
     words = [
         arm["kind"] if isinstance(arm, dict) else arm
@@ -44,7 +43,7 @@ def seam_of(arms, named=""):
         return fit[0]
     if fit:
         raise ValueError(
-            f"arms {words} are kinds of {', '.join(fit)}: say which with seam={fit[0]!r}"
+            f"arms {words} are kinds of several seams, {', '.join(fit)}: say which with seam={fit[0]!r}"
         )
     places = (
         [SEAMS[f] for f in SEAMS if all(issubclass(each, SEAMS[f]) for each in classes)]
@@ -53,12 +52,13 @@ def seam_of(arms, named=""):
     )
     kinds = sorted({kind for seam in places for kind in seam.kinds})
     wrong = next((word for word in words if word not in kinds), words[0])
-    raise ValueError(f"arm {wrong!r} is no kind{meant(wrong, kinds)}")
+    raise ValueError(f"arm {wrong!r} is not a known kind{meant(wrong, kinds)}")
 
 
 def configured(arm, choice, field):
-    """The fields of ModelConfig that make an arm; a class is registered by its kind, or by its own
-    name.
+    """The ModelConfig fields of an arm; a class is registered under its kind or its own name.
+
+    Raises ValueError for anything but a kind, a seam class, fields, or an nn.Module class.
     """
     if isinstance(choice, ModelConfig):
         return {
@@ -69,29 +69,25 @@ def configured(arm, choice, field):
     if isinstance(choice, dict) and "kind" not in choice:
         for name in choice:
             near(name, set(ModelConfig.model_fields) - OF_TASK, f"arm {arm!r}: field")
-        return {n: registered(v) if isinstance(v, type) else v for n, v in choice.items()}
+        return {n: register(v) if isinstance(v, type) else v for n, v in choice.items()}
     if isinstance(choice, str | dict):
         SEAMS[field].resolve(choice)
         return {field: choice}
     if isinstance(choice, type) and issubclass(choice, tuple(SEAMS.values())):
-        return {
-            field or next(f for f, seam in SEAMS.items() if issubclass(choice, seam)): registered(
-                choice
-            )
-        }
+        found = field or next(f for f, seam in SEAMS.items() if issubclass(choice, seam))
+        return {found: register(choice)}
     if isinstance(choice, type) and issubclass(choice, nn.Module):
         Model.kinds[choice.__qualname__] = choice
         return {"model": choice.__qualname__}
     raise ValueError(
-        f"arm {arm!r}: a kind, a class of a seam, fields of ModelConfig or an nn.Module class is wanted"
+        f"arm {arm!r} must be a kind, a class of a seam, fields of ModelConfig or an nn.Module class"
     )
 
 
-def registered(cls):
-    """The kind of a class of a seam, which joins under its own name where its class line gives
-    none.
+def register(cls):
+    """The kind of a seam class; a class without a kind is registered under its own name.
 
-    ValueError where it defines what is nearly a method of its seam, which nothing would ever call.
+    Raises ValueError if it defines a method whose name resembles one of its seam, likely a typo.
     """
     seam = next(seam for seam in SEAMS.values() if issubclass(cls, seam))
     methods = [

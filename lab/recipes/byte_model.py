@@ -1,6 +1,4 @@
-"""The lab's byte model, one recipe for all lessons about real code, and the marks that it has to
-pass.
-"""
+"""The recipe of the byte model used in all lessons about real code, and its reference losses."""
 
 import torch
 
@@ -9,16 +7,15 @@ from lab.models.gpt import ModelConfig
 from lab.tasks.code import Code
 from lab.training import TrainConfig, cross_entropy, moved
 
-WINDOWS = 512  # of validation
+WINDOWS = 512  # validation windows
 TABLES = ("unigram", "bigram", "trigram", "4-gram")
 
 
 def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", **changes):
-    """(ModelConfig, task, TrainConfig) of a model of the next byte; `changes` are further fields of
-    its configuration.
+    """(ModelConfig, task, TrainConfig) of a next-byte model; `changes` override config fields.
 
-    Rotary positions, norms before the branches, small embeddings. The default rate is for a width
-    of 64 and two layers; wider and deeper models want a smaller one.
+    Rotary positions, pre-norm, small embeddings. The default learning rate is for width 64 and two
+    layers; wider and deeper models need a smaller one.
     """
     start = {
         "vocabulary": 256,
@@ -31,14 +28,15 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
 
 @torch.no_grad()
 def validation_loss(model, task, windows=WINDOWS):
-    """Nats a byte on the first windows of a task's validation."""
+    """Loss in nats per byte on the first validation windows of a task."""
     tokens, targets = (moved(x, next(model.parameters()).device) for x in task.validation(windows))
     return cross_entropy(model(tokens), targets).item()
 
 
 def table_losses(task, schedule, seed, windows=WINDOWS):
-    """{table: nats a byte} on the same windows, of tables of the very bytes that a training with
-    this seed reads.
+    """{table: nats per byte} of n-grams counted on the bytes that a training with this seed reads.
+
+    The losses are those on the first validation windows.
     """
     generator = torch.Generator().manual_seed(seed)
     read = windows_of([task.batch(generator, schedule.batch) for _ in range(schedule.steps)])
@@ -47,9 +45,7 @@ def table_losses(task, schedule, seed, windows=WINDOWS):
 
 
 def windows_of(batches):
-    """Tokens and the last target of batches (tokens, targets), each (b, t): one array (windows, t +
-    1).
-    """
+    """Tokens and last target of batches (tokens, targets), each (b, t): array (windows, t + 1)."""
     return torch.cat(
         [torch.cat([tokens, targets[:, -1:]], 1) for tokens, targets in batches]
     ).numpy()

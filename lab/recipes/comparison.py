@@ -1,6 +1,4 @@
-"""The trial of a comparison: one model learns one task; how well it does there, and at lengths it
-never saw.
-"""
+"""The trial of a comparison: train one model on one task, and test it, also at unseen lengths."""
 
 import torch
 from torch import nn
@@ -12,25 +10,27 @@ from lab.models.registry import Seam
 from lab.recipes.standard import Problem
 from lab.training import TrainConfig, digest, fit, moved, output_fingerprint
 
-TEXTS = 256  # of a test
+TEXTS = 256  # texts per test
 SIGNS = {"accuracy": ">=", "exact": ">=", "loss": "<"}
 
 
 class Model(Seam):
-    """Models of one's own, nn.Modules that are built from a ModelConfig: tokens (b, t) to logits
-    (b, t, d_out).
+    """The user's own models: nn.Modules built from a ModelConfig.
+
+    They map tokens (b, t) to logits (b, t, d_out).
     """
 
 
 def problem(task):
-    """The task of {"kind": name, its options}."""
+    """The task described by {"kind": name, **options}."""
     options = dict(task)
     return Problem.kinds[options.pop("kind")](**options)
 
 
 def built(config, task, context, seed) -> nn.Module:
-    """The model of a dict of ModelConfig's fields, for a task, with `context` positions; "model"
-    names one's own.
+    """The model described by a dict of ModelConfig fields, for a task, with `context` positions.
+
+    The entry "model", if present, names a user's own model.
     """
     fields = dict(config)
     kind = fields.pop("model", "")
@@ -44,25 +44,29 @@ def built(config, task, context, seed) -> nn.Module:
 
 
 def context_of(task, lengths):
-    """Positions that a model needs: for the longest text of training and tests."""
+    """Number of positions that a model needs for the longest text of training and tests."""
     return max([task.length, *(task.text_length(n) for n in lengths)])
 
 
 def schedule_of(schedule):
-    """A TrainConfig from its fields as JSON holds them."""
+    """A TrainConfig from a JSON dict of its fields."""
     return TrainConfig(
         **{name: tuple(v) if isinstance(v, list) else v for name, v in schedule.items()}
     )
 
 
 def leaks(predict, tokens, targets, vocabulary):
-    """Whether outputs look at the answers: these stand further on in the input, and what stands
-    there changes them.
+    """1 if outputs use answers from later in the input: changing later tokens changes them; else 0.
+
+    Only tasks whose targets mostly equal the next input token are tested.
     """
     if targets.ndim != 2 or targets.shape != tokens.shape:
         return 0
-    asked = targets[:, :-1] != -100
-    if not asked.any() or not (targets[:, :-1] == tokens[:, 1:])[asked].float().mean() > 0.5:
+    has_answer = targets[:, :-1] != -100
+    if (
+        not has_answer.any()
+        or not (targets[:, :-1] == tokens[:, 1:])[has_answer].float().mean() > 0.5
+    ):
         return 0
     half = tokens.shape[1] // 2
     other = tokens.clone()
@@ -71,14 +75,14 @@ def leaks(predict, tokens, targets, vocabulary):
 
 
 def trained(seed: int, task, config, schedule, lengths, measure, pass_at, rows=8):
-    """How one model does while it learns and at the end: a row for each recorded step, then one for
-    each test length.
+    """Train one model and test it: one row per recorded step, then one per test length.
 
-    task, config and schedule are dicts of their fields; `pass_at` is the mark that `measure` has to
-    reach. Rows hold accuracy, exact and loss (nats an answer) by `length` and `step`, the
-    training's count and hashes, and `leak`.
+    task, config and schedule are dicts of fields; `pass_at` is the mark that `measure` must reach.
+    Rows hold accuracy, exact and loss (nats per answer) by `length` and `step`, what training.fit
+    returns about the run, and `leak`.
     """
-    about, settings = problem(task), schedule_of(schedule)
+    about = problem(task)
+    settings = schedule_of(schedule)
     model = built(config, about, context_of(about, lengths), seed).to(device())
     lengths = lengths or [about.length]
     of_length = getattr(about, "of_length", None) or (
@@ -105,19 +109,19 @@ def trained(seed: int, task, config, schedule, lengths, measure, pass_at, rows=8
         leak = leaks(predict, tokens, targets, about.vocabulary)
         after = output_fingerprint(model, about.batch(torch.Generator().manual_seed(0), 8)[0])
     del run["mark"]
-    told = run | {
+    common = run | {
         "outputs": f"{run.pop('fingerprint')} {after}",
         "leak": leak,
         "steps": settings.steps,
     }
-    told |= {"batch": settings.batch, "learning_rate": settings.learning_rate}
+    common |= {"batch": settings.batch, "learning_rate": settings.learning_rate}
     curve = history[["step", "length", "accuracy", "exact", "loss"]].iloc[:-1].to_dict("records")
     end = tested(lengths).assign(step=settings.steps).to_dict("records")
-    return [told | row for row in curve + end]
+    return [common | row for row in curve + end]
 
 
 def switched(task, config, schedule, lengths):
-    """Hash of a model's outputs before and after two steps of training: arms that share it are one."""
+    """Hash of a model's outputs before and after two training steps: equal for equal arms."""
     about = problem(task)
     settings = schedule_of(schedule | {"steps": 2, "warmup": 0})
     model = built(config, about, context_of(about, lengths), 0)

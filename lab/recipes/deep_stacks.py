@@ -1,6 +1,4 @@
-"""Whether a deep stack learns within few steps: one small task with a mark, and who reaches it when
-(chapter §1.5).
-"""
+"""Trainability of deep stacks: one small task, a mark, and when each reaches it (chapter §1.5)."""
 
 import torch
 
@@ -11,7 +9,7 @@ from lab.training import TrainConfig, cross_entropy, fit
 
 
 def configured(placement, scheme):
-    """Fields of a configuration for a placement of norms and a scheme of initial weights."""
+    """ModelConfig fields for a placement of norms and an initialization scheme."""
     placements = {
         "deepnorm": {"residual": "deepnorm"},
         "no norm": {"residual": "plain", "norm": "none"},
@@ -38,7 +36,7 @@ def configured(placement, scheme):
 
 
 def stack(seed, placement, scheme, n_layers, d_model):
-    """The chain of symbols, and a stack of ReLU layers without positions that is to learn it."""
+    """The Markov task and a stack of ReLU layers without positions, on the device of the trial."""
     task = Markov(length=16, contrast=2.5)
     sizes = {
         "vocabulary": task.vocabulary,
@@ -65,10 +63,10 @@ def learning(
     clamp=0.0,
     every=10,
 ):
-    """A trial: whether and when a stack reaches its mark, a quarter of the way from frequencies to
-    the table.
+    """A trial: when, if ever, a stack reaches its mark.
 
-    `clip` is the norm that gradients are cut to; `clamp` limits activations, 0 does not.
+    The mark is a quarter of the way from the unigram entropy to the entropy rate. `clip` is the
+    gradient norm for clipping; `clamp` limits activations, 0 does not.
     """
     task, model = stack(seed, placement, scheme, n_layers, d_model)
     mark = task.unigram_entropy - (task.unigram_entropy - task.entropy_rate) / 4
@@ -95,5 +93,6 @@ def learning(
         until_mark=True,
         evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
     )
-    last, learnt = history.iloc[-1], run["steps_to_mark"] is not None
+    last = history.iloc[-1]
+    learnt = run["steps_to_mark"] is not None
     return run | {"loss": last.validation, "learnt": learnt, "steps_taken": int(last.step)}

@@ -1,10 +1,8 @@
-"""A byte model trained on windows of one length and read with longer ones: what an encoding keeps
-beyond its training.
+"""A byte model read with windows longer than in training: how far an encoding extrapolates.
 
-The same bytes are scored at every length, in two ways. Cut: the text is cut into windows one after
-the other, so that the first bytes of each have little to go by. Sliding: each window stands
-`stride` further, and only its last `stride` bytes are scored, so that all of them have nearly the
-whole window before them.
+The same bytes are scored at every length, in two ways. Cut: the text is cut into consecutive
+windows, so the first bytes of each have little context. Sliding: each window starts `stride` later
+and only its last `stride` bytes are scored, so all have almost the full window as context.
 """
 
 import torch
@@ -16,7 +14,7 @@ from lab.recipes.byte_model import byte_model, table_losses, validation_loss
 from lab.tasks.code import Code
 from lab.training import fit
 
-TEXTS = 4  # stretches of the test text
+TEXTS = 4  # passages of the test text
 WAYS = ("as trained", "larger base")  # of reading with rotary positions
 
 
@@ -36,18 +34,15 @@ def longer_windows(
     stride,
     corpus,
 ):
-    """Train a model of the next byte on windows of `context` and read it with windows `factors`
-    times as long.
+    """Train a byte model on windows of `context`, then read windows `factors` times as long.
 
-    `order` is added to the seed of the data. Every row holds what `fit` keeps, the losses of the
-    tables of the bytes that were read, and in_range, the loss on the test windows of the trained
-    length. Rows by `what`:
+    `order` is added to the seed of the data. Every row holds what `fit` returns about the run, the
+    n-gram losses, and in_range, the loss on test windows of the training length. Rows by `what`:
 
     curve  loss on these windows, after `step` steps
-    read   mean loss of the scored bytes by `way` (WAYS; of another encoding than rotary the first alone), `windows`
-           (cut, sliding) and `factor`; the same bytes whatever these are
-    place  with the longest cut windows, mean loss by `place`, the first position of a bucket that
-    ends at its double
+    read   mean loss of the scored bytes by `way` (WAYS; only the first unless rotary), `windows` (cut, sliding) and
+           `factor`; always the same bytes
+    place  for the longest cut windows, mean loss by `place`, the first position of a bucket that ends at its double
     """
     fields = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "position": position}
     options = {"batch": batch, "learning_rate": learning_rate, "corpus": corpus}
@@ -67,22 +62,23 @@ def longer_windows(
 
 
 def held_out_texts(corpus, start, scored):
-    """Stretches of the test text, (TEXTS, start + scored): `start` bytes to go by, then those that
-    are scored.
-    """
+    """Passages of the test text, (TEXTS, start + scored): `start` bytes of context come first."""
     return Code(context=start + scored, path=corpus).validation(TEXTS)[0]
 
 
 @torch.no_grad()
 def read_longer(model, context, factors, texts, stride):
-    """The rows `read` and `place` of longer_windows for a trained model; texts as held_out_texts
-    gives them.
+    """The rows `read` and `place` of longer_windows for a trained model.
+
+    `texts` are those of held_out_texts.
     """
-    rows, longest = [], max(factors) * context
+    rows = []
+    longest = max(factors) * context
     rotary = model.config.position == "rotary"
     for way in WAYS if rotary else ["as trained"]:
         for factor in [k for k in factors if k > 1 or way == "as trained"]:
-            reader, length = stretched(model, way, factor), factor * context
+            reader = stretched(model, way, factor)
+            length = factor * context
             for windows, step in (("cut", length), ("sliding", stride)):
                 losses = scored_losses(reader, texts, length, step, longest)
                 row = {"what": "read", "way": way, "windows": windows, "factor": factor}
@@ -97,9 +93,7 @@ def read_longer(model, context, factors, texts, stride):
 
 
 def stretched(model, way, factor):
-    """The same weights, with rotary positions as they were trained, or read with a base enlarged
-    for the factor.
-    """
+    """The same weights with rotary positions as trained, or with a base enlarged for `factor`."""
     if way == "as trained":
         return model
     config = model.config.model_copy(update={"position": {"kind": "rotary", "ntk": float(factor)}})
@@ -109,9 +103,7 @@ def stretched(model, way, factor):
 
 
 def scored_losses(model, texts, length, step, start):
-    """Nats of the bytes of all texts from index `start` on, (windows, step), as window_losses gives
-    them.
-    """
+    """Loss of the bytes of all texts from index `start` on, (windows, step), see window_losses."""
     here = next(model.parameters()).device
     return torch.cat(
         [

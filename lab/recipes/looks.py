@@ -1,8 +1,7 @@
-"""What a lesson asks of the heads of trained models: where they look in texts, and which patterns
-are whose.
+"""Attention heads of trained models: where they attend in texts, and which patterns they follow.
 
-Maps are attention weights (b, h, q, k), a list with one entry a layer; layers are counted from 1 in
-what comes back.
+Maps are attention weights (b, h, q, k), a list with one entry per layer; results count layers from
+1.
 """
 
 import pandas as pd
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 
 from lab.measure.attention import attention_maps
 from lab.measure.heads import ablation_costs, head_table
-from lab.measure.maps import copies, mass, packed, pointing, relative_distance, uniform_mass
+from lab.measure.maps import copies, mass, one_hot_targets, packed, relative_distance, uniform_mass
 from lab.tasks.discourse import Pronouns
 from lab.tasks.labels import KINDS
 from lab.tasks.languages import Dyck
@@ -19,7 +18,7 @@ from lab.tasks.sequences import Blocks, Count, Maximum, Repeats, Sort
 from lab.tasks.task import accuracy
 from lab.training import cross_entropy
 
-FAR = 3  # tokens; what is nearer is local
+FAR = 3  # tokens; keys further back are far
 NAMES = "Ann Bea Eva Fay Ida Joy Liz Mia Bob Dan Guy Jim Leo Max Ned Tom she he"
 PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,'-\n"
 
@@ -38,29 +37,33 @@ def task_of(family):
 
 
 def gold_of(family, windows):
-    """New sequences of a family: tokens, targets (-100: not asked), and for each query the keys
-    that hold the answer and their rivals (b, q, k).
+    """New sequences of a family: (tokens, targets, keys, rivals).
 
-    Of brackets the kind of a closing one is asked. Rivals are the other name, or what would matter
-    in another sequence.
+    targets are -100 where nothing is asked. keys (b, q, k) hold the answer of each query; rivals
+    are the other name, or the keys of another sequence. For brackets, the kind of closing ones is
+    asked.
     """
-    task, draw = task_of(family), torch.Generator().manual_seed(10**6)
+    task = task_of(family)
+    draw = torch.Generator().manual_seed(10**6)
     if family in ("repeats", "brackets"):
         found = task.annotated(draw, windows)
-        tokens, targets, source = found["tokens"], found["targets"], found.get("source")
+        tokens = found["tokens"]
+        targets = found["targets"]
+        source = found.get("source")
         if family == "brackets":
-            targets, source = targets.where(targets >= task.kinds, -100), found["pending"]
-        keys = pointing(source)
+            targets = targets.where(targets >= task.kinds, -100)
+            source = found["pending"]
+        keys = one_hot_targets(source)
     else:
-        tokens, targets = _seldom(family, *task.batch(draw, 2 * windows), windows)
-        wanted = tokens - task.symbols if family == "counting" else targets
-        keys = (tokens[:, None] == wanted[..., None]).tril()
+        tokens, targets = _informative(family, *task.batch(draw, 2 * windows), windows)
+        answers = tokens - task.symbols if family == "counting" else targets
+        keys = (tokens[:, None] == answers[..., None]).tril()
     rivals = (tokens < 16)[:, None] & ~keys if family == "pronouns" else keys.roll(1, 0)
     return tokens, targets, keys, rivals
 
 
-def _seldom(family, tokens, targets, windows):
-    """Without what training shows again and again: nearly all items alike, or all numbers tiny."""
+def _informative(family, tokens, targets, windows):
+    """Drop sequences that training shows often: nearly all items alike, or all numbers small."""
     answers = targets[:, -1]
     kept = {"counting": answers < 7, "maximum": answers > 2}.get(family, answers >= 0)
     return tokens[kept][:windows], targets[kept][:windows]
@@ -81,7 +84,7 @@ def words_of(family, tokens):
 
 @torch.no_grad()
 def answered(model, family, tokens, targets):
-    """Share of right answers; of brackets, whose side a coin decides, among the closing ones."""
+    """Accuracy; for brackets, where a coin decides the side, the accuracy of closing ones."""
     logits = model(tokens)
     if family == "brackets":
         logits[..., : logits.shape[-1] // 2] = -torch.inf
@@ -89,19 +92,20 @@ def answered(model, family, tokens, targets):
 
 
 def heads_of(model, tokens, targets, keys, rivals):
-    """A row a head, where an answer is asked (targets of -100 elsewhere): layer, head and
+    """Where heads attend at answers: one row per layer and head, with these columns.
 
-    distance: over that of uniform attention; far: weight on `keys` over FAR tokens back, and what
-    is `uniform` for it; rival: weight on `rivals` as far; cost: what the loss gains when the head
-    is silent, nats an answer.
+    distance: relative to uniform attention; far: weight on `keys` more than FAR tokens back;
+    uniform: its value for uniform attention; rival: the same on `rivals`; cost: increase of the
+    loss with the head ablated, nats per answer. Targets of -100 are ignored.
     """
     tokens, targets, keys, rivals = (
         x.to(next(model.parameters()).device) for x in (tokens, targets, keys, rivals)
     )
-    asked, place = targets != -100, torch.arange(tokens.shape[1], device=tokens.device)
-    distant = asked[..., None] & (place[:, None] - place > FAR)
+    has_answer = targets != -100
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    distant = has_answer[..., None] & (place[:, None] - place > FAR)
     measures = {
-        "distance": lambda m: relative_distance(m, asked),
+        "distance": lambda m: relative_distance(m, has_answer),
         "far": lambda m: mass(m, keys & distant),
         "rival": lambda m: mass(m, rivals & distant),
     }
@@ -116,8 +120,10 @@ def heads_of(model, tokens, targets, keys, rivals):
 
 
 def heads_and_map(model, gold, tokens=32):
-    """The rows of heads_of, and one with the map of the head with most weight on far keys that
-    matter: what it gives on the first `tokens` of the first sequence, packed.
+    """The rows of heads_of, and one row with the map of the head with most weight on far keys.
+
+    The map is that on the first `tokens` tokens of the first sequence, packed. "Most weight" is
+    relative to uniform attention.
     """
     table = heads_of(model, *gold)
     best = table.loc[(table.far - table.uniform).idxmax()]
@@ -129,24 +135,27 @@ def heads_and_map(model, gold, tokens=32):
 
 
 def copying_scores(model, vocabulary, period=25):
-    """Of the best head of each layer, on a block of different tokens four times over: its weight on
-    the token before, {"before 1": ...}, and on the token after the earlier copies of the present
-    one, {"induction 1": ...}.
+    """Scores of the best head of each layer on a block of distinct tokens, four times over.
+
+    Weight on the previous token, {"before 1": ...}, and on the token after earlier occurrences of
+    the current one, {"induction 1": ...}.
     """
     tokens = Blocks(vocabulary, period).batch(torch.Generator().manual_seed(7), 16)[0]
-    before = pointing(torch.arange(tokens.shape[1])[None] - 1)
-    wanted, found = {"before": before, "induction": copies(tokens.shape[1], period, 1)}, {}
+    before = one_hot_targets(torch.arange(tokens.shape[1])[None] - 1)
+    patterns = {"before": before, "induction": copies(tokens.shape[1], period, 1)}
+    found = {}
     for layer, m in enumerate(attention_maps(model, tokens.to(next(model.parameters()).device)), 1):
         found |= {
             f"{name} {layer}": mass(m, keys.to(m.device)).max().item()
-            for name, keys in wanted.items()
+            for name, keys in patterns.items()
         }
     return found
 
 
 def texts_of(task, windows):
-    """Tokens by kind of text: windows of code, those of letters, blanks and stops alone, 16 random
-    letters repeated.
+    """{kind of text: tokens}: code, prose (windows of letters, blanks and punctuation), letters.
+
+    "letters" repeats 16 random letters.
     """
     code = task.validation(16 * windows)[0]
     letters = torch.randint(97, 123, (windows, 16), generator=torch.Generator().manual_seed(7))
@@ -159,7 +168,7 @@ def texts_of(task, windows):
 
 
 def distances_of(model, tokens):
-    """How far every head looks, over uniform attention, at all positions: layer, head, distance."""
+    """Mean attention distance of every head, relative to uniform: layer, head, distance."""
     tokens = tokens.to(next(model.parameters()).device)
     everywhere = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
     table = head_table(
@@ -169,12 +178,12 @@ def distances_of(model, tokens):
 
 
 def name_sources(found):
-    """For each byte of a name that was used before in its window, where that byte stands in the
-    earlier use, else -1.
+    """For each byte of a name used before in its window, its position in the earlier use, else -1.
 
-    `found` is what Code.annotated gives.
+    `found` is the result of Code.annotated.
     """
-    source, inside = found["last_use"].clone(), found["kind"] == KINDS.index("name")
+    source = found["last_use"].clone()
+    inside = found["kind"] == KINDS.index("name")
     for t in range(source.shape[1] - 2, -1, -1):
         goes_on = inside[:, t] & inside[:, t + 1] & (source[:, t + 1] > 0)
         source[:, t] = source[:, t].where(~goes_on, source[:, t + 1] - 1)
@@ -182,20 +191,20 @@ def name_sources(found):
 
 
 def names_of(found):
-    """Names that were used before: tokens, targets (-100 elsewhere), keys, and the tokens with the
-    earlier uses lost.
+    """Names used before: (tokens, targets, keys, tokens with the earlier uses replaced).
 
-    The keys of a byte are the same byte in the earlier use and the one after it; lost uses become
-    random letters.
+    targets are -100 elsewhere. The keys of a byte are the same byte in the earlier use and the next
+    one. Earlier uses are replaced by random letters.
     """
-    tokens, source = found["tokens"], name_sources(found)
+    tokens = found["tokens"]
+    source = name_sources(found)
     letters = torch.randint(97, 123, tokens.shape, generator=torch.Generator().manual_seed(7))
-    lost = tokens.where((source >= 0) | ~pointing(source).any(1), letters)
-    return tokens, found["targets"].where(source >= 0, -100), _and_after(source), lost
+    lost = tokens.where((source >= 0) | ~one_hot_targets(source).any(1), letters)
+    return tokens, found["targets"].where(source >= 0, -100), _with_next(source), lost
 
 
 def patterns_of(found):
-    """Keys (b, q, k) by the name of a pattern: what a specialist would look at.
+    """{pattern: keys (b, q, k)}: what a head specialised in the pattern would attend to.
 
     `found`: see name_sources.
     """
@@ -204,9 +213,8 @@ def patterns_of(found):
     back = (place[:, None] - place).expand(len(tokens), -1, -1)
     same = (tokens[:, :, None] == tokens[:, None]) & (back > 0)
     blank = (tokens == 32) | (tokens == 10)
-    opener = F.pad(
-        found["opener"][:, 1:], (0, 1), value=-1
-    )  # asked at the byte before the closing bracket
+    # asked at the byte before the closing bracket
+    opener = F.pad(found["opener"][:, 1:], (0, 1), value=-1)
     return {
         "byte itself": back == 0,
         "byte before": back == 1,
@@ -215,29 +223,29 @@ def patterns_of(found):
         "blanks": blank[:, None] & (back > 0),
         "same byte earlier": same,
         "after the same byte": F.pad(same, (1, 0))[..., :-1] & (back > 1),
-        "open bracket": pointing(opener),
-        "earlier use of a name": _and_after(name_sources(found)),
+        "open bracket": one_hot_targets(opener),
+        "earlier use of a name": _with_next(name_sources(found)),
     }
 
 
-def lifts(maps, wanted):
-    """Of each head and pattern (weight - uniform) / (1 - uniform): layer, head, pattern, value.
+def lifts(maps, patterns):
+    """(weight - uniform) / (1 - uniform) per head and pattern: layer, head, pattern, value.
 
-    0 is what uniform weights put on its keys, 1 is all weight.
+    0 is the weight of uniform attention, 1 is all weight.
     """
-    even = {name: uniform_mass(keys) for name, keys in wanted.items()}
+    even = {name: uniform_mass(keys) for name, keys in patterns.items()}
     lift = {
         name: lambda m, name=name, keys=keys: (
             (mass(m, keys.to(m.device)) - even[name]) / (1 - even[name])
         )
-        for name, keys in wanted.items()
+        for name, keys in patterns.items()
     }
     table = head_table(maps, lift).melt(["layer", "head"], var_name="pattern")
     return table.assign(layer=table.layer + 1)
 
 
-def exchanged(maps, seed=0):
-    """The same maps, but in every window the heads of a layer have changed places at random."""
+def permuted_heads(maps, seed=0):
+    """The same maps, with the heads of each layer permuted at random in every window."""
     draw = torch.Generator().manual_seed(seed)
     order = [
         torch.rand(m.shape[:2], generator=draw).argsort(1)[..., None, None].to(m.device)
@@ -247,33 +255,32 @@ def exchanged(maps, seed=0):
 
 
 def reading(model, untrained, task, windows):
-    """Rows on a model of the next byte of code, before and after: distances by text, heads at
-    names, lifts by pattern.
+    """Attention of a byte model before and after training: distances, heads at names, lifts.
 
-    `what` says which: a kind of text, "names" (helps: what its loss there gains when the earlier
-    uses are lost) or "lift"; `stage` is untrained, trained, or, of lifts, shuffled: heads that
-    changed places.
+    `what` is a kind of text (distances), "names" (with helps: increase of the loss there without
+    the earlier uses) or "lift"; `stage` is untrained, trained, or, for lifts, shuffled (heads
+    permuted).
     """
-    texts, found = texts_of(task, windows), task.annotated(windows)
-    wanted, tables = patterns_of(found), []
+    texts = texts_of(task, windows)
+    found = task.annotated(windows)
+    patterns = patterns_of(found)
+    tables = []
     tokens, targets, keys, lost = names_of(found)
     for stage, each in (("untrained", untrained), ("trained", model)):
         here = next(each.parameters()).device
         maps = attention_maps(each, tokens.to(here))
         with torch.no_grad():
-            blind, nats = (
-                cross_entropy(each(x.to(here)), targets.to(here)).item() for x in (lost, tokens)
-            )
+            blind = cross_entropy(each(lost.to(here)), targets.to(here)).item()
+            nats = cross_entropy(each(tokens.to(here)), targets.to(here)).item()
         names = heads_of(each, tokens, targets, keys, keys.roll(1, 0)).assign(
             what="names", helps=blind - nats
         )
         rows = [distances_of(each, text).assign(what=name) for name, text in texts.items()]
-        rows += [names, lifts(maps, wanted).assign(what="lift")]
+        rows += [names, lifts(maps, patterns).assign(what="lift")]
         tables += [pd.concat(rows).assign(stage=stage)]
-    return pd.concat(
-        [*tables, lifts(exchanged(maps), wanted).assign(what="lift", stage="shuffled")]
-    )
+    shuffled = lifts(permuted_heads(maps), patterns).assign(what="lift", stage="shuffled")
+    return pd.concat([*tables, shuffled])
 
 
-def _and_after(source):
-    return pointing(source) | pointing((source + 1).where(source >= 0, -1))
+def _with_next(source):
+    return one_hot_targets(source) | one_hot_targets((source + 1).where(source >= 0, -1))

@@ -1,6 +1,4 @@
-"""How the reference model is made: `python -m lab.recipes.reference` trains it again, which takes
-minutes.
-"""
+"""Training of the reference model: `python -m lab.recipes.reference`, which takes minutes."""
 
 import hashlib
 import json
@@ -13,9 +11,8 @@ from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
 from lab.training import train
 
-PATH = (
-    Path(__file__).parents[1] / "reference" / "model.safetensors"
-)  # its story stands beside it as .json
+# its story is beside it, as .json
+PATH = Path(__file__).parents[1] / "reference" / "model.safetensors"
 SIZES = {
     "steps": 3000,
     "batch": 16,
@@ -27,11 +24,10 @@ SIZES = {
 
 
 def make(path=PATH, seed=0, sizes=SIZES):
-    """Train the reference model on one thread and write its weights and its story, a JSON file,
-    beside each other.
+    """Train the reference model on one thread; write its weights and its story, a JSON file.
 
-    The marks are those of tables of the very windows that the training reads, on the same
-    validation windows.
+    The marks are n-gram losses: counted on the windows that training reads, evaluated on the same
+    validation windows as the model.
     """
     from safetensors.torch import save_file
 
@@ -40,7 +36,8 @@ def make(path=PATH, seed=0, sizes=SIZES):
     torch.set_num_threads(1)
     commit = provenance.commit()
     config, task, schedule = byte_model(**sizes)
-    model, began = Transformer(config, seed=seed), time.time()
+    model = Transformer(config, seed=seed)
+    began = time.time()
     with arithmetic.fast():
         history = train(
             model,
@@ -50,7 +47,8 @@ def make(path=PATH, seed=0, sizes=SIZES):
             every=500,
             evaluate=lambda model: {"validation": validation_loss(model, task)},
         )
-        seconds, loss = time.time() - began, validation_loss(model, task)
+        seconds = time.time() - began
+        loss = validation_loss(model, task)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)
     story = {

@@ -1,6 +1,4 @@
-"""Tasks by name, each with a recipe that learns it on a laptop in seconds: what `lab.compare`
-trains on.
-"""
+"""Named tasks for `lab.compare`, each with a recipe that learns it on a laptop in seconds."""
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 
@@ -11,25 +9,23 @@ from lab.tasks.recall import MQAR
 
 
 class Problem(Seam):
-    """Tasks that a trial may name; a class of one's own joins them as any kind does:
-    Problem.kinds["mine"] = Mine.
-    """
+    """Tasks that a trial may name. Register your own: Problem.kinds["mine"] = Mine."""
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A task with the sizes, the training and the mark that go with it.
+    """A task with its sizes, training and mark.
 
-    lengths  test lengths of a task of any length, the one of training first; empty: the task's validation
-    measure  what is compared: accuracy (share of right answers), exact (of texts with all right) or loss (nats)
-    mark     what the measure at the first length has to reach before a comparison counts: a number, or the table that
-             is counted from the bytes that a training reads
+    lengths  test lengths of a task of any length, the training length first; empty: the task's validation
+    measure  what is compared: accuracy (share of correct answers), exact (of texts with all correct) or loss (nats)
+    mark     what the measure must reach at the first length for a comparison to count: a number, or the n-gram table
+             whose loss counts as mark
     """
 
     task: type
-    options: dict = field(default_factory=dict)  # of the task
-    model: dict = field(default_factory=dict)  # of ModelConfig
-    schedule: dict = field(default_factory=dict)  # of TrainConfig
+    options: dict = field(default_factory=dict)  # fields of the task
+    model: dict = field(default_factory=dict)  # fields of ModelConfig
+    schedule: dict = field(default_factory=dict)  # fields of TrainConfig
     lengths: tuple = ()
     measure: str = "accuracy"
     mark: float | str | None = None
@@ -79,10 +75,10 @@ STANDARD = {
 
 
 def standard(task):
-    """(name, Standard) of a task by its name, or of a task of one's own: a dataclass of
-    lab.tasks.task.Task.
+    """(name, Standard) of a named task or of a user's own task.
 
-    TypeError for what is no task; KeyError for a name that is none, naming those that are.
+    The latter is a dataclass with the methods of lab.tasks.task.Task. Raises TypeError for anything
+    else and KeyError for an unknown name.
     """
     if isinstance(task, str):
         return task, STANDARD[task]
@@ -109,7 +105,7 @@ def standard(task):
 
 
 def _mark(task):
-    """Nine tenths of the way from chance to the ceiling; None where the task does not tell them."""
+    """Nine tenths of the way from chance to ceiling; None if the task does not know them."""
     marks = task.marks()
     if marks.chance is None or marks.ceiling is None:
         return None

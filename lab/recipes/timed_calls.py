@@ -1,5 +1,4 @@
-"""One block taken apart, bare cores, a training step, a prompt and a step of generation: calls
-without arguments, to be timed.
+"""Calls without arguments for timing: parts of a block, attention kernels, training, decoding.
 
 b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences
 at once, L layers.
@@ -20,13 +19,11 @@ from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 
 
 def block_operations(n, d, heads, device="cpu"):
-    """{operation: call} of one block on one sequence with its weights written out, forward only
-    (chapter §1.1.3).
+    """{operation: call} for the parts of one block on one sequence, forward only (chapter §1.1.3).
 
-    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of its
-    real size and layout. Scores, weights and their mix are written to memory that is kept from call
-    to call: two h x n x n tensors, whose pages nobody asks the system for while a clock runs. Norms
-    and residual sums are left out.
+    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of real
+    size and layout. Scores, weights and mix are written to preallocated memory, two h x n x n
+    tensors, so no pages are allocated while a clock runs. Norms and residual sums are left out.
     """
     config = ModelConfig(
         vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
@@ -34,11 +31,9 @@ def block_operations(n, d, heads, device="cpu"):
     block = Transformer(config).blocks[0].to(device).requires_grad_(False)
     x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
     q, k, v = (each[0] for each in block.mixer.heads.split(x))  # (h, n, w)
-    scores, weights, mixed = (
-        torch.empty(heads, n, n, device=device),
-        torch.empty(heads, n, n, device=device),
-        q.clone(),
-    )
+    scores = torch.empty(heads, n, n, device=device)
+    weights = torch.empty(heads, n, n, device=device)
+    mixed = q.clone()
     calls = {
         "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed[None])),
         "scores": lambda: torch.bmm(q / sqrt(q.shape[-1]), k.transpose(1, 2), out=scores),
@@ -46,15 +41,13 @@ def block_operations(n, d, heads, device="cpu"):
         "mix": lambda: torch.bmm(weights, v, out=mixed),
         "feedforward": lambda: block.ffn(x),
     }
-    for name in ("scores", "softmax", "mix"):  # each reads what the one before it has written
+    for name in ("scores", "softmax", "mix"):  # each reads the output of the previous one
         calls[name]()
     return calls
 
 
 def block_call(n, d, heads, backward=False, device="cpu"):
-    """A call of one whole block on one sequence, with its attention fused; `backward` adds all
-    gradients.
-    """
+    """A call of one whole block on one sequence, attention fused; `backward` adds gradients."""
     config = ModelConfig(
         vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
     )
@@ -76,17 +69,18 @@ def block_call(n, d, heads, backward=False, device="cpu"):
 
 
 def stored_call(n, d_head, heads, device="cpu", buffer=None):
-    """A call of naive attention, forward, whose scores, and then its weights, stand in the first
-    h·n² elements of `buffer`; without one, in memory that every call asks the system for.
+    """A call of naive attention, forward, with its scores in the first h·n² elements of `buffer`.
+
+    The weights overwrite the scores. Without a buffer every call allocates fresh memory.
     """
     generator = torch.Generator(device).manual_seed(0)
     q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=device) for _ in range(3))
-    mixed, elements = torch.empty_like(q), heads * n * n
+    mixed = torch.empty_like(q)
+    elements = heads * n * n
 
     def call():
-        scores = (fresh_memory(elements, device) if buffer is None else buffer[:elements]).view(
-            heads, n, n
-        )
+        memory = fresh_memory(elements, device) if buffer is None else buffer[:elements]
+        scores = memory.view(heads, n, n)
         torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
         return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
 
@@ -94,22 +88,22 @@ def stored_call(n, d_head, heads, device="cpu", buffer=None):
 
 
 def fresh_memory(elements, device="cpu"):
-    """float32 elements that the system has to find pages for and to fill with zeros; on a GPU
-    torch's own pool.
-    """
+    """float32 elements in new pages that the system must zero; on a GPU, from torch's pool."""
     if device != "cpu":
         return torch.empty(elements, device=device)
-    private = (
-        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    )  # not on Windows
+    private = {}
+    if hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
+        private["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return torch.frombuffer(mmap.mmap(-1, 4 * elements, **private), dtype=torch.float32)
 
 
 def training_step(
     n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None
 ):
-    """A call that returns the gradients of the loss of a causal model of bytes, n_layers deep;
-    checkpointed, each block runs again in the backward pass and keeps only its input (Chen 2016).
+    """A call that returns the gradients of the loss of a causal byte model of n_layers.
+
+    With `checkpointed`, each block keeps only its input and runs again in the backward pass (Chen
+    2016).
     """
     sizes = {"context": n, "d_model": d, "n_layers": n_layers, "n_heads": heads or max(1, d // 64)}
     model = Transformer(ModelConfig(vocabulary=256, residual=residual, **sizes)).to(device)
@@ -118,9 +112,8 @@ def training_step(
             block.forward = partial(
                 checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
             )
-    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0)).to(
-        device
-    )
+    tokens = torch.randint(256, (batch, n + 1), generator=torch.Generator().manual_seed(0))
+    tokens = tokens.to(device)
 
     def call():
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
@@ -130,25 +123,19 @@ def training_step(
 
 
 def training_speed(counts, d_model, n_layers, context, batch, repeats):
-    """A table of tokens a second, forward and backward, of models with each number of heads, in
-    interleaved rounds.
-    """
+    """Training speed in tokens per second by number of heads, in interleaved rounds: a table."""
     calls = {h: training_step(n_layers, context, d_model, batch, heads=h) for h in counts}
     table = interleaved(calls, repeats).rename(columns={"name": "n_heads"})
     return table.assign(speed=batch * context / table.seconds).drop(columns="seconds")
 
 
 def run_training_step(*sizes, **options):
-    """Makes a model and runs one training step; for `peak_memory`, so weights and gradients count
-    in the peak.
-    """
+    """Create a model and run one training step, for `peak_memory` with weights and gradients."""
     training_step(*sizes, **options)()
 
 
 def saved_bytes(call):
-    """Bytes that autograd keeps for the backward pass while `call` runs, every piece of memory
-    counted once.
-    """
+    """Bytes that autograd saves for the backward pass during `call`, each storage counted once."""
     kept = {}
 
     def keep(tensor):
@@ -161,9 +148,7 @@ def saved_bytes(call):
 
 
 def without_position(n, d, h, g, L=2):
-    """A causal model of bytes for timings: no position encoding, whose small cost is the same for
-    every g.
-    """
+    """A causal byte model for timings, without positions, whose small cost does not depend on g."""
     config = ModelConfig(
         vocabulary=256, context=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
     )
@@ -171,16 +156,17 @@ def without_position(n, d, h, g, L=2):
 
 
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
-    """A call that generates the last `tokens` positions of a context of n, one at a time, for each
-    of B sequences.
+    """A call that generates the last `tokens` positions of a context of n for each of B sequences.
 
-    The caches are allocated once, filled up to there, and used again by every call.
+    One position at a time. The caches are allocated and filled once and reused by every call.
+    Raises ValueError unless 0 < tokens <= n.
     """
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
     model = without_position(n, d, h, g, L).to(device)
-    caches, new = model.caches(B), torch.zeros(B, 1, dtype=torch.long, device=device)
-    for cache in caches:  # memory that was never written is not real memory yet
+    caches = model.caches(B)
+    new = torch.zeros(B, 1, dtype=torch.long, device=device)
+    for cache in caches:  # pages are allocated only when they are written
         cache.keys.fill_(0.01)
         cache.values.fill_(0.01)
 
@@ -198,7 +184,8 @@ def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
 def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
     """A call that reads a prompt of n tokens into preallocated caches, for each of B sequences."""
     model = without_position(n, d, h, g, L).to(device)
-    caches, prompt = model.caches(B), torch.zeros(B, n, dtype=torch.long, device=device)
+    caches = model.caches(B)
+    prompt = torch.zeros(B, n, dtype=torch.long, device=device)
 
     @torch.no_grad()
     def call():
@@ -209,8 +196,8 @@ def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
     return call
 
 
-# Bare cores: ways of mixing at equal sizes, forward, backward, or one decoded token. All are causal
-# but linformer.
+# Attention kernels without a model, at equal sizes: forward, backward, or one decoded token. All
+# but linformer are causal.
 SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
 
 
@@ -223,9 +210,7 @@ def window(n, w):
 
 
 def bigbird(n, w):
-    """The first block, the one before, itself and a random one: as many keys a query as the window
-    has.
-    """
+    """The first block, the previous one, itself and a random one: as many keys as the window."""
     blocks = bigbird_blocks(n // SIZES["block"], seed=0)
     return lambda q, k, v: block_sparse(q, k, v, blocks.to(q.device), SIZES["block"])
 
@@ -261,14 +246,14 @@ CORES = {f.__name__: f for f in (softmax, window, bigbird, lsh, linformer, linea
 
 
 def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """A call that mixes a sequence of n by one of CORES; with `backward` also the gradients of q, k
-    and v.
+    """A call that runs one of CORES on a sequence of n; `backward` adds gradients of q, k and v.
 
-    ValueError for an unknown kind.
+    Raises ValueError for an unknown kind.
     """
     if kind not in CORES:
         raise ValueError(f"unknown core {kind!r}; choose from {', '.join(CORES)}")
-    mixed, generator = CORES[kind](n, w), torch.Generator(device).manual_seed(0)
+    mixed = CORES[kind](n, w)
+    generator = torch.Generator(device).manual_seed(0)
     q, k, v = (
         torch.randn(1, h, n, w, generator=generator, device=device, requires_grad=backward)
         for _ in range(3)
@@ -282,23 +267,19 @@ def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
 
 
 def run_core(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """Makes q, k, v and mixes once, for `peak_memory`: the inputs count in the peak."""
+    """Create q, k and v and run one of CORES, for `peak_memory` including the inputs."""
     core_call(kind, n, w, h, backward, device)()
 
 
 def state_elements(kind, n, w=64, h=1):
-    """Elements that decoding keeps for one sequence and layer after n tokens: keys and values, or
-    their sum.
-    """
+    """Elements of decoding state per sequence and layer after n tokens."""
     kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
     return h * kept[kind]
 
 
 @torch.no_grad()
 def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
-    """(call, state): a call that mixes one new token after n earlier ones, and the tensors it keeps
-    between calls.
-    """
+    """(call, state): call mixes one new token after n earlier ones, state is its tensors."""
     q, key, value = torch.randn(3, batch, h, 1, w, device=device)
     if kind == "linear":
 
@@ -312,7 +293,8 @@ def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
     at = (n - 1) % length
 
     def call():
-        keys[:, :, at], values[:, :, at] = key[:, :, 0], value[:, :, 0]
+        keys[:, :, at] = key[:, :, 0]
+        values[:, :, at] = value[:, :, 0]
         return F.scaled_dot_product_attention(q, keys, values)
 
     return call, [keys, values]

@@ -1,6 +1,6 @@
-"""What models are trained and measured on.
+"""The tasks that models are trained and measured on.
 
 Each is a Task (task.py): batch(generator, size), marks(), validation(size).
 
-The docstring of a task shows one sequence with its answers; "." is a place without one.
+The docstring of a task shows one sequence with its answers; "." is a position without one.
 """

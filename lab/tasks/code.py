@@ -1,6 +1,4 @@
-"""The next byte of real code, or of any text: as it is, half prose, or shuffled; windows with gold
-labels.
-"""
+"""Next byte of real code or any text: plain, half prose, or shuffled; windows with gold labels."""
 
 import re
 from dataclasses import dataclass, field
@@ -35,14 +33,13 @@ class Code(Task):
 
     @cached_property
     def hash(self):
-        """Identifies the text: short sha256 over file names and contents."""
+        """Identifies the text: first 12 hex digits of the sha256 of file names and contents."""
         return corpus_hash(self.path)
 
     def text(self, held_out=False):
-        """The bytes for training, or those for validation, files joined by newlines: uint8
-        (bytes,).
+        """Bytes of the training or validation files, joined by newlines: uint8 (bytes,).
 
-        ValueError where they are too few for a window.
+        Raises ValueError if there are too few for a window.
         """
         text = _joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
@@ -54,35 +51,34 @@ class Code(Task):
 
     @property
     def unigram_entropy(self):
-        """Entropy of single bytes of the validation text, nats a byte."""
+        """Entropy of single bytes of the validation text, in nats."""
         p = self.text(held_out=True).bincount(minlength=256).double()
         return -torch.special.xlogy(p / p.sum(), p / p.sum()).sum().item()
 
     @property
     def log_frequency(self):
-        """Log of the share of each byte in the training text, add-one smoothed: (256,)."""
+        """Log frequency of each byte in the training text, with add-one smoothing: (256,)."""
         counts = self.text().bincount(minlength=256).float() + 1
         return (counts / counts.sum()).log()
 
     def marks(self):
-        """Of single bytes of the validation text; what contexts are worth is learnt by
-        measure.ngrams.
-        """
+        """Marks of single bytes of the validation text. measure.ngrams measures longer contexts."""
         counts = self.text(held_out=True).bincount()
         return Marks(
             chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy
         )
 
     def batch(self, generator, size):
-        """Windows at random places of the training text."""
+        """Windows at random positions of the training text."""
         text = self.text()
         return self._windows(
             text, torch.randint(len(text) - self.context, (size,), generator=generator)
         )
 
     def validation(self, size, seed=0):
-        """Windows of the validation text that stand nowhere in the training text, the same for
-        every model: tokens, targets (size, context). ValueError where there are too few.
+        """Validation windows that do not occur in the training text: tokens, targets (size, n).
+
+        n is the context. They are the same for every model. Raises ValueError if there are too few.
         """
         text = self.text(held_out=True)
         return self._windows(
@@ -94,12 +90,13 @@ class Code(Task):
         return windows[:, :-1], windows[:, 1:]
 
     def annotated(self, windows, seed=0):
-        """Validation windows that hold a bracket pair, with gold labels, all (windows, context).
+        """Validation windows that contain a bracket pair, with gold labels, all (windows, context).
 
-        {tokens, targets, kind, opener, last_use}: kind indexes labels.KINDS for each byte; opener
-        is the window's own index of the bracket that a closing bracket closes; last_use, at the
-        last byte of a name, that of the same name before. Both are -1 elsewhere and where what they
-        point to lies before the window. Python files only.
+        Returns {tokens, targets, kind, opener, last_use}. kind indexes labels.KINDS for each byte.
+        opener, at a closing bracket, is the index in the window of its opening bracket. last_use,
+        at the last byte of a name, is the index of the last byte of its previous use. Both are -1
+        elsewhere, and where the index lies before the window. Python files only. Raises ValueError
+        if there are too few windows.
         """
         text, kind, opener, last_use = _annotations(self.path, self.hash, self.validation_share)
         rng = np.random.default_rng(seed)
@@ -110,9 +107,10 @@ class Code(Task):
         paired = (inside >= 0).any(1)
         if paired.sum() < windows:
             raise ValueError(
-                f"only {paired.sum()} windows of {self.context} bytes with a bracket pair, {windows} wanted"
+                f"only {paired.sum()} windows of {self.context} bytes have a bracket pair, need {windows}"
             )
-        at, gold = at[paired][:windows], {"opener": inside, "last_use": used}
+        at = at[paired][:windows]
+        gold = {"opener": inside, "last_use": used}
         arrays = {"tokens": text[at[:, :-1]], "targets": text[at[:, 1:]], "kind": kind[at[:, :-1]]}
         arrays |= {name: index[paired][:windows] for name, index in gold.items()}
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
@@ -120,50 +118,51 @@ class Code(Task):
 
 @trace.cache
 def _joined(path, sha, share):
-    """All bytes for training and all for validation, uint8."""
+    """[training bytes, validation bytes], uint8, files joined by newlines."""
     joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
     return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
 
 
 @trace.cache
 def _unseen(path, sha, share, length, size, seed):
-    """Where windows of the validation text start that are new, as `unseen` has it."""
+    """Start indices of new validation windows, see `unseen`."""
     return unseen(*_joined(path, sha, share), length, size, seed, path)
 
 
 def unseen(known, text, length, size, seed, path):
-    """Where windows of a validation `text` start that the training text `known` does not hold:
-    int64 (size,).
+    """Start indices of windows of `text` that the training text `known` does not contain: (size,).
 
-    Code repeats licences and imports. A window is not new where the training text holds it; of
-    windows under 64 tokens, it and what follows up to 64. ValueError names the corpus at `path`
-    where there are too few.
+    Code repeats licences and imports. A window is new if the training text contains neither it nor,
+    for windows under 64 tokens, its extension to 64. Returns int64. Raises ValueError, naming the
+    corpus at `path`, if there are too few.
     """
-    known, text = known.numpy(), text.numpy()
+    known = known.numpy()
+    text = text.numpy()
     span = min(max(length, 64), len(text) - 1, len(known))
     starts = torch.randint(
         len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)
     ).numpy()
-    asked = np.concatenate(list(_hashes(text, span)))[starts]
-    new = starts[~np.isin(asked, _held(known, span, asked))]
+    drawn = np.concatenate(list(_hashes(text, span)))[starts]
+    new = starts[~np.isin(drawn, _candidates(known, span, drawn))]
     if len(new) < size:
         raise ValueError(
-            f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, {size} wanted"
+            f"corpus {path!r}: {len(new)} of {len(starts)} validation windows are new, need {size}"
         )
     return torch.from_numpy(new[:size])
 
 
-def _held(known, span, asked, bits=20):
-    """Hashes of those windows of `known` that may be among `asked`."""
-    low, places = np.uint64((1 << bits) - 1), np.zeros(1 << bits, bool)
-    places[asked & low] = True
-    return np.concatenate([hashes[places[hashes & low]] for hashes in _hashes(known, span)])
+def _candidates(known, span, drawn, bits=20):
+    """Hashes of windows of `known` that share their low bits with one of `drawn`."""
+    low = np.uint64((1 << bits) - 1)
+    present = np.zeros(1 << bits, bool)
+    present[drawn & low] = True
+    return np.concatenate([hashes[present[hashes & low]] for hashes in _hashes(known, span)])
 
 
 def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
-    """Polynomials in `odd`, modulo 2**64, of all windows of `span` tokens, by doubling.
+    """Yield polynomial hashes in `odd`, modulo 2**64, of all windows of `span` tokens, by doubling.
 
-    In order, a block at a time: as many as a processor's cache holds.
+    They come in order, in blocks that fit into a processor's cache.
     """
     for start in range(0, len(text) - span + 1, block):
         tokens = hashes = text[start : start + block + span - 1].astype(np.uint64)
@@ -179,8 +178,9 @@ def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
 
 @trace.cache
 def _annotations(path, sha, share, limit=1_000_000):
-    """Validation text up to about `limit` bytes with kinds, openers and last uses, without files
-    that do not parse.
+    """Validation text of about `limit` bytes with kinds, openers and last uses.
+
+    Files that do not parse are skipped. Raises ValueError if no file is left.
     """
     texts, golds, start = [], [], 0
     for text in parts(path, sha, share)[1].values():
@@ -206,7 +206,7 @@ def _annotations(path, sha, share, limit=1_000_000):
 
 
 def _placed(pointers, text, start):
-    """{from: to} as an array over the bytes of the text, counted from `start` on, -1 elsewhere."""
+    """{from: to} as an array over the bytes of the text, with `start` added, -1 elsewhere."""
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array
@@ -214,18 +214,16 @@ def _placed(pointers, text, start):
 
 @dataclass(frozen=True)
 class ProseAndCode(Code):
-    """Next byte of the text at `path`; half of the windows lie inside docstrings, half touch none.
+    """Next byte of the text at `path`; half of the windows are docstrings, half are code.
 
     prose    tokens  t h e _ m a      targets  h e _ m a s      between two \"\"\"
     code     tokens  d e f _ f (      targets  e f _ f ( x
 
-    Docstrings hold sentences, and examples with what they print.
+    Docstrings contain sentences and examples with their output.
     """
 
     def marks(self):
-        """Of single bytes of the validation text, those in docstrings counting half, and the
-        others.
-        """
+        """Marks of single bytes of the validation text, docstrings and code weighted equally."""
         inside = _within(self.path, self.hash, self.validation_share, True, 1) > 0
         text = self.text(held_out=True)[: len(inside)]
         shares = [
@@ -239,7 +237,7 @@ class ProseAndCode(Code):
         )
 
     def batch(self, generator, size):
-        """Windows at random places of the training text, of either kind as a coin falls."""
+        """Windows at random positions of the training text, prose or code with equal odds."""
         starts = [
             _starts(self.path, self.hash, self.validation_share, self.context + 1, kind)
             for kind in ("prose", "code")
@@ -253,19 +251,18 @@ class ProseAndCode(Code):
         return self._windows(self.text(), torch.stack(chosen))
 
     def validation(self, size, seed=0):
-        """Windows of the validation text that stand nowhere in the training text: prose first, then
-        as much code.
+        """Validation windows that do not occur in the training text: half prose, then half code.
 
-        ValueError where there are too few.
+        Raises ValueError if there are too few.
         """
         half, span, found = size // 2, self.context + 1, []
         new = _unseen(self.path, self.hash, self.validation_share, span, 16 * size, seed)
         within = _within(self.path, self.hash, self.validation_share, True, span)[new]
-        for wanted, share in ((half, span), (size - half, 0)):
-            kept = new[within == share][:wanted]
-            if len(kept) < wanted:
+        for count, share in ((half, span), (size - half, 0)):
+            kept = new[within == share][:count]
+            if len(kept) < count:
                 raise ValueError(
-                    f"corpus {self.path!r}: {len(kept)} of {wanted} validation windows of one kind"
+                    f"corpus {self.path!r}: {len(kept)} of {count} validation windows of one kind"
                 )
             found.append(kept)
         return self._windows(self.text(held_out=True), torch.cat(found))
@@ -273,7 +270,7 @@ class ProseAndCode(Code):
 
 @trace.cache
 def _within(path, sha, share, held_out, span):
-    """How many of the `span` bytes from each place on lie in docstrings: int64."""
+    """For each start index, how many of the next `span` bytes lie in docstrings: int64."""
     text = _joined(path, sha, share)[held_out].numpy()
     inside = np.zeros(len(text) + 1, np.int64)
     for docstring in re.finditer(rb'"""(.*?)"""', text.tobytes(), re.DOTALL):
@@ -284,18 +281,19 @@ def _within(path, sha, share, held_out, span):
 
 @trace.cache
 def _starts(path, sha, share, span, kind):
-    """Where windows of one kind start in the training text."""
+    """Start indices of windows of one kind in the training text."""
     within = _within(path, sha, share, False, span)
     return (within == (span if kind == "prose" else 0)).nonzero().flatten()
 
 
 @dataclass(frozen=True)
 class Shuffled(Task):
-    """The byte that follows a window of code whose bytes were shuffled within spans; 256 at the end
-    asks, mask "none".
+    """The byte after a window of code whose bytes are shuffled within spans; for mask "none".
 
     span 2    text     d e f _ f ( x        tokens   e d  f _  ( f  #      the spans tile the window
-                                            targets  . .  . .  . .  x      the true next byte in every arm
+                                            targets  . .  . .  . .  x      # is the query token, 256
+
+    The target is the true next byte for every span.
     """
 
     code: Code = field(default_factory=Code)
@@ -316,17 +314,16 @@ class Shuffled(Task):
         return self.code.marks()
 
     def batch(self, generator, size):
-        return self._asked(*self.code.batch(generator, size), generator)
+        return self._shuffle(*self.code.batch(generator, size), generator)
 
     def validation(self, size, seed=0):
         """Windows of the validation text, the same for every model."""
-        return self._asked(*self.code.validation(size, seed), torch.Generator().manual_seed(seed))
+        return self._shuffle(*self.code.validation(size, seed), torch.Generator().manual_seed(seed))
 
-    def _asked(self, text, following, generator):
+    def _shuffle(self, text, following, generator):
         spans = text.unflatten(1, (-1, self.span))
-        order = torch.rand(spans.shape, generator=generator).argsort(
-            -1
-        )  # drawn in every arm: all see the same windows
+        # drawn for every span, so that all arms see the same windows
+        order = torch.rand(spans.shape, generator=generator).argsort(-1)
         query = torch.full((len(text), 1), 256)
         tokens = torch.cat([spans.gather(2, order).flatten(1), query], 1)
         return tokens, torch.cat([torch.full_like(text, -100), following[:, -1:]], 1)

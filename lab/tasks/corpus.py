@@ -1,9 +1,8 @@
-"""Real text without a download, the same bytes on every system and Python: source that torch itself
-brings along.
+"""Real text without a download, identical on every system: the source code of two packages.
 
 Without a path the text is the source of networkx and sympy, two pure-Python packages that torch
-requires, in the versions that pyproject.toml pins, without their tests and without what a program
-wrote. Any file or folder of text may stand in by its path. Needs nothing but the standard library.
+requires, in the versions pinned in pyproject.toml, without their tests and generated files. A path
+selects any other file or folder of text. Needs only the standard library.
 """
 
 import hashlib
@@ -32,13 +31,12 @@ GENERATED = {
 
 
 def read_corpus(path=""):
-    """({name: bytes}, hash) of the text at `path`, a file or a folder; without one, of the source
-    of PACKAGES.
+    """({name: bytes}, hash) of the text at `path`, a file or folder; by default that of PACKAGES.
 
-    Ends of lines are "\\n"; names are paths with "/", in the order of their characters. The hash is
-    the first 12 digits of the sha256 of names and contents. What has been read is kept as long as
-    sizes and times of the files stay. FileNotFoundError if there is nothing at `path`; a warning if
-    the installed packages are other versions.
+    Line ends are "\\n"; names are paths with "/", sorted by character. The hash is the first 12 hex
+    digits of the sha256 of names and contents. The text is cached until sizes or times of the files
+    change. Raises FileNotFoundError if `path` does not exist; warns if the installed packages have
+    other versions.
     """
     found = _read(path, _files(path))
     trace.reads(f"corpus {path}".strip(), found[1])
@@ -46,17 +44,15 @@ def read_corpus(path=""):
 
 
 def corpus_hash(path=""):
-    """Identifies the text at `path`: a few milliseconds where it was read before and no file has
-    changed.
-    """
+    """The hash of the text at `path`; takes milliseconds if no file has changed meanwhile."""
     return read_corpus(path)[1]
 
 
 def split(files, share=0.1):
-    """Files for training and for validation, two dicts; a single file is cut in two.
+    """Split files into two dicts, for training and validation; a single file is cut in two.
 
-    A file's name alone decides: about `share` of the files are for validation, on any machine and
-    whatever the others.
+    The name of a file alone decides, so the split is the same on any machine and independent of
+    other files. About `share` of the files are for validation.
     """
     if len(files) == 1:
         ((name, text),) = files.items()
@@ -71,9 +67,9 @@ def split(files, share=0.1):
 
 
 def parts(path, sha, share=0.1):
-    """`split` of the text that had the hash `sha`.
+    """`split` of the text whose hash is `sha`.
 
-    RuntimeError if the text at `path` is another one by now.
+    Raises RuntimeError if the text at `path` has changed.
     """
     files, found = read_corpus(path)
     if found != sha:
@@ -92,24 +88,22 @@ def _read(path, found):
         sha.update(name.encode() + b"\0" + text + b"\0")
     short = sha.hexdigest()[:12]
     if not path and short != HASH:
-        wanted, here = (
-            " and ".join(f"{name} {version}" for name, version in versions.items())
-            for versions in (PACKAGES, {name: _version(name) for name in PACKAGES})
-        )
+        pinned = " and ".join(f"{name} {version}" for name, version in PACKAGES.items())
+        here = " and ".join(f"{name} {_version(name)}" for name in PACKAGES)
         warnings.warn(
-            f"the text of the installed {here} differs from that of {wanted}: recorded results of text do not apply",
+            f"the text of the installed {here} differs from that of {pinned}: recorded results of text do not apply",
             stacklevel=3,
         )
     return files, short
 
 
 def _files(path):
-    """(name, file, size, time of change) of every file, by name."""
+    """(name, path, size, time of change) of every file, sorted by name."""
     if path:
         root = Path(path).expanduser()
         if not root.exists():
             raise FileNotFoundError(
-                f"corpus {str(root)!r} does not exist: give a text file or a folder of them"
+                f"corpus {str(root)!r} does not exist: give a text file or a folder of text files"
             )
         listed = [root] if root.is_file() else (p for p in root.rglob("*") if p.is_file())
         base = root.parent if root.is_file() else root
@@ -124,7 +118,7 @@ def _files(path):
 
 
 def _modules(folder, prefix, generated):
-    """Modules below a package's folder; `prefix` is the package's name and the way down to here."""
+    """Modules below a package folder; `prefix` is the package name and the path to this folder."""
     for entry in os.scandir(folder):
         name = prefix + entry.name
         if entry.is_dir():
@@ -138,7 +132,8 @@ def _folder(package):
     found = importlib.util.find_spec(package)  # does not import it
     if found is None or not found.origin:
         raise FileNotFoundError(
-            f"{package} is not installed: it is text here; pip install {package}=={PACKAGES[package]}"
+            f"{package} is not installed: its source is the text; "
+            f"pip install {package}=={PACKAGES[package]}"
         )
     return os.path.dirname(found.origin)
 

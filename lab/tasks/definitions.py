@@ -1,4 +1,4 @@
-"""Real code whose names and brackets carry marks: what was defined where, by the gold of labels.py."""
+"""Real code whose names and brackets carry random marks, with the gold of labels.py."""
 
 import keyword
 from dataclasses import dataclass
@@ -34,28 +34,28 @@ SIGNS = (
 
 @dataclass(frozen=True)
 class Definitions(Task):
-    """Windows of tokens of real code.
+    """Recall the random mark of a name's first occurrence, or of a bracket's opener, in real code.
 
-    The first occurrence of a name, and every opening bracket, carries a random mark; asked at the
-    name's later uses, and at the closing bracket.
+    The first occurrence of a name and every opening bracket carry a mark. It is the target at later
+    uses of the name and at the closing bracket.
 
     code     x  =  f  (  x  ,  y  )  .  y       names are renamed at random in each window
     marks    2     5  1        0
     targets  .  .  .  .  2  .  .  1  .  0       a mark 0..values-1
     source   .  .  .  .  0  .  .  3  .  6
-    parent   .  0  0  2  2  2  2  3  0  8       the token above in the syntax tree, and a bracket's opener
+    parent   .  0  0  2  2  2  2  3  0  8       the parent in the syntax tree, or a bracket's opener
     """
 
-    names: int = 12  # different names that occur twice or more in a window; the others are alike
+    names: int = 12  # most different names with two or more uses in a window; others look alike
     values: int = 8  # different marks
     length: int = 64
-    windows: int = 3000  # kept of the text
+    windows: int = 3000  # windows taken from the text
     path: str = ""
     holds_out = "a tenth of the files"
 
     @cached_property
     def hash(self):
-        """Identifies the text: short sha256 over file names and contents."""
+        """Identifies the text: first 12 hex digits of the sha256 of file names and contents."""
         return corpus_hash(self.path)
 
     @property
@@ -78,11 +78,10 @@ class Definitions(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size, *, held_out=False):
-        """{tokens, targets, source, parent, kind: (b, t)} of windows of the training or the
-        held-out text.
+        """{tokens, targets, source, parent, kind: (b, t)} of training or held-out windows.
 
-        source and parent are places in the window, -1 for none; kind is 1 where a name is asked, 2
-        where a bracket is.
+        source and parent are indices in the window, -1 for none; kind is 1 at a use of a name that
+        is asked, 2 at a bracket that is asked, else 0.
         """
         bank = _bank(self.path, self.hash, self.length, self.names, self.windows, held_out)
         sign, slot, source, parent, kind = bank[
@@ -90,10 +89,13 @@ class Definitions(Task):
         ]
         renamed = torch.rand(size, self.names, generator=generator).argsort(1)
         mark = torch.randint(self.values, slot.shape, generator=generator)
-        named, opens, closes = slot >= 0, (kind == 3), (kind == 2)
+        named = slot >= 0
+        opens = kind == 3
+        closes = kind == 2
         name = renamed.gather(1, slot.clamp(min=0))
         first = len(SIGNS)
-        uses, marked = first + name, first + self.names + name * self.values + mark
+        uses = first + name
+        marked = first + self.names + name * self.values + mark
         tokens = torch.where(
             named, torch.where(kind == 1, uses, marked), sign.clamp(min=0, max=len(SIGNS) - 1)
         )
@@ -112,8 +114,9 @@ class Definitions(Task):
 
 @trace.cache
 def _bank(path, sha, length, names, windows, held_out):
-    """(sign, slot, source, parent, kind) of each token of `windows` windows, a tensor (5, windows,
-    length).
+    """(sign, slot, source, parent, kind) per token, a tensor (5, windows, length).
+
+    Raises ValueError if no Python file has enough tokens.
     """
     rows = []
     for text in parts(path, sha)[held_out].values():
@@ -136,7 +139,7 @@ def _bank(path, sha, length, names, windows, held_out):
 
 
 def _window(spelled, parent, names):
-    """The five rows of one window, None if it has too many names or nothing to ask."""
+    """The five rows of one window; None if it has too many names or no question."""
     counts = {}
     for word in spelled:
         if _is_name(word):
@@ -144,7 +147,9 @@ def _window(spelled, parent, names):
     slots = {word: i for i, word in enumerate(word for word, count in counts.items() if count > 1)}
     if not 1 <= len(slots) <= names:
         return None
-    rows, seen, stack = np.full((5, len(spelled)), -1, dtype=np.int64), {}, []
+    rows = np.full((5, len(spelled)), -1, dtype=np.int64)
+    seen = {}
+    stack = []
     rows[4] = 0
     for t, word in enumerate(spelled):
         rows[0, t] = SIGNS.index(word if word in SIGNS else "#other")
@@ -154,12 +159,14 @@ def _window(spelled, parent, names):
                 rows[2, t], rows[4, t] = seen[word], 1
             seen.setdefault(word, t)
         elif word in OPENERS:
-            rows[0, t], rows[4, t] = OPENERS.index(word), 3
+            rows[0, t] = OPENERS.index(word)
+            rows[4, t] = 3
             stack.append(t)
         elif word in CLOSERS and stack:
             rows[2, t] = parent[t] = stack.pop()
-            rows[0, t], rows[4, t] = CLOSERS.index(word), 2
-    # a decorator stands before the definition that it belongs to
+            rows[0, t] = CLOSERS.index(word)
+            rows[4, t] = 2
+    # a decorator comes before its parent, the definition; keep only parents that come earlier
     rows[3] = np.where((parent >= 0) & (parent < np.arange(len(parent))), parent, -1)
     return rows
 

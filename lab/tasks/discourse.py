@@ -1,4 +1,4 @@
-"""Texts as wholes: who speaks in turns, what a document is about, who a pronoun means."""
+"""Texts with structure: speakers in turns, the topic of a document, the referent of a pronoun."""
 
 from dataclasses import dataclass
 from math import log
@@ -10,23 +10,23 @@ from lab.tasks.task import Marks, Task, uniform
 
 @dataclass(frozen=True)
 class Dialogue(Task):
-    """At the first word of a turn: what the same speaker said last, before the other's turn.
+    """At the first word of a turn: the last word of the same speaker's previous turn.
 
-    speaker  A  A  A  B  B  A  A  A  B         a token is a word with its speaker, and whether it begins a turn
+    speaker  A  A  A  B  B  A  A  A  B         a token encodes word, speaker and whether a turn begins
     word     d  a  f  c  b  e  a  a  d
     targets  .  .  .  .  .  f  .  .  b         a word
     source   .  .  .  .  .  2  .  .  4
     """
 
     words: int = 16
-    shortest: int = 2  # words of a turn, each length as frequent
+    shortest: int = 2  # words of a turn, all lengths equally frequent
     longest: int = 12
     length: int = 64
 
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
             raise ValueError(
-                f"1 <= shortest <= longest is needed, got {self.shortest} and {self.longest}"
+                f"1 <= shortest <= longest must hold, got {self.shortest} and {self.longest}"
             )
 
     @property
@@ -45,9 +45,7 @@ class Dialogue(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """{tokens, targets, source, speaker, starts: (b, t)}; source is the answer's place, -1
-        where none is asked.
-        """
+        """{tokens, targets, source, speaker, starts: (b, t)}; source: index of the answer or -1."""
         shape = (size, self.length)
         turns = torch.randint(self.shortest, self.longest + 1, shape, generator=generator).cumsum(1)
         at = torch.arange(self.length)
@@ -55,9 +53,8 @@ class Dialogue(Task):
         starts = torch.diff(turn, dim=1, prepend=torch.full((size, 1), -1)) > 0
         speaker = (turn + torch.randint(2, (size, 1), generator=generator)) % 2
         word = torch.randint(self.words, shape, generator=generator)
-        begins = turns.gather(
-            1, (turn - 2).clamp(min=0)
-        )  # where the turn before this one began, from the third on
+        # start of the previous turn, from the third turn on
+        begins = turns.gather(1, (turn - 2).clamp(min=0))
         source = (begins - 1).where(starts & (turn >= 2), -1)
         return {
             "tokens": (2 * speaker + starts) * self.words + word,
@@ -70,11 +67,10 @@ class Dialogue(Task):
 
 @dataclass(frozen=True)
 class Document(Task):
-    """For mask "none": at every position the word before it, and the topic that one marked token
-    announces.
+    """At every position the word before it, and the topic announced by one token; for mask "none".
 
     tokens   S  d  a  f  T  b  e     T is one of `topics` tokens after the words; S fills the first `front` places
-    output 0 .  .  d  a  f  .  b     local: a word; nothing is asked after S and after T
+    output 0 .  .  d  a  f  .  b     local: a word; not asked after S and after T
     output 1 T  T  T  T  T  T  T     global: 0..topics-1
     """
 
@@ -92,9 +88,7 @@ class Document(Task):
         return 2 * max(self.words, self.topics)
 
     def marks(self):
-        """Of both outputs together: a topic is asked everywhere, a word where the token before is
-        one.
-        """
+        """Marks over both outputs: a topic everywhere, a word where the previous token is one."""
         words = (self.length - 1 - self.front) * (1 - 1 / (self.length - self.front))
         share = words / (words + self.length)
         nats = share * log(self.words) + (1 - share) * log(self.topics)
@@ -115,8 +109,7 @@ class Document(Task):
 
 @dataclass(frozen=True)
 class Pronouns(Task):
-    """The name of a woman and that of a man among other words, in either order, at last a pronoun:
-    whose is it?
+    """A woman's and a man's name among other words, then a pronoun: which name does it refer to?
 
     tokens   .  Bob  .  .  Ann  .  she     names 0..7 are women's, 8..15 men's, then she, he, and other words
     targets  .   .   .  .   .   .  Ann     the name, asked at the pronoun
@@ -128,7 +121,7 @@ class Pronouns(Task):
     def __post_init__(self):
         if self.others < 1 or self.length < 3:
             raise ValueError(
-                f"at least one other word and three tokens, got {self.others} and {self.length}"
+                f"at least one other word and three tokens are needed, got {self.others} and {self.length}"
             )
 
     @property
@@ -136,7 +129,7 @@ class Pronouns(Task):
         return 18 + self.others
 
     def marks(self):
-        """Of who guesses; who takes either name of the text is right half of the time."""
+        """Chance over all 16 names; guessing between the two names of the text gives 1/2."""
         return uniform(16)
 
     def batch(self, generator, size):

@@ -1,8 +1,8 @@
-"""Gold labels of Python source: what every byte is, and what belongs together. By tokenize and ast.
+"""Gold labels of Python source by tokenize and ast: kinds of bytes, brackets, uses of names.
 
-They are the same under every Python that reads the source. Before 3.12 tokenize takes an f-string
-as one string and from then on looks inside: here it is always one string. Needs nothing but the
-standard library.
+They are the same under every Python version that parses the source. Python 3.12 and later tokenize
+the inside of f-strings; here an f-string is always one string, as before. Needs only the standard
+library.
 """
 
 import ast
@@ -22,20 +22,20 @@ _NAMED = {
     tokenize.COMMENT: "comment",
     tokenize.OP: "operator",
 }
-_OPENS, _CLOSES = (
-    getattr(tokenize, name, None) for name in ("FSTRING_START", "FSTRING_END")
-)  # from 3.12 on
+_OPENS = getattr(tokenize, "FSTRING_START", None)  # from Python 3.12 on
+_CLOSES = getattr(tokenize, "FSTRING_END", None)
 
 
 def annotate(text):
-    """Kind of every byte of Python source given as bytes (index in KINDS), and {closing bracket:
-    the one it closes}.
+    """Kind of every byte (index in KINDS) and {closing bracket: opening bracket} of Python source.
 
-    Brackets are positions in bytes; those inside a string are text. SyntaxError where the source
-    does not parse.
+    The source is given as bytes. Brackets are byte positions; brackets inside strings are text.
+    Raises SyntaxError if the source does not parse.
     """
     ast.parse(text)
-    kinds, openers, stack = bytearray(len(text)), {}, []
+    kinds = bytearray(len(text))
+    openers = {}
+    stack = []
     for kind, string, first, last in _tokens(text):
         name = _NAMED.get(kind)
         if name is None:
@@ -51,10 +51,11 @@ def annotate(text):
 
 
 def last_uses(text, kinds):
-    """{last byte of a name: that of the name's use before it}; kinds as annotate gives them."""
+    """{last byte of a name: last byte of its previous use}; `kinds` as returned by annotate."""
     found, seen = {}, {}
     for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names never touch
-        spelled, last = text[slice(*name.span())], name.end() - 1
+        spelled = text[slice(*name.span())]
+        last = name.end() - 1
         if spelled in seen:
             found[last] = seen[spelled]
         seen[spelled] = last
@@ -62,12 +63,14 @@ def last_uses(text, kinds):
 
 
 def tokens_and_parents(text):
-    """The tokens of Python source given as bytes, and for each the first token of the syntax node
-    around it, or -1.
+    """Tokens of Python source (bytes), and for each the first token of its syntax node, or -1.
 
-    Numbers and strings are "#other", the end of a statement is "#newline"; comments are left out.
+    Numbers and strings become "#other", the end of a statement "#newline"; comments are dropped.
     """
-    tree, spelled, places, at = ast.parse(text), [], [], []
+    tree = ast.parse(text)
+    spelled = []
+    places = []
+    at = []
     for kind, string, first, _ in _tokens(text):
         if kind == tokenize.NEWLINE:
             spelled.append("#newline")
@@ -75,9 +78,10 @@ def tokens_and_parents(text):
             places.append(len(spelled))
             at.append(first)
             spelled.append(string if kind in (tokenize.NAME, tokenize.OP) else "#other")
-    starts, parent = _line_starts(text), [-1] * len(spelled)
+    starts = _line_starts(text)
+    parent = [-1] * len(spelled)
     waiting = [(tree, -1)]
-    while waiting:  # a node before the nodes in it, which know better
+    while waiting:  # outer nodes first, so that inner nodes overwrite them
         node, head = waiting.pop()
         if hasattr(node, "end_lineno"):
             first = bisect_left(at, starts[node.lineno - 1] + node.col_offset)
@@ -93,16 +97,17 @@ def tokens_and_parents(text):
 
 
 def _tokens(text):
-    """(type, string, first byte, byte after the last) of each token; an f-string is one STRING."""
-    starts, lines = _line_starts(text), text.splitlines(keepends=True)
+    """(type, string, first byte, end byte) of each token; an f-string is one STRING."""
+    starts = _line_starts(text)
+    lines = text.splitlines(keepends=True)
     decoded = [line.decode() for line in lines]
 
-    def byte(row, column):  # tokenize counts characters
+    def byte(row, column):  # tokenize counts characters, not bytes
         if row > len(lines):
             return len(text)
         return starts[row - 1] + len(decoded[row - 1][:column].encode())
 
-    depth = first = 0  # f-strings around the token, and where the outermost began
+    depth = first = 0  # number of f-strings around the token, and start of the outermost
     for token in tokenize.generate_tokens(io.StringIO("".join(decoded), newline="").readline):
         if token.type == _OPENS:
             if not depth:

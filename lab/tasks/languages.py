@@ -1,4 +1,4 @@
-"""Texts whose structure is known: brackets, a source of known entropy, code with masked bytes."""
+"""Texts with known structure: brackets, a Markov chain of known entropy, masked code."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,12 +12,12 @@ from lab.tasks.task import Marks, Task
 
 @dataclass(frozen=True)
 class Dyck(Task):
-    """Next token of balanced brackets of several kinds, nested to `depth` at most.
+    """Next token of balanced brackets of several kinds, nested at most `depth` deep.
 
     tokens   (  [  ]  (  )  )      openers are 0..kinds-1, a closer is its opener + kinds; a coin decides between them
     targets  [  ]  (  )  )  .
-    partner  5  2  1  4  3  0      where the same pair's other bracket stands
-    pending  0  1  0  3  0  .      the innermost bracket still open after the token, -1 where none is
+    partner  5  2  1  4  3  0      index of the other bracket of the pair
+    pending  0  1  0  3  0  .      innermost bracket still open after the token, -1 for none
     """
 
     kinds: int = 2
@@ -26,7 +26,7 @@ class Dyck(Task):
 
     def __post_init__(self):
         if self.length % 2 or self.length < 2:
-            raise ValueError(f"length must be even, a bracket and its partner, got {self.length}")
+            raise ValueError(f"length must be even and at least 2, got {self.length}")
         if self.kinds < 1 or self.depth < 1:
             raise ValueError(
                 f"kinds and depth must be at least 1, got {self.kinds} and {self.depth}"
@@ -37,10 +37,9 @@ class Dyck(Task):
         return 2 * self.kinds
 
     def marks(self):
-        """Summed over the heights at which a text can be: an opener's kind is anybody's guess, a
-        closer's is known.
-        """
-        heights, right, nats = {0: 1.0}, 0.0, 0.0  # share of texts at each height
+        """Expected over nesting depths: an opener's kind is random, that of a closer is known."""
+        heights = {0: 1.0}  # share of texts at each height
+        right = nats = 0.0
         for t in range(self.length):
             after = {}
             for height, share in heights.items():
@@ -52,25 +51,26 @@ class Dyck(Task):
                 for step, odds in ((1, opens), (-1, 1 - opens)):
                     after[height + step] = after.get(height + step, 0.0) + share * odds
             heights = {height: share for height, share in after.items() if share}
-        asked = self.length - 1
-        closers = (asked + 1) / 2 / asked
+        answers = self.length - 1
+        closers = (answers + 1) / 2 / answers
         apart = -sum(share * log(share) for share in (closers, 1 - closers) if share)
-        return Marks(closers / self.kinds, right / asked, apart + log(self.kinds), nats / asked)
+        return Marks(closers / self.kinds, right / answers, apart + log(self.kinds), nats / answers)
 
     def batch(self, generator, size):
         drawn = self.annotated(generator, size)
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """The same batch with its gold: {tokens, targets, partner, pending: (b, t)}."""
+        """The same batch with gold labels: {tokens, targets, partner, pending: (b, t)}."""
         kind = torch.randint(self.kinds, (size, self.length), generator=generator)
         heads = torch.rand(size, self.length, generator=generator) < 0.5
-        tokens, partner = torch.empty_like(kind), torch.empty_like(kind)
+        tokens = torch.empty_like(kind)
+        partner = torch.empty_like(kind)
         pending = torch.full_like(kind, -1)
-        rows, height = torch.arange(size), torch.zeros(size, dtype=torch.long)
-        stack = torch.full(
-            (size, self.depth + 1), -1
-        )  # positions of the open brackets, the innermost at [height]
+        rows = torch.arange(size)
+        height = torch.zeros(size, dtype=torch.long)
+        # positions of the open brackets, the innermost at [height]
+        stack = torch.full((size, self.depth + 1), -1)
         for t in range(self.length):
             opens = (height == 0) | (
                 heads[:, t] & (height < self.depth) & (height < self.length - t)
@@ -91,8 +91,7 @@ class Dyck(Task):
 
 @dataclass(frozen=True)
 class Markov(Task):
-    """Next token of a chain in which the last token alone decides the odds of the next; the chain
-    is drawn from `seed`.
+    """Next token of a first-order Markov chain, whose transitions are drawn from `seed`.
 
     tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
     targets  a  c  b  c  a
@@ -100,13 +99,14 @@ class Markov(Task):
 
     vocabulary: int = 16
     length: int = 64
-    contrast: float = 1.5  # standard deviation of the log odds: 0 makes all tokens alike
+    contrast: float = 1.5  # standard deviation of the logits; 0 makes all tokens equally likely
     seed: int = 0
 
     @cached_property
     def transition(self):
-        """Probability of the next token (column) after each token (row), float64 (vocabulary,
-        vocabulary).
+        """Probability of each next token (column) after each token (row).
+
+        Shape (vocabulary, vocabulary), float64.
         """
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.vocabulary, self.vocabulary)
@@ -116,7 +116,7 @@ class Markov(Task):
 
     @cached_property
     def stationary(self):
-        """Share of each token in the long run, p = p T, float64 (vocabulary,)."""
+        """Stationary distribution p = p T, float64 (vocabulary,)."""
         equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
         equations[-1] = 1  # one balance equation follows from the others; the shares sum to 1
         return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
@@ -129,9 +129,7 @@ class Markov(Task):
 
     @property
     def entropy_rate(self):
-        """Nats a token that no predictor gets below: the mean entropy of a row, weighted by the
-        stationary shares.
-        """
+        """Lowest possible loss in nats per token: row entropies weighted by `stationary`."""
         return (
             -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition))
             .sum()
@@ -140,7 +138,7 @@ class Markov(Task):
 
     @property
     def unigram_entropy(self):
-        """Nats a token without any context."""
+        """Entropy of a token without context, in nats."""
         return -torch.special.xlogy(self.stationary, self.stationary).sum().item()
 
     def batch(self, generator, size):
@@ -158,8 +156,7 @@ class Markov(Task):
 
 @dataclass(frozen=True)
 class MaskedLM(Task):
-    """Masked language modelling: a share of the bytes of code is hidden behind the id 256 and asked
-    for, mask "none".
+    """Masked language modelling of code bytes, with mask token 256; for mask "none".
 
     tokens   d  #  f  _  #  (        # is 256
     targets  .  e  .  .  g  .
@@ -186,12 +183,11 @@ class MaskedLM(Task):
         return self._hide(self.code.batch(generator, size)[0], generator)
 
     def validation(self, size, seed=0):
-        """Windows of the validation text with holes, the same for every model."""
+        """Masked validation windows, the same for every model."""
         return self._hide(self.code.validation(size, seed)[0], torch.Generator().manual_seed(seed))
 
     def _hide(self, text, generator):
-        rank = torch.rand(text.shape, generator=generator).argsort(
-            1
-        )  # a random order: the same number in each window
+        # a random order, so that every window has the same number of masks
+        rank = torch.rand(text.shape, generator=generator).argsort(1)
         hidden = rank < max(1, round(self.share * self.length))
         return text.where(~hidden, 256), text.where(hidden, -100)

@@ -1,4 +1,4 @@
-"""Tasks at any length: copying, adding, telling an order, finding a needle, parity."""
+"""Tasks of any length: copying, addition, order, finding a needle, parity."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,16 @@ from lab.tasks.task import Marks, Task, certain, uniform
 
 
 class AnyLength(Task):
-    """A batch is of one length, drawn from shortest..longest anew each time; validation holds all
-    lengths.
+    """Each batch has one length, drawn from shortest..longest; validation has all lengths.
 
-    of_length(generator, size, n) gives inputs and targets of length n, as long as a test asks for;
-    text_length(n) is how many tokens a model is given then.
+    of_length(generator, size, n) gives inputs and targets of length n, also beyond `longest`;
+    text_length(n) is the number of input tokens at length n.
     """
 
     def __post_init__(self):
         if not 1 <= self.shortest <= self.longest:
             raise ValueError(
-                f"1 <= shortest <= longest is needed, got {self.shortest}, {self.longest}"
+                f"1 <= shortest <= longest must hold, got {self.shortest}, {self.longest}"
             )
 
     @property
@@ -27,7 +26,7 @@ class AnyLength(Task):
         return self.text_length(self.longest)
 
     def text_length(self, n):
-        """Tokens that a model is given: n things and the question."""
+        """Number of input tokens: n items and the question."""
         return n + 1
 
     def drawn_length(self, generator):
@@ -37,29 +36,22 @@ class AnyLength(Task):
         return self.of_length(generator, size, self.drawn_length(generator))
 
     def parts(self, generator, size, n):
-        """Batches that together hold `size` sequences of length n, whatever a single draw makes
-        alike.
-        """
+        """Batches with `size` sequences of length n in all, varying what one batch shares."""
         return [self.of_length(generator, size, n)]
 
     def validation(self, size, seed=0):
-        """Inputs and targets of sequences of all lengths, as many of each as `size` allows, the
-        shortest first.
+        """Inputs and targets of sequences of all lengths in equal numbers, the shortest first.
 
-        Shorter ones go on with their last token, where nothing is asked; a causal model does not
-        see it.
+        Shorter sequences are padded with their last token, without answers; a causal model is
+        unaffected.
         """
-        generator, most = (
-            torch.Generator().manual_seed(10**6 + seed),
-            self.longest - self.shortest + 1,
-        )
-        drawn = torch.bincount(torch.arange(size) * most // size, minlength=most).tolist()
-        parts = [
-            part
-            for i, many in enumerate(drawn)
-            if many
-            for part in self.parts(generator, many, self.shortest + i)
-        ]
+        generator = torch.Generator().manual_seed(10**6 + seed)
+        lengths = self.longest - self.shortest + 1
+        counts = torch.bincount(torch.arange(size) * lengths // size, minlength=lengths).tolist()
+        parts = []
+        for n, count in enumerate(counts, start=self.shortest):
+            if count:
+                parts += self.parts(generator, count, n)
         width = max(tokens.shape[1] for tokens, _ in parts)
         tokens = [torch.cat([x, x[:, -1:].expand(-1, width - x.shape[1])], 1) for x, _ in parts]
         targets = [F.pad(x, (0, width - x.shape[1]), value=-100) for _, x in parts]
@@ -67,11 +59,12 @@ class AnyLength(Task):
 
 
 def next_token(text, answer_from, end=None):
-    """Next-token inputs and targets of texts (b, t + 1), answers from column `answer_from` on.
+    """Next-token inputs and targets of texts (b, t + 1), with answers from column `answer_from` on.
 
-    Where `end` is a token, what follows the first one of the answer is no answer.
+    Given the token `end`, nothing after its first occurrence in the answer is asked.
     """
-    tokens, targets = text[:, :-1], text[:, 1:].clone()
+    tokens = text[:, :-1]
+    targets = text[:, 1:].clone()
     targets[:, : answer_from - 1] = -100
     if end is not None:
         after = (targets == end).cumsum(1) - (targets == end).long() > 0
@@ -84,9 +77,9 @@ ORDERS = ("forward", "reversed", "same")
 
 @dataclass(frozen=True)
 class Copy(AnyLength):
-    """Symbols, a mark, the symbols again, an end.
+    """Symbols, a separator, the symbols again, an end token.
 
-    `order`: forward, reversed, or one and the same symbol throughout.
+    `order` is forward, reversed, or same (one symbol repeated).
 
     forward   tokens   c  a  f  =  c  a  f        reversed   c  a  f  =  f  a  c        same   c  c  c  =  c  c  c
               targets  .  .  .  c  a  f  E                   .  .  .  f  a  c  E               .  .  .  c  c  c  E
@@ -107,12 +100,12 @@ class Copy(AnyLength):
         return self.symbols + 2
 
     def marks(self):
-        """Every symbol is as frequent; the end comes once in a text."""
+        """All symbols are equally frequent; the end token occurs once per text."""
         symbols = (self.shortest + self.longest) / 2
         return certain([symbols / self.symbols] * self.symbols + [1])
 
     def text_length(self, n):
-        """Tokens that a model is given for n symbols."""
+        """Number of input tokens for n symbols."""
         return 2 * n + 1
 
     def of_length(self, generator, size, n):
@@ -128,15 +121,15 @@ PLUS, EQUALS, END = 10, 11, 12
 
 @dataclass(frozen=True)
 class Addition(AnyLength):
-    """Two numbers and their sum, digit by digit, up to n digits each.
+    """Two numbers of up to n digits and their sum, digit by digit.
 
     plain               7 5 + 9 6 3 = 1 0 3 8 E        natural numbers: one has n digits, the other 1..n
     reversed            7 5 + 9 6 3 = 8 3 0 1 E        the answer starts with the ones, as carries run
-    padded              0 7 5 + 9 6 3 = 1 0 3 8 E      zeros in front: digits of one place keep their distances
+    padded              0 7 5 + 9 6 3 = 1 0 3 8 E      leading zeros: digits of one place keep their distances
     targets             . . . . . . . 1 0 3 8 E        padded, not reversed
 
-    A tenth of all pairs of numbers never occurs in a batch, whatever their order, by
-    `held_out_pairs`; of_length and validation draw from these alone.
+    A tenth of all pairs of numbers, chosen by `held_out_pairs` in either order, never occurs in a
+    batch; of_length and validation use only these pairs.
     """
 
     shortest: int = 1
@@ -147,9 +140,7 @@ class Addition(AnyLength):
     holds_out = "a tenth of the pairs of numbers"
 
     def marks(self):
-        """Of padded sums: all digits are as frequent but the first, the carry; the end comes once
-        in a text.
-        """
+        """For padded sums: all digits but the carry are equally frequent; one end per text."""
         if not self.padded:
             return Marks(ceiling=1.0, entropy=0.0)
         lengths = range(self.shortest, self.longest + 1)
@@ -158,22 +149,21 @@ class Addition(AnyLength):
         return certain([digits + 1 - carries, digits + carries, *[digits] * 8, 1])
 
     def text_length(self, n):
-        """Tokens that a model is given for numbers of n digits."""
+        """Number of input tokens for numbers of n digits."""
         return 3 * n + 3
 
     def batch(self, generator, size):
         return self.of_length(generator, size, self.drawn_length(generator), held_out=False)
 
     def of_length(self, generator, size, n, *, held_out=True):
-        """Sums of pairs that training leaves out, or, not `held_out`, of the others."""
+        """Sums of held-out pairs, or, with held_out=False, of training pairs."""
         widths = [n, n]
         if not self.padded:
-            widths[torch.randint(2, (), generator=generator)] = torch.randint(
-                1, n + 1, (), generator=generator
-            ).item()
-        numbers = [
-            self._number(generator, size, width) for width in widths
-        ]  # (b, width), the ones first
+            # the width is drawn before the number that gets it
+            width = torch.randint(1, n + 1, (), generator=generator).item()
+            widths[torch.randint(2, (), generator=generator)] = width
+        # (b, width), the ones first
+        numbers = [self._number(generator, size, width) for width in widths]
         while len(other := (held_out_pairs(*numbers) != held_out).nonzero()[:, 0]):
             for number, width in zip(numbers, widths, strict=True):
                 number[other] = self._number(generator, len(other), width)
@@ -189,7 +179,7 @@ class Addition(AnyLength):
         return next_token(text, sum(widths) + 2, end=END)
 
     def parts(self, generator, size, n):
-        """Numbers without zeros in front have their digits arranged anew for each sum."""
+        """Unpadded sums are drawn one by one, since all sums of a batch share their widths."""
         if self.padded:
             return super().parts(generator, size, n)
         return [self.of_length(generator, 1, n) for _ in range(size)]
@@ -202,7 +192,7 @@ class Addition(AnyLength):
 
 
 def add(a, b):
-    """Sum of two numbers given as digits, the ones first: (b, n) and (b, m) to (b, max(n, m) + 1)."""
+    """Sum of two numbers given as digits, ones first: (b, n) and (b, m) to (b, max(n, m) + 1)."""
     n = max(a.shape[1], b.shape[1])
     columns = torch.zeros(len(a), n + 1, dtype=torch.long)
     columns[:, : a.shape[1]] += a
@@ -213,9 +203,9 @@ def add(a, b):
 
 
 def held_out_pairs(a, b):
-    """Whether a pair of numbers is left out of training, (b,): about one in ten.
+    """Whether a pair of numbers is held out of training, (b,): about one in ten.
 
-    Digits are given as to `add`. The same for a + b and b + a, and whatever zeros stand in front.
+    Digits as in `add`. The result is the same for a + b and b + a and ignores leading zeros.
     """
     hashes = []
     for number in (a, b):
@@ -224,17 +214,17 @@ def held_out_pairs(a, b):
             value = (value * 1_000_003 + digit) % (2**31 - 1)
         hashes.append(value)
     mixed = (torch.minimum(*hashes) * 48_271 + torch.maximum(*hashes) * 69_621 + 10) % (2**31 - 1)
-    for _ in range(3):  # or the rule would go by the sum
+    for _ in range(3):  # otherwise the rule would depend on the sum
         mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
     return mixed % 10 == 0
 
 
 @dataclass(frozen=True)
 class Order(AnyLength):
-    """Which of two marked tokens came first, asked at the end; the others are noise.
+    """Which of two marked tokens came first, asked at the end; the other tokens are noise.
 
     tokens   c  B  a  d  A  c  ?
-    targets  .  .  .  .  .  .  1         0: A came first, 1: B did
+    targets  .  .  .  .  .  .  1         0: A came first, 1: B came first
     """
 
     symbols: int = 8
@@ -256,7 +246,7 @@ class Order(AnyLength):
         super().__post_init__()
         if self.shortest < 2:
             raise ValueError(
-                f"shortest must be at least 2, two tokens are marked; got {self.shortest}"
+                f"shortest must be at least 2, as two tokens are marked; got {self.shortest}"
             )
 
     def of_length(self, generator, size, n):
@@ -269,8 +259,7 @@ class Order(AnyLength):
 
 @dataclass(frozen=True)
 class Needle(AnyLength):
-    """One token among n - 1 others carries a value, asked for at the end: found by content,
-    wherever it stands.
+    """One of n tokens carries a value, asked at the end; it is found by content, at any position.
 
     tokens   c  a  5  c  b  ?
     targets  .  .  .  .  .  5         a class 0..values-1
@@ -303,7 +292,7 @@ class Needle(AnyLength):
 
 @dataclass(frozen=True)
 class Parity(AnyLength):
-    """At every position, whether the bits so far hold an odd number of ones.
+    """At every position, whether the number of ones so far is odd.
 
     tokens   1  0  1  1
     targets  1  1  0  1
@@ -325,7 +314,7 @@ class Parity(AnyLength):
 
 
 def answer_at_end(tokens, answer):
-    """Targets (b, t) with the answer (b,) at the last position."""
+    """Targets (b, t) with the answer (b,) at the last position and -100 elsewhere."""
     targets = torch.full_like(tokens, -100)
     targets[:, -1] = answer
     return targets

@@ -1,6 +1,4 @@
-"""The next piece of real code: strings of bytes that come often are one token, as in the tokenizers
-of large models.
-"""
+"""Next token of real code under byte-pair encoding, as in the tokenizers of large models."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,21 +12,19 @@ from lab.tasks.corpus import corpus_hash, parts
 from lab.tasks.task import Marks, Task
 
 INSTALL = "pip install 'transformer-lab[pieces]'"
-WORDS = r" ?[A-Za-z_]+| ?[0-9]+| ?[^\sA-Za-z0-9_]+|\s+"  # no piece reaches over the end of one
+WORDS = r" ?[A-Za-z_]+| ?[0-9]+| ?[^\sA-Za-z0-9_]+|\s+"  # no piece crosses the end of a word
 
 
 @dataclass(frozen=True)
 class Pieces(Task):
-    """Next piece of the text at `path` (corpus.py).
-
-    Pieces are byte pairs merged again and again (Sennrich 2016).
+    """Next piece of the text at `path` (corpus.py), by byte-pair encoding (Sennrich 2016).
 
     text     return self.norm(x)
     tokens   return |  self | .n | or | m | (x
     targets   self | .n | or | m | (x | )           ids 0..vocabulary-1, the first 256 are bytes
 
-    The merges are learnt on the training files alone. With 256 pieces it is Code. Any bytes have
-    one spelling, and `decode` gives them back.
+    The merges are learnt on the training files alone. With 256 pieces this is Code. Encoding is
+    defined for any bytes, and `decode` inverts it. Raises ValueError for a vocabulary below 256.
     """
 
     vocabulary: int = 1024
@@ -38,44 +34,48 @@ class Pieces(Task):
 
     def __post_init__(self):
         if self.vocabulary < 256:
-            raise ValueError(f"vocabulary must be at least 256, the bytes; got {self.vocabulary}")
+            raise ValueError(
+                f"vocabulary must be at least 256, one per byte value; got {self.vocabulary}"
+            )
 
     @cached_property
     def hash(self):
-        """Identifies the text: short sha256 over file names and contents."""
+        """Identifies the text: first 12 hex digits of the sha256 of file names and contents."""
         return corpus_hash(self.path)
 
     def encode(self, text):
-        """Ids of the pieces of some bytes, a list."""
-        return _learnt(self.path, self.hash, self.vocabulary).encode(text.decode("latin-1")).ids
+        """The ids of the pieces of `text` (bytes), as a list."""
+        return _tokenizer(self.path, self.hash, self.vocabulary).encode(text.decode("latin-1")).ids
 
     def decode(self, tokens):
-        """The bytes that ids spell."""
+        """The bytes of a sequence of ids."""
         return b"".join(self.spellings[token] for token in tokens)
 
     @cached_property
     def spellings(self):
-        """The bytes of each piece, a list; shorter than the vocabulary where the text has nothing
-        more to merge.
+        """The bytes of each piece, a list.
+
+        It is shorter than the vocabulary if the text has no more pairs to merge.
         """
-        tokenizer = _learnt(self.path, self.hash, self.vocabulary)
+        tokenizer = _tokenizer(self.path, self.hash, self.vocabulary)
         return [
             tokenizer.id_to_token(i).encode("latin-1") for i in range(tokenizer.get_vocab_size())
         ]
 
-    def nats_a_byte(self, loss, targets):
-        """Nats a byte of a loss in nats a piece, the mean over `targets`: what compares with a
-        model of bytes.
+    def nats_per_byte(self, loss, targets):
+        """Convert a loss in nats per piece to nats per byte, for comparison with byte models.
+
+        `targets` are the pieces over which the loss is the mean.
         """
         width = torch.tensor([len(spelling) for spelling in self.spellings])
         return loss / width[targets.cpu()].double().mean().item()
 
     def text(self, held_out=False):
-        """The pieces for training, or those for validation: int32 (pieces,).
+        """Pieces of the training or validation files: int32 (pieces,).
 
-        ValueError where they are too few.
+        Raises ValueError if there are too few for a window.
         """
-        text = _spelt(self.path, self.hash, self.vocabulary)[held_out]
+        text = _encoded(self.path, self.hash, self.vocabulary)[held_out]
         if len(text) <= self.length + 1:
             name = "validation" if held_out else "training"
             raise ValueError(
@@ -84,7 +84,7 @@ class Pieces(Task):
         return text
 
     def marks(self):
-        """Of single pieces of the validation text."""
+        """Marks of single pieces of the validation text."""
         share = self.text(held_out=True).bincount().double()
         share /= share.sum()
         return Marks(
@@ -93,16 +93,14 @@ class Pieces(Task):
         )
 
     def batch(self, generator, size):
-        """Windows at random places of the training text."""
+        """Windows at random positions of the training text."""
         text = self.text()
         return self._windows(
             text, torch.randint(len(text) - self.length, (size,), generator=generator)
         )
 
     def validation(self, size, seed=0):
-        """Windows of the validation text that stand nowhere in the training text (as Code has
-        them).
-        """
+        """Validation windows that do not occur in the training text, as in Code."""
         text = self.text(held_out=True)
         return self._windows(
             text, _unseen(self.path, self.hash, self.vocabulary, self.length + 1, size, seed)
@@ -114,20 +112,20 @@ class Pieces(Task):
 
 
 def pieces_hash(rest):
-    """Identifies what is learnt now for the data "pieces VOCABULARY PATH" of a trial; `rest` is
-    what follows "pieces".
+    """The current hash of the data "pieces VOCABULARY PATH"; `rest` is the part after "pieces".
 
-    Another text or another version of tokenizers may merge otherwise.
+    It identifies the learnt tokenizer: another text or version of tokenizers may merge differently.
     """
     vocabulary, _, path = rest.partition(" ")
-    return _tokenizer_hash(_learnt(path, corpus_hash(path), int(vocabulary)))
+    return _tokenizer_hash(_tokenizer(path, corpus_hash(path), int(vocabulary)))
 
 
 @trace.cache
-def _learnt(path, sha, vocabulary):
-    """The tokenizer of the training files.
+def _tokenizer(path, sha, vocabulary):
+    """The tokenizer trained on the training files.
 
-    It reads bytes as characters of Latin-1, which has 256 of them.
+    It reads bytes as Latin-1, which has one character per byte. Raises ImportError without the
+    package tokenizers.
     """
     try:
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
@@ -152,9 +150,10 @@ def _tokenizer_hash(tokenizer):
 
 
 @trace.cache
-def _spelt(path, sha, vocabulary):
-    """All pieces for training and all for validation, int32; files are joined by newlines."""
-    tokenizer, spelt = _learnt(path, sha, vocabulary), []
+def _encoded(path, sha, vocabulary):
+    """All training pieces and all validation pieces, int32; files are joined by newlines."""
+    tokenizer = _tokenizer(path, sha, vocabulary)
+    spelt = []
     for part in parts(path, sha):
         texts = [text.decode("latin-1") for text in part.values()]
         texts = [text + "\n" for text in texts[:-1]] + texts[-1:]
@@ -166,5 +165,5 @@ def _spelt(path, sha, vocabulary):
 
 @trace.cache
 def _unseen(path, sha, vocabulary, length, size, seed):
-    """Where windows of the validation text start that are new, by the rule of Code."""
-    return unseen(*_spelt(path, sha, vocabulary), length, size, seed, path)
+    """Start indices of new validation windows, see code.unseen."""
+    return unseen(*_encoded(path, sha, vocabulary), length, size, seed, path)

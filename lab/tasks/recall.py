@@ -1,6 +1,4 @@
-"""Recall: values are found by their keys, in the text or, for facts that were learned by heart, in
-the weights.
-"""
+"""Recall of values by key: from the text, or, for learnt facts, from the weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +11,10 @@ from lab.tasks.task import Task, certain, uniform
 
 @dataclass(frozen=True)
 class MQAR(Task):
-    """Pairs of a key and its value, then keys alone: the value of each (multi-query associative
-    recall, Arora 2023).
+    """Multi-query associative recall: key-value pairs, then keys that ask their value. Arora 2023.
 
     tokens   a  7  c  3  b  7  b  c      keys 0..keys-1 differ within a sequence, values are keys..vocabulary-1
-    targets  .  .  .  .  .  .  7  3      the value's own token
+    targets  .  .  .  .  .  .  7  3      the token of the value
     """
 
     pairs: int = 8
@@ -28,7 +25,7 @@ class MQAR(Task):
     def __post_init__(self):
         if not self.queries <= self.pairs <= self.keys:
             raise ValueError(
-                f"queries <= pairs <= keys is needed, got {self.queries}, {self.pairs}, {self.keys}"
+                f"queries <= pairs <= keys must hold, got {self.queries}, {self.pairs}, {self.keys}"
             )
 
     @property
@@ -45,17 +42,16 @@ class MQAR(Task):
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
         value = torch.randint(self.keys, self.vocabulary, key.shape, generator=generator)
-        asked = torch.rand(size, self.pairs, generator=generator).argsort(1)[:, : self.queries]
-        tokens = torch.cat([torch.stack([key, value], 2).flatten(1), key.gather(1, asked)], 1)
+        chosen = torch.rand(size, self.pairs, generator=generator).argsort(1)[:, : self.queries]
+        tokens = torch.cat([torch.stack([key, value], 2).flatten(1), key.gather(1, chosen)], 1)
         targets = torch.full_like(tokens, -100)
-        targets[:, 2 * self.pairs :] = value.gather(1, asked)
+        targets[:, 2 * self.pairs :] = value.gather(1, chosen)
         return tokens, targets
 
 
 @dataclass(frozen=True)
 class Pairs(Task):
-    """Pairs of a key and a value, each one token, then all their keys in another order: the value
-    of each.
+    """Key-value pairs of one token each, then all keys in another order, each asking its value.
 
     tokens   a7  c3  b7  c  a  b        keys differ within a sequence
     targets  .   .   .   3  7  7        a value 0..values-1
@@ -67,7 +63,7 @@ class Pairs(Task):
 
     def __post_init__(self):
         if not 1 <= self.pairs <= self.keys:
-            raise ValueError(f"pairs must be 1..{self.keys}, the keys, got {self.pairs}")
+            raise ValueError(f"pairs must be 1..{self.keys}, the number of keys, got {self.pairs}")
 
     @property
     def vocabulary(self):
@@ -87,17 +83,18 @@ class Pairs(Task):
     def batch(self, generator, size):
         key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
         value = torch.randint(self.values, key.shape, generator=generator)
-        asked = torch.rand(size, self.pairs, generator=generator).argsort(1)
+        order = torch.rand(size, self.pairs, generator=generator).argsort(1)
         tokens = torch.cat(
-            [key * self.values + value, self.keys * self.values + key.gather(1, asked)], 1
+            [key * self.values + value, self.keys * self.values + key.gather(1, order)], 1
         )
-        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, asked)], 1)
+        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, order)], 1)
 
 
 @dataclass(frozen=True)
 class ConjunctiveLookup(Task):
-    """Among items (subject, predicate, value), the value of the one that matches a query in BOTH;
-    the rest half-match.
+    """The value of the item (subject, predicate, value) that matches a query in both parts.
+
+    All combinations of subject and predicate occur, so some items match in one part only.
 
     tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
     targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
@@ -123,26 +120,25 @@ class ConjunctiveLookup(Task):
         return uniform(self.values)
 
     def batch(self, generator, size):
-        pair = torch.rand(size, self.pairs, generator=generator).argsort(
-            1
-        )  # every pair once, shuffled
+        # every pair once, shuffled
+        pair = torch.rand(size, self.pairs, generator=generator).argsort(1)
         value = torch.randint(self.values, (size, self.pairs), generator=generator)
-        asked = torch.randint(self.pairs, (size, 1), generator=generator)
-        query = self.pairs * self.values + pair.gather(1, asked)
+        chosen = torch.randint(self.pairs, (size, 1), generator=generator)
+        query = self.pairs * self.values + pair.gather(1, chosen)
         tokens = torch.cat([pair * self.values + value, query], 1)
         targets = torch.full_like(tokens, -100)
-        targets[:, -1:] = value.gather(1, asked)
+        targets[:, -1:] = value.gather(1, chosen)
         return tokens, targets
 
 
 @dataclass(frozen=True)
 class Facts(Task):
-    """The object of every (subject, relation), drawn at random once, asked in several wordings.
+    """The object of each (subject, relation), drawn once at random and asked in several wordings.
 
     wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
     wording 1           w1 r s ?              . . . o      odd ones the relation
 
-    Tokens: subjects, then relations, objects, one for each wording, and the question mark.
+    Token ids: subjects, relations, objects, wordings, then the question mark.
     """
 
     subjects: int = 16
@@ -162,13 +158,14 @@ class Facts(Task):
 
     @property
     def bits(self):
-        """Information in the table: log2(objects) a fact."""
+        """Information in the table: log2(objects) per fact."""
         return self.facts * log2(self.objects)
 
     @cached_property
     def answers(self):
-        """The object's token of every fact, (facts,); fact f has subject f // relations, relation f
-        % relations.
+        """The object token of every fact, (facts,).
+
+        Fact f has subject f // relations and relation f % relations.
         """
         drawn = torch.randint(
             self.objects, (self.facts,), generator=torch.Generator().manual_seed(self.table_seed)
@@ -176,13 +173,12 @@ class Facts(Task):
         return self.subjects + self.relations + drawn
 
     def questions(self, fact, wording):
-        """Tokens (b, 4) of facts (b,) in wordings (b,)."""
-        subject, relation = fact // self.relations, self.subjects + fact % self.relations
+        """Tokens (b, 4) that ask facts (b,) in wordings (b,)."""
+        subject = fact // self.relations
+        relation = self.subjects + fact % self.relations
         swapped = wording % 2 == 1
-        first, second = (
-            torch.where(swapped, relation, subject),
-            torch.where(swapped, subject, relation),
-        )
+        first = torch.where(swapped, relation, subject)
+        second = torch.where(swapped, subject, relation)
         word = self.subjects + self.relations + self.objects + wording
         return torch.stack([word, first, second, torch.full_like(fact, self.vocabulary - 1)], 1)
 
@@ -197,9 +193,7 @@ class Facts(Task):
         return tokens, targets
 
     def table(self):
-        """Every fact in every wording: tokens (wordings, facts, 4); the answers are `answers`, the
-        same in each.
-        """
+        """Tokens (wordings, facts, 4) of every fact in every wording; the answers are `answers`."""
         fact = torch.arange(self.facts)
         return torch.stack(
             [self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)]
@@ -208,7 +202,7 @@ class Facts(Task):
 
 @torch.no_grad()
 def recalled(model, task):
-    """Whether the model's likeliest token is the object: booleans (wordings, facts)."""
+    """Whether the most likely token is the object: booleans (wordings, facts)."""
     device = next(model.parameters()).device
     table = task.table()
     found = model(table.flatten(0, 1).to(device))[:, -1].argmax(-1).cpu()

@@ -1,4 +1,4 @@
-"""Synthetic sequences whose answer is known: looking back, repeating, ordering, counting."""
+"""Synthetic sequences with known answers: lookup, repetition, sorting, counting."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,7 @@ from lab.tasks.task import Task, certain, uniform
 
 @dataclass(frozen=True)
 class Lookup(Task):
-    """At every position, the tokens at several fixed offsets back, each through an output of its
-    own.
+    """At every position, the tokens at several fixed offsets back, one output per offset.
 
     offsets 1 and 3     tokens   c  a  f  b  e
                         output 0 .  c  a  f  b      the token 1 back
@@ -27,7 +26,7 @@ class Lookup(Task):
 
     @property
     def d_out(self):
-        """Width of an LM head that scores every class of every output."""
+        """Width of an LM head with one score per class and output."""
         return self.outputs * self.vocabulary
 
     def marks(self):
@@ -55,7 +54,7 @@ class NeighbourSum(Task):
 
     def __post_init__(self):
         if not 1 <= self.reach <= self.length:
-            raise ValueError(f"1 <= reach <= length is needed, got {self.reach}, {self.length}")
+            raise ValueError(f"1 <= reach <= length must hold, got {self.reach}, {self.length}")
 
     def marks(self):
         return uniform(self.vocabulary)
@@ -69,7 +68,7 @@ class NeighbourSum(Task):
 
 @dataclass(frozen=True)
 class GridAbove(Task):
-    """Symbols on a square grid, read row by row; at every cell the symbol above it.
+    """Symbols on a square grid, read row by row; at every cell, the symbol above.
 
     side 3    2 0 1    targets   . . .
               3 3 0              2 0 1
@@ -95,12 +94,11 @@ class GridAbove(Task):
 
 @dataclass(frozen=True)
 class Repeats(Task):
-    """Next token of a random block over and over, its period drawn for each sequence from
-    low..high.
+    """Next token of a repeated random block, with a period drawn per sequence from low..high.
 
-    tokens   c  a  f  c  a  f  c  a      period 3; targets start where the token given is itself a repetition
+    tokens   c  a  f  c  a  f  c  a      period 3; asked where the input token is itself a repetition
     targets  .  .  .  a  f  c  a  f
-    source   .  .  .  1  2  3  4  5      where the answer stands: one after the token's earlier occurrence
+    source   .  .  .  1  2  3  4  5      position of the answer: one after the earlier occurrence
     """
 
     low: int = 8
@@ -111,13 +109,11 @@ class Repeats(Task):
     def __post_init__(self):
         if not 1 <= self.low <= self.high < self.length:
             raise ValueError(
-                f"1 <= low <= high < length is needed, got {self.low}, {self.high}, {self.length}"
+                f"1 <= low <= high < length must hold, got {self.low}, {self.high}, {self.length}"
             )
 
     def marks(self):
-        """The ceiling is a bound: a reader must tell the period, and blocks repeat tokens by
-        chance.
-        """
+        """The ceiling is a bound: the period is unknown, and blocks repeat tokens by chance."""
         return uniform(self.vocabulary)
 
     def batch(self, generator, size):
@@ -125,8 +121,9 @@ class Repeats(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """The same batch with its gold: {tokens, targets, source: (b, t), period: (b,)}; source is
-        -1 where none is.
+        """The batch with gold labels: {tokens, targets, source: (b, t), period: (b,)}.
+
+        source is -1 where nothing is asked.
         """
         period = torch.randint(self.low, self.high + 1, (size, 1), generator=generator)
         block = torch.randint(self.vocabulary, (size, self.high), generator=generator)
@@ -143,10 +140,9 @@ class Repeats(Task):
 
 @dataclass(frozen=True)
 class Blocks(Task):
-    """Next token of a random block whose tokens all differ, `repeats` times over (induction, Olsson
-    2022).
+    """Next token of a block of distinct random tokens, repeated `repeats` times. Olsson 2022.
 
-    tokens   c  a  f  c  a  f        period 3, twice; a token occurs once in a block, so its successor is certain
+    tokens   c  a  f  c  a  f        period 3, twice; a token is unique in its block, so its successor is certain
     targets  .  .  .  a  f  c        asked from the second block on
     """
 
@@ -157,7 +153,7 @@ class Blocks(Task):
     def __post_init__(self):
         if not 1 <= self.period <= self.vocabulary or self.repeats < 2:
             raise ValueError(
-                f"1 <= period <= vocabulary and repeats >= 2 are needed, got {self.period}, {self.vocabulary}, "
+                f"1 <= period <= vocabulary and repeats >= 2 must hold, got {self.period}, {self.vocabulary}, "
                 f"{self.repeats}"
             )
 
@@ -176,8 +172,7 @@ class Blocks(Task):
 
 @dataclass(frozen=True)
 class Sort(Task):
-    """Digits, then the same digits in ascending order; next token, answers on the ordered part
-    only.
+    """Digits, then the same digits in ascending order; answers on the sorted part only.
 
     tokens   2  0  1  0  0  0  1         digits 2 0 1 0
     targets  .  .  .  0  0  1  2
@@ -207,8 +202,7 @@ class Sort(Task):
 
 @dataclass(frozen=True)
 class Count(Task):
-    """How often the symbol that is asked for at the end occurred among the items; every count
-    0..items is as frequent.
+    """How often the symbol asked at the end occurred; all counts 0..items are equally frequent.
 
     tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
     targets  .  .  .  .  .  .  3         a class 0..items
@@ -240,12 +234,10 @@ class Count(Task):
         marked = torch.randint(self.symbols, (size, 1), generator=generator)
         count = torch.randint(self.items + 1, (size, 1), generator=generator)
         others = marked + torch.randint(1, self.symbols, (size, self.items), generator=generator)
-        rank = torch.rand(size, self.items, generator=generator).argsort(
-            1
-        )  # a random order of 0..items-1
-        tokens = torch.cat(
-            [marked.where(rank < count, others % self.symbols), self.symbols + marked], 1
-        )
+        # a random order of 0..items-1
+        rank = torch.rand(size, self.items, generator=generator).argsort(1)
+        items = marked.where(rank < count, others % self.symbols)
+        tokens = torch.cat([items, self.symbols + marked], 1)
         targets = torch.full_like(tokens, -100)
         targets[:, -1:] = count
         return tokens, targets
@@ -253,8 +245,9 @@ class Count(Task):
 
 @dataclass(frozen=True)
 class Maximum(Task):
-    """The largest of the numbers, at the last of them; a ceiling drawn for each sequence makes
-    small answers common.
+    """The largest of the numbers, asked at the last one.
+
+    Numbers stay below a bound drawn per sequence, which makes small answers frequent.
 
     tokens   4  9  0  7
     targets  .  .  .  9
@@ -265,9 +258,8 @@ class Maximum(Task):
 
     def marks(self):
         ceilings = torch.arange(1, self.vocabulary + 1.0).double()
-        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(
-            max=1
-        ) ** self.length  # all under it
+        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(max=1)
+        below = below**self.length  # probability that all numbers are smaller
         return certain(below.mean(1).diff().tolist())
 
     def batch(self, generator, size):
@@ -280,10 +272,10 @@ class Maximum(Task):
 
 @dataclass(frozen=True)
 class Reversal(Task):
-    """For an encoder-decoder: the source backwards. batch returns (source, target_in), targets.
+    """For an encoder-decoder: the source in reverse order. Inputs are (source, target_in).
 
     source     c  a  f  b
-    target_in  S  b  f  a        S, the last of the vocabulary, starts the answer
+    target_in  S  b  f  a        S, the last id of the vocabulary, starts the answer
     targets    b  f  a  c
     """
 

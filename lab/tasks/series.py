@@ -1,4 +1,4 @@
-"""Time series with a season, as tokens: a generated one, and weekly CO2 as the real check.
+"""Seasonal time series as tokens: a synthetic one, and weekly CO2 as a real one.
 
 Targets are real numbers.
 """
@@ -17,7 +17,7 @@ WEEKS = 52
 
 @dataclass(frozen=True)
 class Seasonal(Task):
-    """The next value of a pattern that repeats with noise; each sequence has a pattern of its own.
+    """The next value of a noisy periodic pattern, drawn per sequence.
 
     period 4    values   .3  -1   2   0  .4  -.9  1.8       tokens are the values in `levels` steps
                 targets   .   .   .  .4 -.9  1.8            from the second period on; NaN before
@@ -34,10 +34,9 @@ class Seasonal(Task):
         return self.levels
 
     def marks(self):
-        """Ceiling: the best estimate from k noisy periods, Bayes with the prior that patterns are
-        drawn from.
+        """Ceiling: the Bayes estimate from k noisy periods, with the prior of the patterns.
 
-        What the steps of the tokens hide is left out.
+        The quantisation of the tokens is ignored.
         """
         seen = [(t + 1) // self.period for t in range(self.period - 1, self.length)]
         noise = self.noise**2
@@ -49,8 +48,9 @@ class Seasonal(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """{tokens, targets, source: (b, t)}; source is what followed the same phase one period ago,
-        -1 before.
+        """Batch with gold labels {tokens, targets, source: (b, t)}.
+
+        source is the position after the same phase one period ago, -1 before.
         """
         at = torch.arange(self.length + 1)
         value = torch.randn(size, self.period, generator=generator)[:, at % self.period]
@@ -65,11 +65,10 @@ class Seasonal(Task):
 
 @dataclass(frozen=True)
 class WeeklyCO2(Task):
-    """By how much CO2 changes in the next quarter, from its changes over a quarter up to each week
-    (units: sd).
+    """Change of CO2 over the next quarter, from earlier changes over a quarter (unit: sd).
 
     changes  .3  .5  .2  -.4      tokens are the changes in `levels` steps, week by week
-    targets   .   .  1.1  .9      the change `ahead` weeks later; NaN before the window holds a year
+    targets   .   .  1.1  .9      the change `ahead` weeks later; NaN before the window spans a year
 
     The first part of the record is for training, the last for `validation`.
     """
@@ -102,7 +101,7 @@ class WeeklyCO2(Task):
         return self._windows(part, torch.randint(last + 1, (size,), generator=generator))
 
     def validation(self, size=None, seed=0):
-        """Every fourth window of the held-out years, or `size` of these drawn again and again."""
+        """Every fourth window of the held-out years, or `size` of these drawn with replacement."""
         part = self._parts[1]
         starts = torch.arange(0, len(part) - self.length - self.ahead + 1, 4)
         if size is not None:
@@ -120,32 +119,31 @@ class WeeklyCO2(Task):
 
 @trace.cache
 def weekly_co2():
-    """Weekly CO2 at Mauna Loa from March 1958 to December 2001, ppm; missing weeks on a line
-    between their neighbours.
+    """Weekly CO2 at Mauna Loa, March 1958 to December 2001, in ppm; gaps are interpolated linearly.
 
     Keeling & Whorf 2004, Carbon Dioxide Information Analysis Center; public domain.
     """
     lines = Path(__file__).with_name("co2_weekly.txt").read_text("utf-8").splitlines()[1:]
-    ppm, at = np.array([float(line or "nan") for line in lines]), np.arange(len(lines))
+    ppm = np.array([float(line or "nan") for line in lines])
+    at = np.arange(len(lines))
     known = ~np.isnan(ppm)
     return torch.from_numpy(np.interp(at, at[known], ppm[known]))
 
 
 def to_bins(values, levels):
-    """Tokens 0..levels-1 in equal steps from -3 to 3, beyond them the outermost."""
+    """Tokens 0..levels-1 in equal steps from -3 to 3; values beyond fall into the outer bins."""
     return ((values + 3) / 6 * levels).long().clamp(0, levels - 1)
 
 
 def squared_error(model, inputs, targets):
-    """Mean squared error of a model with one output, targets that are NaN left out: a loss for
-    training.
-    """
-    forecast, asked = model(inputs).squeeze(-1), ~targets.isnan()
-    return (forecast[asked] - targets[asked]).square().mean()
+    """Mean squared error of a model with one output, ignoring NaN targets; a training loss."""
+    forecast = model(inputs).squeeze(-1)
+    has_answer = ~targets.isnan()
+    return (forecast[has_answer] - targets[has_answer]).square().mean()
 
 
 def explained(forecast, targets):
-    """Share of the variance of the targets that the forecast explains; NaN targets are left out."""
-    asked = ~targets.isnan()
-    forecast, targets = forecast[asked], targets[asked]
+    """Share of the variance of the targets explained by the forecast; NaN targets are ignored."""
+    has_answer = ~targets.isnan()
+    forecast, targets = forecast[has_answer], targets[has_answer]
     return (1 - (forecast - targets).square().mean() / targets.var(correction=0)).item()

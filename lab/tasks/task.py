@@ -1,6 +1,4 @@
-"""What a task is: what it asks, what a score on it is held against, and what it keeps from
-training.
-"""
+"""The interface of a task: batches, reference scores, and what it holds out of training."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -12,40 +10,38 @@ import torch
 
 @dataclass(frozen=True)
 class Marks:
-    """What a score on a task's answers is held against; None where it is not known.
+    """Reference values for a score on a task; None if unknown.
 
-    Accuracies are shares of right answers, entropies nats an answer. Where targets are real
-    numbers, chance and ceiling are shares of their variance (series.explained), and there are no
+    Accuracies are shares of correct answers, entropies are nats per answer. If targets are real
+    numbers, chance and ceiling are shares of their variance (series.explained) and there are no
     entropies.
     """
 
-    chance: float | None = None  # of who always gives the commonest answer
-    ceiling: float | None = None  # no reader gets more right
-    unigram_entropy: float | None = (
-        None  # of who knows how frequent the answers are, and nothing else
-    )
-    entropy: float | None = None  # no reader gets below
+    chance: float | None = None  # accuracy of always giving the most frequent answer
+    ceiling: float | None = None  # best possible accuracy
+    unigram_entropy: float | None = None  # loss of predicting the frequencies of the answers
+    entropy: float | None = None  # lowest possible loss
 
 
 def certain(shares):
-    """Marks of answers that the text decides, where `shares` are their frequencies (any scale)."""
+    """Marks of answers determined by the text; `shares` are their frequencies, in any scale."""
     total = sum(shares)
     nats = -sum(share / total * log(share / total) for share in shares if share > 0)
     return Marks(max(shares) / total, 1.0, nats, 0.0)
 
 
 def uniform(answers):
-    """Marks of answers that the text decides, all as frequent."""
+    """Marks of answers determined by the text, all equally frequent."""
     return Marks(1 / answers, 1.0, log(answers), 0.0)
 
 
 class Task(ABC):
-    """Draws batches on the CPU from a torch.Generator, on which alone they depend.
+    """Draws batches on the CPU; they depend on the given torch.Generator alone.
 
-    vocabulary  ids that tokens have
-    length      tokens of a sequence; the most, where lengths vary
-    d_out       scores that a model gives at a position; None: one for each id of the vocabulary
-    holds_out   what validation has that training never sees, in words; empty: nothing, sequences are drawn anew
+    vocabulary  number of token ids
+    length      tokens per sequence; the maximum, if lengths vary
+    d_out       scores per position; None: one per token id
+    holds_out   what validation contains and training never does, in words; empty: nothing, sequences are drawn anew
     """
 
     vocabulary: int
@@ -57,8 +53,8 @@ class Task(ABC):
     def batch(self, generator, size):
         """Inputs and targets of `size` sequences for training.
 
-        Inputs are tokens (b, t), or a tuple of two such. Targets are (b, t) or (b, t, outputs):
-        classes, where -100 marks a place without an answer, or real numbers, where NaN does.
+        Inputs are tokens (b, t), or a tuple of two such tensors. Targets are (b, t) or (b, t,
+        outputs): classes, with -100 where there is no answer, or real numbers, with NaN there.
         """
 
     @abstractmethod
@@ -66,22 +62,19 @@ class Task(ABC):
         """Chance, ceiling and entropies of the answers of a batch."""
 
     def validation(self, size, seed=0):
-        """Inputs and targets that every model is measured on, the same for the same `size` and
-        `seed`.
-        """
+        """Inputs and targets for evaluation, equal for equal `size` and `seed`."""
         return self.batch(torch.Generator().manual_seed(10**6 + seed), size)
 
 
 def accuracy(logits, targets):
-    """Share of targets whose highest-scoring class is right; logits as in training.cross_entropy."""
+    """Share of correct argmax predictions; logits as in training.cross_entropy, -100 ignored."""
     right = logits.reshape(*targets.shape, -1).argmax(-1) == targets
     return right[targets != -100].float().mean().item()
 
 
 @dataclass(frozen=True)
 class Few(Task):
-    """A task of which only `samples` sequences exist, drawn once from `seed`: what can be learnt of
-    few examples.
+    """A task with only `samples` different training sequences, drawn once from `seed`.
 
     samples 2    batch of 4    tokens  1 3 2    0 1 1    0 1 1    1 3 2      targets as in `task`
     """
@@ -113,11 +106,12 @@ class Few(Task):
         return tokens[chosen], targets[chosen]
 
     def marks(self):
-        """Of the few sequences, whose answers the text decides as far as it does in `task`."""
-        targets, whole = self._drawn[1], self.task.marks()
+        """Chance and unigram entropy of the few sequences, ceiling and entropy of `task`."""
+        targets = self._drawn[1]
+        whole = self.task.marks()
         counted = certain(targets[targets != -100].bincount().tolist())
         return replace(counted, ceiling=whole.ceiling, entropy=whole.entropy)
 
     def validation(self, size, seed=0):
-        """Sequences of the whole task."""
+        """New sequences of the task."""
         return self.task.validation(size, seed)

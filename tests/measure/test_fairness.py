@@ -30,7 +30,7 @@ def test_fair_arms_give_one_line_per_check():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"fingerprint": ["a0", "a1", "b0", "a1"]}, "'rotary', 'alibi'.*seed 1.*never switched"),
+        ({"fingerprint": ["a0", "a1", "b0", "a1"]}, "'rotary', 'alibi'.*seed 1.*had no effect"),
         ({"data_hash": ["x0", "x1", "x0", "x7"]}, "rotary.*data_hash.*alibi.*seed 1"),
         ({"seed": [0, 1, 0, 2]}, "rotary.*seed.*alibi.*paired"),
         ({"parameters": [1000, 1000, 1021, 1010]}, "alibi has 1,021.*rotary 1,000.*2.1% apart"),

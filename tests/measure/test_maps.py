@@ -43,7 +43,7 @@ def test_an_ideal_induction_head_scores_one_and_nothing_by_the_formula_as_printe
 def test_mass_is_what_the_probe_measures():
     maps, n = random_maps(2, 3, 7), 7
     index = torch.randint(-1, 7, (2, n), generator=torch.Generator().manual_seed(1))
-    targets = patterns.pointing(index)
+    targets = patterns.one_hot_targets(index)
     assert targets.sum(-1).equal((index >= 0).long())
     query, key = torch.zeros(2, 3, n, 1, dtype=torch.float64), torch.zeros(2, 3, n, 1, dtype=torch.float64)
     with attention_probe({"mass": mass_on(targets)}) as probe:
@@ -65,7 +65,7 @@ def test_what_counts_may_be_the_same_for_every_input():
     """Queries (1, q) and targets (1, q) or (1, q, k) are those of each of b inputs, no more and no less."""
     maps, queries = random_maps(4, 3, 8), (torch.arange(8) % 3 > 0)[None]
     index = torch.tensor([[-1, 0, 0, 2, 1, 4, -1, 3]])
-    targets = patterns.pointing(index)
+    targets = patterns.one_hot_targets(index)
     measures = {
         "distance": (patterns.relative_distance, queries), "entropy": (patterns.relative_entropy, queries),
         "hits": (patterns.hits, index), "mass": (patterns.mass, targets),
@@ -123,7 +123,7 @@ def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
         assert ((index < t) & (index >= -1)).all() and (index >= 0).any(), name
     b, q = (drawn["last_use"] >= 0).nonzero(as_tuple=True)
     assert tokens[b, q].equal(tokens[b, drawn["last_use"][b, q]]), "the same name ends in the same byte"
-    assert math.isfinite(patterns.uniform_mass(patterns.pointing(drawn["last_use"])))
+    assert math.isfinite(patterns.uniform_mass(patterns.one_hot_targets(drawn["last_use"])))
 
 
 def model_of(score="softmax", **options):

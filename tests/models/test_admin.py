@@ -27,7 +27,7 @@ def test_omega_squared_is_the_variance_of_all_branches_before():
     tokens = torch.randint(
         13, (64, 16), generator=torch.Generator().manual_seed(0)
     )  # others than those it started from
-    x = model.embedded(tokens)
+    x = model.embed(tokens)
     total, wanted = x.var(), []
     for block, inputs in model.layers(tokens):
         sublayers = {"mixer": partial(block.mixer, **inputs), "ffn": block.ffn}

@@ -169,7 +169,7 @@ def refused(name, what, call):
         words = str(error).lower().replace("-", "").replace("_", "")
         named = [word.strip(",").replace("-", "") for word in name.split() if word not in SEAMS]
         beside = [kind.replace("-", "") for kind in fields(name).values() if isinstance(kind, str)]
-        distances = ["position 'rotary' counts distances"]  # of the default
+        distances = ["position 'rotary' depends on distances"]  # of the default
         assert len(words.split()) > 5, error
         assert any(word in words for word in [*named, *beside, *distances]), error
         assert name in REFUSALS[what], error
@@ -299,11 +299,11 @@ def test_what_cannot_be_continued_is_named():
     model, x = model_of("default"), tokens(6)
     behind = torch.tensor([[1] * 6, [1] * 3 + [0] * 3])
     for arguments, options, words in (
-        ((x[:, :0], 3), {}, "must have a token to begin with"),
-        ((x, -1), {}, "a number of tokens, got -1"),
+        ((x[:, :0], 3), {}, "must have at least one token"),
+        ((x, -1), {}, "must be 0 or more, got -1"),
         ((x, 3), {"temperature": -1.0}, "temperature must be 0"),
         ((x, 3), {"temperature": float("nan")}, "temperature must be 0"),
-        ((x, 3), {"padding_mask": behind}, "padded in front alone"),
+        ((x, 3), {"padding_mask": behind}, "padded in front only"),
         ((x, 3), {"padding_mask": behind.flip(1).roll(1, 1)}, "padded in front"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -14,6 +14,7 @@ from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Mixer, Position
 from lab.models.kernels import bigbird_blocks, block_sparse, hashes, sorted_lsh, windowed
 from lab.models.linear import (  # fmt: skip
+    bidirectional,
     chunked,
     log_positive_features,
     orthogonal_rows,
@@ -22,7 +23,6 @@ from lab.models.linear import (  # fmt: skip
     step,
     trigonometric_features,
     trigonometric_variance,
-    unmasked,
 )
 from lab.models.masks import Window
 
@@ -64,7 +64,7 @@ def test_the_three_forms_of_linear_attention_are_one(n, chunk):
     assert state.shape == (2, 3, 8, 9), "constant in n"
     close(torch.stack(outputs, 2), parallel(fq, fk, v, causal=True))
     close(chunked(fq, fk, v, chunk), parallel(fq, fk, v, causal=True))
-    close(unmasked(fq, fk, v), parallel(fq, fk, v))
+    close(bidirectional(fq, fk, v), parallel(fq, fk, v))
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def test_performer_comes_nearer_to_softmax_with_more_features():
     errors = []
     for count in (16, 256, 4096):
         part = mixer({"kind": "performer", "features": count}, 16)
-        errors.append((part.attended(q, k, v) - exact).square().mean().sqrt().item())
+        errors.append((part.mix(q, k, v) - exact).square().mean().sqrt().item())
     slope = math.log(errors[2] / errors[0]) / math.log(256)
     assert -0.65 < slope < -0.3 and errors[2] < 0.1, errors
 
@@ -149,7 +149,7 @@ def test_a_key_that_is_not_seen_cannot_silence_performers_others(what):
     at, seen = (13, slice(13)) if what == "later" else (0, slice(1, 20))
     short[:, :, at] /= 1000
     real[:, :, at] = what == "later"
-    wanted, got = (part.attended(q, each, v, padding_mask=real)[:, :, seen] for each in (k, short))
+    wanted, got = (part.mix(q, each, v, padding_mask=real)[:, :, seen] for each in (k, short))
     assert wanted.abs().amax(-1).min() > 0.1
     close(got, wanted)
 
@@ -162,7 +162,7 @@ def test_performer_is_the_quotient_of_its_features_in_any_chunks():
     fq, fk = (log_positive_features(x, part.projection).exp() for x in (q, k))
     for chunk in (1, 8, 64):
         part.chunk = chunk
-        close(part.attended(q, k, v), parallel(fq, fk, v, causal=True), 1e-9)
+        close(part.mix(q, k, v), parallel(fq, fk, v, causal=True), 1e-9)
 
 
 def test_orthogonal_rows_are_orthogonal_in_groups_and_as_long_as_gaussian_ones():

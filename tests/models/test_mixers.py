@@ -160,10 +160,13 @@ def test_each_layer_may_have_a_mixer_of_its_own():
     [
         ({"mixer": "linear", "position": "alibi"}, "LinearAttention has no scores to add a bias to: position 'alibi'"),
         ({"mixer": "gated-delta", "position": "t5"}, "GatedDeltaRule has no scores to add a bias to: position 't5'"),
-        ({"mixer": "gru", "position": "rotary"}, "Gru has no queries and keys to turn: position 'rotary'"),
+        ({"mixer": "gru", "position": "rotary"}, "Gru has no queries and keys to rotate: position 'rotary'"),
         ({"mixer": ["attention", "performer"], "position": "hybrid"}, "Performer has no scores"),
         ({"mixer": "linear", "mask": {"kind": "window", "size": 3}}, "must be causal or none, not window"),
-        ({"mixer": "delta", "mask": "none"}, "DeltaRule chooses no pairs: the mask must be causal, not everything"),
+        (
+            {"mixer": "delta", "mask": "none"},
+            "DeltaRule cannot mask single pairs: the mask must be causal, not everything",
+        ),
         ({"mixer": {"kind": "convolution", "width": 0}}, "width of at least 1, got 0"),
     ],
 )
@@ -210,7 +213,7 @@ def test_a_gru_equals_its_formula():
 def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
     mixer, x = part({"kind": "convolution", "width": width}), randn(1, 12, 32)
     p, gate = mixer.up(x).chunk(2, -1)
-    taps, mixed = mixer.taps[:, 0], torch.zeros(1, 12, 32)
+    taps, mixed = mixer.conv_weight[:, 0], torch.zeros(1, 12, 32)
     for t in range(12):
         for i in range(min(width, t + 1)):
             mixed[:, t] += taps[:, width - 1 - i] * p[:, t - i]

@@ -11,7 +11,7 @@ def build(**fields):
     sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
     model = Transformer(ModelConfig(**(sizes | {"heads": "primer"} | fields))).eval()
     for block in model.blocks:
-        taps = block.mixer.heads.taps
+        taps = block.mixer.heads.conv_weight
         taps.data += torch.randn(taps.shape, generator=torch.Generator().manual_seed(0)) / 2
     return model
 
@@ -26,7 +26,7 @@ def test_each_channel_is_convolved_alone_and_looks_back_only(width):
     heads = build(heads={"kind": "primer", "width": width}, bias=True).blocks[0].mixer.heads
     x = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))  # shorter than the widest reach
     plain = F.linear(x, heads.qkv.weight, heads.qkv.bias).transpose(1, 2)
-    kernel = heads.taps.flip(1)[:, None]  # torch correlates: its last weight meets the newest input
+    kernel = heads.conv_weight.flip(1)[:, None]  # torch correlates: its last weight meets the newest input
     expected = F.conv1d(F.pad(plain, (width - 1, 0)), kernel, groups=len(kernel)).unflatten(1, (-1, heads.d)).mT
     torch.testing.assert_close(torch.cat(heads.split(x), 1), expected)
 
@@ -34,7 +34,7 @@ def test_each_channel_is_convolved_alone_and_looks_back_only(width):
 def test_the_taps_start_as_primers_whatever_the_scheme():
     for scheme in ("fan-in", "normal"):
         config = ModelConfig(vocabulary=13, context=8, heads="primer", initialization=scheme)
-        taps = Transformer(config).blocks[0].mixer.heads.taps
+        taps = Transformer(config).blocks[0].mixer.heads.conv_weight
         assert taps.shape == (3 * 64, 3) and (taps[:, 0] == 0.5).all() and (taps[:, 1:] == 0.5 / 3).all()
 
 

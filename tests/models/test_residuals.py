@@ -207,7 +207,7 @@ def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
 def test_reversible_layers_are_undone_to_rounding():
     model = small_model(residual="reversible", n_layers=12, d_model=64)
     layers = model.layers(tokens())
-    before = stream = model.blocks[0].enter(model.embedded(tokens()))
+    before = stream = model.blocks[0].enter(model.embed(tokens()))
     with torch.no_grad():
         for layer, inputs in layers:
             stream = layer(stream, **inputs)

@@ -15,7 +15,7 @@ SIZES = {"n": 64, "d": 32, "heads": 4}
 
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(bias_kernels, "compiled", lambda: flex_attention)
+    monkeypatch.setattr(bias_kernels, "compiled_flex_attention", lambda: flex_attention)
 
 
 @pytest.mark.parametrize("position", ["none", "rotary", "alibi"])

@@ -57,7 +57,7 @@ def _before(n):
 
 def test_exchanged_heads_are_the_same_heads_in_another_order():
     maps = [torch.rand(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))]
-    (mixed,) = looks.exchanged(maps)
+    (mixed,) = looks.permuted_heads(maps)
     assert not torch.equal(mixed, maps[0])
     assert torch.equal(mixed.flatten(2).sum(-1).sort(1).values, maps[0].flatten(2).sum(-1).sort(1).values)
 

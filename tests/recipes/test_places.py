@@ -4,7 +4,7 @@ import pandas as pd
 import torch
 
 from lab.models.gpt import ModelConfig, Transformer
-from lab.recipes.places import MARKER, Marked, places, probed, rise_without_order
+from lab.recipes.places import MARKER, Marked, places, probed, shuffling_cost
 from lab.tasks.code import Code
 
 
@@ -35,7 +35,7 @@ def test_the_probe_finds_a_position_that_was_added_and_none_in_bytes_alone():
 def test_only_a_second_layer_tells_orders_apart_without_positions():
     task, start = Marked(32), {"kind": "fan-in", "embedding": 1.0}
     sizes = {"vocabulary": 256, "context": 32, "d_model": 32, "initialization": start}
-    rise = [abs(rise_without_order(Transformer(ModelConfig(**sizes, position=kind, n_layers=n)), task, 64))
+    rise = [abs(shuffling_cost(Transformer(ModelConfig(**sizes, position=kind, n_layers=n)), task, 64))
             for kind, n in (("none", 1), ("none", 2), ("rotary", 1))]  # fmt: skip
     assert rise[0] < 1e-5 < min(rise[1:])
 

@@ -54,7 +54,7 @@ def test_no_validation_window_stands_in_the_training_text(tmp_path, context):
 
 def test_a_text_that_repeats_itself_has_nothing_new(tmp_path):
     (tmp_path / "a").write_bytes(b"again and " * 400)
-    with pytest.raises(ValueError, match="0 of 64 validation windows are new, 8 wanted"):
+    with pytest.raises(ValueError, match="0 of 64 validation windows are new, need 8"):
         Code(context=16, path=str(tmp_path / "a")).validation(8)
 
 

@@ -48,7 +48,7 @@ def test_with_the_bytes_alone_it_is_the_task_of_bytes():
         assert torch.equal(one, other)
     assert mine.marks().chance == pytest.approx(code.marks().chance)
     assert mine.marks().unigram_entropy == pytest.approx(code.unigram_entropy)
-    assert mine.nats_a_byte(1.5, mine.validation(40)[1]) == 1.5
+    assert mine.nats_per_byte(1.5, mine.validation(40)[1]) == 1.5
 
 
 def test_merges_are_learnt_on_training_files_alone(tmp_path):
@@ -67,9 +67,9 @@ def test_a_loss_in_nats_a_byte_is_that_of_the_text_whatever_its_pieces():
     code, mine = Code(16, TEXT), small()
     _, targets = mine.validation(50)
     spelt = sum(len(mine.decode(row)) for row in targets.tolist())
-    assert mine.nats_a_byte(2.0, targets) == pytest.approx(2.0 * targets.numel() / spelt)
+    assert mine.nats_per_byte(2.0, targets) == pytest.approx(2.0 * targets.numel() / spelt)
     few, many = (
-        task.nats_a_byte(task.marks().unigram_entropy, task.text(held_out=True)) for task in (small(300), mine)
+        task.nats_per_byte(task.marks().unigram_entropy, task.text(held_out=True)) for task in (small(300), mine)
     )
     assert code.unigram_entropy > few > many > 0
 
@@ -77,7 +77,7 @@ def test_a_loss_in_nats_a_byte_is_that_of_the_text_whatever_its_pieces():
 def test_what_was_learnt_is_part_of_the_data_of_a_trial():
     digests = []
     for _ in range(2):  # learnt anew: the same; kept: reported again
-        pieces._learnt.cache_clear()
+        pieces._tokenizer.cache_clear()
         for _ in range(2):
             with trace.touching() as touched:
                 small().encode(b"x = 1")

@@ -116,7 +116,7 @@ def test_a_method_that_does_not_take_what_it_is_given_is_named():
         def at_query_key(self, q, k):
             return q, k
 
-    told = r"^position 'short', .*Short: at_query_key\(self, q, k\) is given at_query_key\(self, q, k, start=0\)"
+    told = r"^position 'short', .*Short: at_query_key\(self, q, k\) is called as at_query_key\(self, q, k, start=0\)"
     try:
         with pytest.raises(TypeError, match=told):
             Position.resolve("short")
@@ -125,7 +125,7 @@ def test_a_method_that_does_not_take_what_it_is_given_is_named():
 
 
 def test_two_definitions_of_one_kind_are_an_error():
-    with pytest.raises(ValueError, match="rotary' is lab.models.gpt.Rotary already, so .*Other needs another"):
+    with pytest.raises(ValueError, match="rotary' is already lab.models.gpt.Rotary, so .*Other needs another"):
 
         class Other(Position, kind="rotary"):
             pass
