@@ -200,9 +200,35 @@ def test_a_difference_of_differences_covers_the_truth_and_adds_all_four():
 
 def test_a_change_is_relative_to_the_second_arm_of_each_seed():
     a, b = pd.Series([1.0, 3.0], index=[0, 1]), pd.Series([2.0, 2.0], index=[1, 0])
-    assert statistics.change(a, b) == statistics.mean([-0.5, 0.5])
-    with pytest.raises(statistics.NotFinite):
-        statistics.change([1.0, 0.0], [1.0, 0.0])
+    logs = statistics.mean(np.log([0.5, 1.5]))
+    found = statistics.change(a, b)
+    assert (found.effect, found.low, found.high) == pytest.approx(tuple(np.expm1([logs.effect, logs.low, logs.high])))
+    for wrong in ([1.0, 0.0], [1.0, -1.0]):
+        with pytest.raises(statistics.NotFinite):
+            statistics.change(wrong, [1.0, 2.0])
+
+
+def test_an_interval_at_another_level_is_that_of_its_numbers():
+    values, other = [0.3, 0.5, 0.9, 0.4], [0.4, 0.3, 0.5, 0.2]
+    close = lambda x: pytest.approx((x.low, x.high))  # noqa: E731
+    wide = statistics.widened(statistics.mean(values), 0.99)
+    assert (wide.low, wide.high) == close(statistics.mean(values, 0.99))
+    wide = statistics.widened(statistics.change(values, other), 0.99, logarithmic=True)
+    assert (wide.low, wide.high) == close(statistics.change(values, other, 0.99))
+    assert statistics.share([1, 0, 1], 0.99).low < statistics.share([1, 0, 1]).low
+
+
+def test_the_repetitions_that_would_do_find_the_difference_with_power_point_8():
+    rng = np.random.default_rng(5)
+    planned = statistics.Interval(1.0, *(1 + np.array([-1, 1]) * stats.t.ppf(0.975, 4) / np.sqrt(5)), 5, 1.0)
+    n = statistics.enough(planned, 0.0)  # mean 1, spread 1
+    found = [statistics.mean(rng.normal(1, 1, n)).low > 0 for _ in range(1000)]
+    assert 0.76 < np.mean(found) < 0.92 and n == 10
+
+
+def test_few_outcomes_are_told_apart_exactly():
+    assert statistics.exact_p([[5, 0], [0, 5]]) < 0.01 < 0.05 < statistics.exact_p([[5, 0], [2, 3]])
+    assert statistics.within(statistics.Interval(0.5, -0.1, 1.1, 3), 0, 1).high == 1
 
 
 def test_slope_covers_the_truth_and_needs_two_distinct_x():
