@@ -78,7 +78,7 @@ def test_a_notebook_in_git_holds_sources_only(notebook):
     assert set(book.metadata) == {"kernelspec"} and book.metadata.kernelspec.name == "python3"
     for cell in book.cells:
         assert not cell.get("outputs") and not cell.get("execution_count"), "make format strips outputs"
-        assert set(cell.metadata) <= {"tags", "slideshow"}
+        assert set(cell.metadata) <= {"tags", "slideshow", "jupyter"}
     assert str(project_root()) not in notebook.read_text("utf-8")
 
 
