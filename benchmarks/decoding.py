@@ -20,7 +20,7 @@ N_LAYERS, PROMPT, VOCABULARY, D_HEAD = 4, 16, 256, 32
 
 def ours(d_model, prompt, new):
     config = ModelConfig(
-        vocabulary=VOCABULARY, context=PROMPT + new, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // D_HEAD,
+        vocab_size=VOCABULARY, block_size=PROMPT + new, d_model=d_model, n_layers=N_LAYERS, n_heads=d_model // D_HEAD,
         bias=True, position="learned",
     )  # fmt: skip
     model = Transformer(config).eval()
@@ -94,7 +94,7 @@ def plot(table):
             ax.plot(
                 rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3
             )
-        charts.doubling(ax, table.d_model.unique())
+        charts.log2_xaxis(ax, table.d_model.unique())
         ax.set(
             yscale="log",
             xlabel="d_model",

@@ -50,7 +50,7 @@ def measure(repeats, count, recorded):
             ("an empty trial",): partial(sweep, count),
             ("recorded trials",): partial(sweep, recorded, record),
         }
-        table = timing.seconds_a_call(calls, ["name"], repeats).rename(
+        table = timing.benchmark(calls, ["name"], repeats).rename(
             columns={"seconds_a_call": "seconds"}
         )
     table = table.drop(columns="wall_seconds_a_call")

@@ -31,7 +31,7 @@ DEEP = 24, 32  # layers and width of a stack of many small parameters
 
 def ours(d_model, n_layers=N_LAYERS):
     config = ModelConfig(
-        vocabulary=VOCABULARY, context=CONTEXT, d_model=d_model, n_layers=n_layers, n_heads=d_model // D_HEAD,
+        vocab_size=VOCABULARY, block_size=CONTEXT, d_model=d_model, n_layers=n_layers, n_heads=d_model // D_HEAD,
         bias=True, position="learned",
     )  # fmt: skip
     model = Transformer(config)
@@ -123,7 +123,7 @@ def loops(n_layers, d_model, repeats):
     for loop in (train, plain_loop):
         (model, _), draw = ours(d_model, n_layers), Code(context=CONTEXT).batch
         calls[loop.__name__, n_layers, d_model] = faster(partial(loop, model, draw, config))
-    table = timing.seconds_a_call(calls, ["name", "n_layers", "d_model"], repeats)
+    table = timing.benchmark(calls, ["name", "n_layers", "d_model"], repeats)
     seconds = table.pop("seconds_a_call") / config.steps
     table["tokens_per_second"] = BATCH * CONTEXT / seconds
     table["gflop_per_s"] = 1e-9 * operations(d_model, n_layers) / seconds
@@ -196,7 +196,7 @@ def plot(table):
             median = rows.groupby("d_model")[column].median()
             ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
             ax.plot(rows.d_model, rows[column], ".", color=figures.COLORS[i], alpha=0.4, ms=3)
-        charts.doubling(ax, table.d_model.unique())
+        charts.log2_xaxis(ax, table.d_model.unique())
         ax.set(xlabel="d_model")
     axes[0].set(yscale="log", ylabel="tokens per second", title="One training step, one thread")
     axes[1].set(ylim=(0, None), ylabel="GFLOP/s", title="Counted operations over time")

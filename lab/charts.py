@@ -158,7 +158,7 @@ def plot_heads(tokens, maps):
     fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
 
 
-def doubling(axes, values):
+def log2_xaxis(axes, values):
     """A horizontal axis with base-2 logarithmic scale and ticks at `values`."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(values), [f"{value:g}" for value in sorted(values)])

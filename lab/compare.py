@@ -29,7 +29,7 @@ from lab.measure.fairness import UnfairComparison, check_arms
 from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import near
 from lab.recipes.arms import OF_TASK, configured, seam_of
-from lab.recipes.byte_model import table_losses
+from lab.recipes.byte_model import ngram_baselines
 from lab.recipes.comparison import SIGNS, problem, schedule_of, switched, trained
 from lab.recipes.standard import STANDARD, standard
 from lab.training import TrainConfig
@@ -209,7 +209,7 @@ class Plan:
         if not isinstance(self.about.mark, str):
             return self.about.mark
         return round(
-            table_losses(problem(self.asked), schedule_of(self.schedule), 0)[self.about.mark], 3
+            ngram_baselines(problem(self.asked), schedule_of(self.schedule), 0)[self.about.mark], 3
         )
 
     def points(self, seeds, rates=None):

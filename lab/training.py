@@ -139,7 +139,7 @@ def train(
 
     model.train()
     for step in range(config.steps):
-        inputs, targets = (moved(x, device) for x in draw(generator, config.batch))
+        inputs, targets = (to_device(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
         trace.step(step, value, (inputs, targets), config.steps)
         optimizer.zero_grad()
@@ -234,10 +234,10 @@ def fit(model, task, config, *, seed, **options):
 def output_fingerprint(model, inputs):
     """Short hash of the logits on `inputs`; equal for models built alike."""
     device = next(model.parameters()).device
-    return digest(model(moved(inputs, device)))
+    return digest(model(to_device(inputs, device)))
 
 
-def moved(inputs, device):
+def to_device(inputs, device):
     """Move a tensor, or each tensor of a tuple, to the device."""
     return tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else inputs.to(device)
 

@@ -21,7 +21,7 @@ def normal(*shape, seed=0):
 
 
 def config(**fields):
-    sizes = {"vocabulary": 16, "context": 16, "d_model": 128, "n_layers": 1, "n_heads": 4}
+    sizes = {"vocab_size": 16, "block_size": 16, "d_model": 128, "n_layers": 1, "n_heads": 4}
     return ModelConfig(**(sizes | fields)).layer(0)
 
 
@@ -35,7 +35,7 @@ def norm(kind="layernorm", width=16):
 
 
 def small_config(**fields):
-    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
     return ModelConfig(**(sizes | fields))
 
 

@@ -24,7 +24,7 @@ def lesson():
 @pytest.fixture
 def model_of(lesson):
     def model(arm, n=64):
-        start = {"vocabulary": 256, "context": n, "initialization": {"kind": "fan-in", "embedding": 0.3}}
+        start = {"vocab_size": 256, "block_size": n, "initialization": {"kind": "fan-in", "embedding": 0.3}}
         return Transformer(ModelConfig(**lesson.model_fields(arm, 64) | start)).eval()
 
     return model
@@ -70,7 +70,7 @@ def test_writing_byte_by_byte_says_what_reading_at_once_does(lesson, model_of, a
 
 @torch.no_grad()
 def test_bigbird_in_blocks_is_softmax_over_sixteen_keys_or_fewer(lesson):
-    config = ModelConfig(vocabulary=2, context=48, d_model=32, n_heads=1).layer(0)
+    config = ModelConfig(vocab_size=2, block_size=48, d_model=32, n_heads=1).layer(0)
     score, (q, k, v) = AttentionFn.build("bigbird-blocks", config), torch.randn(3, 1, 1, 48, 32).unbind(0)
     seen = torch.zeros(48, 48, dtype=torch.bool)
     for query in range(48):

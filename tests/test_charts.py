@@ -126,7 +126,7 @@ def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path
     tokens, targets = Blocks(vocabulary=model.config.vocab_size).batch(torch.Generator().manual_seed(7), 4)
     with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
         model(tokens)
-    table = head_scores(probe.maps, targets != -100, patterns.copying(25, 4))
+    table = head_scores(probe.maps, targets != -100, patterns.copying_targets(25, 4))
     assert len(table.groupby(["layer", "head"])) == 6
     score = table[table.measure == "induction"]
     assert score.value.tolist() == pytest.approx([score.uniform.iloc[0]] * 6, rel=0.1), "at random it looks anywhere"

@@ -73,7 +73,7 @@ class Mean(Mixer):
 class Small(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.layers = nn.Sequential(nn.Embedding(config.vocabulary, 8), nn.Linear(8, config.d_out or config.vocabulary))
+        self.layers = nn.Sequential(nn.Embedding(config.vocab_size, 8), nn.Linear(8, config.d_out or config.vocab_size))
 
     def forward(self, tokens):
         return self.layers(tokens)
@@ -190,7 +190,7 @@ def test_a_task_of_ones_own_is_judged_by_its_marks(run):
     {"gelu": "gelu", "relu": "relu"},
     {"one": "causal", "two": {"kind": "window", "size": 3}},
     {"one": {"position": "rotary", "ffn": "relu"}, "two": {"position": "alibi"}},
-    {"one": ModelConfig(vocabulary=1, context=1, position="t5"), "two": {"n_heads": 1}},
+    {"one": ModelConfig(vocab_size=1, block_size=1, position="t5"), "two": {"n_heads": 1}},
     {"one": "attention", "two": Small},
     {"one": "layernorm", "two": "rmsnorm"},
 ])  # fmt: skip

@@ -13,7 +13,7 @@ TASK = Lookup(offsets=(1,), vocabulary=4, length=8)
 
 
 def model():
-    sizes = {"vocabulary": TASK.vocabulary, "context": TASK.length, "d_out": TASK.d_out}
+    sizes = {"vocab_size": TASK.vocabulary, "block_size": TASK.length, "d_out": TASK.d_out}
     return Transformer(ModelConfig(n_layers=1, n_heads=1, d_model=16, position="learned", **sizes), seed=0)
 
 

@@ -28,7 +28,7 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
 
         def size(position, seed):
             from lab.models import ModelConfig, Transformer
-            model = Transformer(ModelConfig(vocabulary=8, context=8, d_model=8, position=position), seed=seed)
+            model = Transformer(ModelConfig(vocab_size=8, block_size=8, d_model=8, position=position), seed=seed)
             return {{"logit": model(torch.arange(8)[None])[0, -1, 0].item()}}
 
         if __name__ == "__main__":

@@ -33,7 +33,7 @@ TASK = Lookup(offsets=(1, 2, 3, 4), vocabulary=8, length=12)
 
 
 def build(seed=0, **fields):
-    sizes = {"vocabulary": 8, "context": 12, "d_model": 32, "n_layers": 1, "d_out": TASK.d_out}
+    sizes = {"vocab_size": 8, "block_size": 12, "d_model": 32, "n_layers": 1, "d_out": TASK.d_out}
     return Transformer(ModelConfig(**(sizes | fields)), seed=seed)
 
 

@@ -27,7 +27,7 @@ GRID = {"n_heads": [1, 2], "steps": [4], "seed": [0, 1]}
 def lookups(n_heads, steps, seed):
     """A training with a number that comes from the process' own generators."""
     task = Lookup(offsets=(1, 2), vocabulary=8, length=12)
-    sizes = {"vocabulary": 8, "context": 12, "d_model": 16, "n_layers": 1, "d_out": task.d_out}
+    sizes = {"vocab_size": 8, "block_size": 12, "d_model": 16, "n_layers": 1, "d_out": task.d_out}
     model = Transformer(ModelConfig(**sizes, n_heads=n_heads), seed=seed)
     run, _ = fit(model, task, TrainConfig(steps=steps, batch=4, warmup=2), seed=seed)
     return {"loss": run["training_loss"], "drawn": torch.rand(()).item() + random.random() + numpy.random.rand()}

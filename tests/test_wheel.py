@@ -48,7 +48,7 @@ def main():
         "claim": "b is better", "claim_zh": "\u4e59", "metric": "loss", "measure": "loss",
         "compare": {"arm": ["a", "b"]}, "question": "a - b", "direction": "above", "bar": 0.5})
     (line,) = judge(claim, arms)
-    model = Transformer(ModelConfig(vocabulary=5, context=8, d_model=8, n_layers=1, n_heads=2), seed=0)
+    model = Transformer(ModelConfig(vocab_size=5, block_size=8, d_model=8, n_layers=1, n_heads=2), seed=0)
     with torch.no_grad(), attention_probe([entropy]) as probe:
         model(torch.arange(5)[None])
     mine.finish()

@@ -38,7 +38,7 @@ def total(seed, factor):
 def small(dropout=0.1):
     task = MQAR()
     residual = {"kind": "post", "dropout": dropout}
-    config = ModelConfig(vocabulary=task.vocabulary, context=task.length, d_model=16, n_layers=1, residual=residual)
+    config = ModelConfig(vocab_size=task.vocabulary, block_size=task.length, d_model=16, n_layers=1, residual=residual)
     return config, task, TrainConfig(steps=NEEDED, batch=4)
 
 
@@ -162,7 +162,7 @@ PACKAGE = """
 
     def asked(seed):
         task = MQAR()
-        config = ModelConfig(vocabulary=task.vocabulary, context=task.length, d_model=16, n_layers=1)
+        config = ModelConfig(vocab_size=task.vocabulary, block_size=task.length, d_model=16, n_layers=1)
         model = zoo.model(config, task, TrainConfig(steps=1, batch=4), seed)
         return {"value": float(model.embedding.weight.sum())}
 """
@@ -214,7 +214,7 @@ def test_the_reference_model_is_as_good_as_its_story_says():
     model = zoo.reference()
     story = model.story
     assert story["corpus"] == HASH, "the text of the lab is no longer the one that it read"
-    loss = validation_loss(model, Code(story["config"]["context"]), story["windows"])
+    loss = validation_loss(model, Code(story["config"]["block_size"]), story["windows"])
     assert loss == pytest.approx(story["validation_loss"], abs=1e-4) == story["curve"]["validation"][-1]
     assert loss < story["marks"]["4-gram"] - 0.2 < story["marks"]["trigram"] < story["marks"]["unigram"]
     assert sum(p.numel() for p in model.parameters()) == story["parameters"] and not model.training

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 
 @contextmanager
-def moved(model, size, seed=0):
+def perturbed_weights(model, size, seed=0):
     """Within, every weight w is perturbed by size · rms(w) · N(0, 1); afterwards it is restored."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -33,14 +33,14 @@ def perturbation(model, output, *, size=1e-4, seed=0):
     finite.
     """
     before = output(model)
-    with moved(model, size, seed):
+    with perturbed_weights(model, size, seed):
         change = (output(model) - before).square().mean().item() / size**2
     if not torch.isfinite(before).all() or change != change:
         raise RuntimeError("the output is not finite")
     return change
 
 
-def likeness(streams):
+def layer_cosine_similarity(streams):
     """Mean cosine similarity of tokens between neighbouring layers' streams: (layers - 1,).
 
     streams: (layers, ..., m).
@@ -49,7 +49,7 @@ def likeness(streams):
 
 
 @torch.no_grad()
-def rises_without(blocks, loss):
+def layer_ablation_losses(blocks, loss):
     """Increase of loss() when one block is skipped, for each block in turn."""
     base = loss()
     rises = []

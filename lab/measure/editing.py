@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from lab.measure.hooks import capture, edit
 
 
-def wanted_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
+def target_output(model, site, tokens, answer, *, sure=0.9, rate=0.1, steps=100, keep=1e-3):
     """The output (o,) of module `site` at the last position that makes model(tokens) give `answer`.
 
     tokens: (b, t). Found by Adam, starting from the mean output, until class `answer` has

@@ -38,7 +38,7 @@ def weights_of(mixers, run):
     return maps
 
 
-def copies(n, period, offset):
+def induction_targets(n, period, offset):
     """Targets on a block of `period` tokens repeated over n tokens: (1, n, n).
 
     They are `offset` after the earlier occurrences of the query's token; queries of the first block
@@ -52,14 +52,17 @@ def copies(n, period, offset):
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
 
 
-def copying(period, repeats):
+def copying_targets(period, repeats):
     """{name: targets} of copying heads, on a block of `period` tokens repeated `repeats` times.
 
     The targets are after the earlier occurrences of a token, on them, and as printed in Olsson
     2022.
     """
     offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
-    return {name: copies(period * repeats, period, offset) for name, offset in offsets.items()}
+    return {
+        name: induction_targets(period * repeats, period, offset)
+        for name, offset in offsets.items()
+    }
 
 
 def one_hot_targets(index):
@@ -170,7 +173,7 @@ def divergence(maps, others=None):
     return torch.stack(rows)
 
 
-def as_sharp(maps, reference):
+def match_entropy(maps, reference):
     """Maps (b, h, q, k) rescaled to the mean entropy of `reference`.
 
     All scores are multiplied by one number c: softmax(c z) is softmax(z)^c, normalised. This is the

@@ -112,7 +112,9 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
     ):
         return None
     sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
-    return next((n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None)
+    return next(
+        (n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None
+    )
 
 
 def outcomes(*arms) -> bool:

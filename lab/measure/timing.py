@@ -30,14 +30,14 @@ def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFr
     return _rounds(callables, repeats, seed).drop(columns="processor_seconds")
 
 
-def seconds_a_call(calls, parts, repeats, *, fill=0.004, device="cpu"):
+def benchmark(calls, parts, repeats, *, fill=0.004, device="cpu"):
     """One row per call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
 
     The keys of `calls` are tuples with one value for each of `parts`. A call shorter than `fill`
     seconds is repeated to fill them. With one CPU thread `seconds_a_call` is processor time, which
     other programs do not affect; otherwise it is wall-clock time.
     """
-    trace.clock("seconds_a_call")
+    trace.clock("benchmark")
     _keep_memory()
     times = {name: _repetitions(fill, call) for name, call in calls.items()}
     table = _rounds({name: _loop(call, times[name]) for name, call in calls.items()}, repeats)

@@ -117,12 +117,14 @@ class Randomized(Scattered, kind="randomized"):
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
         Position.__init__(self, config)
-        self.context = config.context
-        self.reach = reach or 2 * config.context
+        self.context = config.block_size
+        self.reach = reach or 2 * config.block_size
         self.gaps = gaps
         if self.reach < self.context:
             raise ValueError(f"reach must be at least context {self.context}, got {self.reach}")
-        self.encoding = Position.build(encoding, config.model_copy(update={"context": self.reach}))
+        self.encoding = Position.build(
+            encoding, config.model_copy(update={"block_size": self.reach})
+        )
         self.seed = torch.initial_seed()
         self.generator = torch.Generator().manual_seed(self.seed)
         self.register_buffer("fixed", self._draw(self.context), persistent=False)
@@ -177,7 +179,7 @@ class Randomized(Scattered, kind="randomized"):
         return x + codes[:, self.places(end)[start:]]
 
     def of_layer(self, i, layer):
-        encoding = self.encoding.of_layer(i, layer.model_copy(update={"context": self.reach}))
+        encoding = self.encoding.of_layer(i, layer.model_copy(update={"block_size": self.reach}))
         return self if encoding is self.encoding else Scattered(self, encoding)
 
     def acts(self):

@@ -53,7 +53,7 @@ class Decoder(Transformer):
         super().__init__(config, seed=seed, cross=CrossAttention)
 
     def random_inputs(self, batch):
-        return {"memory": torch.randn(batch, self.config.context, self.config.d_model)}
+        return {"memory": torch.randn(batch, self.config.block_size, self.config.d_model)}
 
 
 class EncoderDecoder(NamedOnce):

@@ -32,15 +32,15 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    vocabulary: int
-    context: int  # positions of a learned encoding and of a cache
+    vocab_size: int
+    block_size: int  # positions of a learned encoding and of a cache
     d_model: int = 64
     n_layers: int = 2
     unique_layers: int | None = None  # blocks with own weights, repeated in turn (ALBERT: 1)
     n_heads: int | list[int] = 4
     kv_heads: int | None = None  # key-value heads; default n_heads
     d_head: int | None = None  # default d_model / n_heads
-    d_out: int | None = None  # classes of the LM head; default vocabulary
+    d_out: int | None = None  # classes of the LM head; default vocab_size
     bias: bool = False
     mixer: Choice | list[Choice] = "attention"
     position: Choice = "rotary"
@@ -57,6 +57,12 @@ class ModelConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, values):
+        if isinstance(values, dict):
+            for former, name in FORMER_NAMES:
+                if former in values and name in values:
+                    raise ValueError(f"{former} is the former name of {name}: give one of the two")
+            former_names = dict(FORMER_NAMES)
+            values = {former_names.get(name, name): value for name, value in values.items()}
         return names.known_fields(cls, values)
 
     @model_validator(mode="after")
@@ -100,15 +106,17 @@ class ModelConfig(BaseModel):
         sizes = {
             "kv_heads": self.kv_heads or n_heads,
             "d_head": self.d_head or self.d_model // n_heads,
-            "d_out": self.d_out or self.vocabulary,
+            "d_out": self.d_out or self.vocab_size,
         }
         return self.model_copy(update=own | sizes)
 
 
+# Also accepted: parameters of trials and recorded configurations use them.
+FORMER_NAMES = (("vocabulary", "vocab_size"), ("context", "block_size"))
 LISTED = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, one entry per layer
 SIZES = (
-    "vocabulary",
-    "context",
+    "vocab_size",
+    "block_size",
     "d_model",
     "n_layers",
     "unique_layers",
@@ -201,7 +209,7 @@ class Rotary(Position, kind="rotary"):
         self.interpolation = interpolation
         self.interleaved = interleaved
         self.d_head = config.d_head
-        self.tabulate(2 * config.context, torch.empty(0, dtype=torch.float32))
+        self.tabulate(2 * config.block_size, torch.empty(0, dtype=torch.float32))
 
     def at_query_key(self, q, k, start=0):
         end = start + q.shape[2]
@@ -888,7 +896,7 @@ class Transformer(NamedOnce):
         own = config.unique_layers or config.n_layers
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.embedding = nn.Embedding(config.vocabulary, config.d_model)
+            self.embedding = nn.Embedding(config.vocab_size, config.d_model)
             self.position = Position.build(config.position, widest)
             blocks = [
                 Block.build(config.residual, layer, self.position.of_layer(i, layer), cross)
@@ -1016,7 +1024,7 @@ class Transformer(NamedOnce):
         """Empty caches, one per layer, for `context` positions (default: the configured ones)."""
         weight = self.embedding.weight
         like = {"device": weight.device, "dtype": weight.dtype}
-        context = context or self.config.context
+        context = context or self.config.block_size
         return [block.mixer.init_cache(batch, context, **like) for block in self.blocks]
 
     @torch.no_grad()

@@ -147,7 +147,7 @@ class AdminInit(Xavier, kind="admin"):
         super().__call__(model)
         if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
             return  # nothing to measure
-        tokens = torch.randint(model.config.vocabulary, (8, model.config.context))
+        tokens = torch.randint(model.config.vocab_size, (8, model.config.block_size))
         x = model.embed(tokens)
         variance = x.var()
         omegas = {}

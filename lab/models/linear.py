@@ -18,7 +18,7 @@ def parallel(fq, fk, v, causal=False):
     """All weights at once, in n² steps: the reference for the other forms."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
     weights = weights.tril() if causal else weights
-    return divided(weights @ v, weights.sum(-1, keepdim=True))
+    return safe_divide(weights @ v, weights.sum(-1, keepdim=True))
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
@@ -31,13 +31,13 @@ def chunked(fq, fk, v, chunk=64, state=None):
     padding = -n % chunk
     # (b, h, c, chunk, .)
     fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))
-    before = fk.transpose(-2, -1) @ with_ones(v)  # (b, h, c, f, d + 1)
+    before = fk.transpose(-2, -1) @ append_ones(v)  # (b, h, c, f, d + 1)
     before = F.pad(before[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))  # sum of the earlier chunks
     if state is not None:
         before = before + state[:, :, None]
-    within = (fq @ fk.transpose(-2, -1)).tril() @ with_ones(v)
+    within = (fq @ fk.transpose(-2, -1)).tril() @ append_ones(v)
     mixed = (within + fq @ before).flatten(2, 3)[:, :, :n]
-    return divided(mixed[..., :-1], mixed[..., -1:])
+    return safe_divide(mixed[..., :-1], mixed[..., -1:])
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
@@ -52,8 +52,8 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
     fq, fk, v = (F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for x in (fq, fk, v))
     top = F.pad(top, (0, 0, 0, padding), mode="replicate").unflatten(2, (-1, chunk))
     end = top[:, :, :, -1:]  # (b, h, c, 1, 1)
-    own = (fk * (top - end).exp()).mT @ with_ones(v)  # (b, h, c, f, d + 1)
-    within = (fq @ fk.mT * (top.mT - top).clamp(max=0).exp()).tril() @ with_ones(v)
+    own = (fk * (top - end).exp()).mT @ append_ones(v)  # (b, h, c, f, d + 1)
+    within = (fq @ fk.mT * (top.mT - top).clamp(max=0).exp()).tril() @ append_ones(v)
     out = []
     for i in range(fq.shape[2]):
         mixed = within[:, :, i]
@@ -66,12 +66,12 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
             state = state * (before - end[:, :, i]).exp() + own[:, :, i]
         before = end[:, :, i]
     mixed = torch.cat(out, 2)[:, :, :n]
-    return state, divided(mixed[..., :-1], mixed[..., -1:])
+    return state, safe_divide(mixed[..., :-1], mixed[..., -1:])
 
 
 def bidirectional(fq, fk, v):
     """The bidirectional form in n steps: every query sees every key."""
-    return summed(fq, added(None, fk, v))
+    return read_state(fq, add_keys(None, fk, v))
 
 
 def step(state, fq, fk, v):
@@ -79,28 +79,28 @@ def step(state, fq, fk, v):
 
     Features fq, fk (b, h, f), values v (b, h, d); state (b, h, f, d + 1), None at the start.
     """
-    state = added(state, fk[..., None, :], v[..., None, :])
-    return state, summed(fq[..., None, :], state).squeeze(-2)
+    state = add_keys(state, fk[..., None, :], v[..., None, :])
+    return state, read_state(fq[..., None, :], state).squeeze(-2)
 
 
-def added(state, fk, v):
+def add_keys(state, fk, v):
     """The sum over keys, (b, h, f, d + 1), with n more keys (b, h, n, f) added."""
-    new = fk.transpose(-2, -1) @ with_ones(v)
+    new = fk.transpose(-2, -1) @ append_ones(v)
     return new if state is None else state + new
 
 
-def summed(fq, state):
+def read_state(fq, state):
     """Outputs of queries (b, h, n, f) from the sum over keys."""
     mixed = fq @ state
-    return divided(mixed[..., :-1], mixed[..., -1:])
+    return safe_divide(mixed[..., :-1], mixed[..., -1:])
 
 
-def with_ones(v):
+def append_ones(v):
     """Append a column of ones to the values; its sum is the denominator."""
     return F.pad(v, (0, 1), value=1.0)
 
 
-def divided(mixed, total):
+def safe_divide(mixed, total):
     """mixed / total, and 0 where the total is 0 because a query saw no key."""
     return mixed / total.where(total != 0, 1)
 
@@ -146,11 +146,11 @@ class LinearAttention(QKVMixer, kind="linear"):
         """Mix after the keys in `cache`, which is then extended by the new ones."""
         before = cache.tensors.get("sum")
         n = v.shape[2]
-        state = added(before, fk, v)
+        state = add_keys(before, fk, v)
         if self.causal and n > 1:
             mixed = chunked(fq, fk, v, min(self.chunk, n), before)
         else:
-            mixed = summed(fq, state)
+            mixed = read_state(fq, state)
         cache.tensors["sum"] = state.detach()
         cache.length += n
         return mixed
@@ -194,8 +194,8 @@ class Performer(LinearAttention, kind="performer"):
         else:
             if state is not None:
                 state = state * (before - top[:, :, -1:]).exp()
-            state = added(state, fk, v)
-            mixed = summed(fq, state)
+            state = add_keys(state, fk, v)
+            mixed = read_state(fq, state)
         if cache is not None:
             cache.tensors |= {"sum": state.detach(), "top": top[:, :, -1:].clone()}
             cache.length += k.shape[2]

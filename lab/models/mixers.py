@@ -25,7 +25,7 @@ class TransformerXL(Attention, kind="transformer-xl"):
 
     def __init__(self, config, position, *, memory=None):
         super().__init__(config, position)
-        self.memory = config.context if memory is None else memory
+        self.memory = config.block_size if memory is None else memory
         if self.memory < 1:
             raise ValueError(f"memory must be at least 1 position, got {memory}")
 

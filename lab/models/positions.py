@@ -85,7 +85,7 @@ class Learned(Position, kind="learned"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.embedding = nn.Embedding(config.context, config.d_model)
+        self.embedding = nn.Embedding(config.block_size, config.d_model)
 
     def at_input(self, x, start=0):
         end = start + x.shape[1]
@@ -243,7 +243,7 @@ class Hierarchical(Position, kind="hierarchical"):
         super().__init__(config)
         if not 0 < alpha < 0.5:  # at 1/2, unit and offset would be interchangeable
             raise ValueError(f"alpha must lie between 0 and 1/2, got {alpha}")
-        self.embedding = nn.Embedding(unit or config.context, config.d_model)
+        self.embedding = nn.Embedding(unit or config.block_size, config.d_model)
         self.alpha = alpha
 
     def at_input(self, x, start=0):

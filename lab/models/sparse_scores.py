@@ -67,8 +67,8 @@ class Linformer(AttentionFn, kind="linformer"):
 
     def __init__(self, config, *, rank):
         super().__init__(config)
-        self.keys = nn.Linear(config.context, rank, bias=False)
-        self.values = nn.Linear(config.context, rank, bias=False)
+        self.keys = nn.Linear(config.block_size, rank, bias=False)
+        self.values = nn.Linear(config.block_size, rank, bias=False)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         if causal or mask is not None or bias is not None:

@@ -9,7 +9,7 @@ from lab.models.gpt import SEAMS, ModelConfig
 from lab.names import meant, near
 from lab.recipes.comparison import Model
 
-OF_TASK = {"vocabulary", "context", "d_out"}  # fields set by the task, never by an arm
+OF_TASK = {"vocab_size", "block_size", "d_out"}  # fields set by the task, never by an arm
 
 
 def seam_of(arms, named=""):

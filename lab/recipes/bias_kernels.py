@@ -34,7 +34,7 @@ def kernel_call(position, kernel, n, d, heads):
     The rotation of queries and keys is part of the call.
     """
     q, k, v = inputs(n, d, heads)
-    sizes = {"vocabulary": 2, "context": n, "d_model": d, "n_layers": 1, "n_heads": heads}
+    sizes = {"vocab_size": 2, "block_size": n, "d_model": d, "n_layers": 1, "n_heads": heads}
     rope = Transformer(ModelConfig(**sizes, position="rotary")).position
     alibi = Transformer(ModelConfig(**sizes, position="alibi")).position
 

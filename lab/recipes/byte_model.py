@@ -5,7 +5,7 @@ import torch
 from lab.measure.ngrams import ngram_losses
 from lab.models.gpt import ModelConfig
 from lab.tasks.code import Code
-from lab.training import TrainConfig, cross_entropy, moved
+from lab.training import TrainConfig, cross_entropy, to_device
 
 WINDOWS = 512  # validation windows
 TABLES = ("unigram", "bigram", "trigram", "4-gram")
@@ -18,8 +18,8 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
     layers; wider and deeper models need a smaller one.
     """
     start = {
-        "vocabulary": 256,
-        "context": context,
+        "vocab_size": 256,
+        "block_size": context,
         "initialization": {"kind": "fan-in", "embedding": 0.3},
     }
     schedule = TrainConfig(steps=steps, batch=batch, learning_rate=learning_rate)
@@ -29,11 +29,13 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
 @torch.no_grad()
 def validation_loss(model, task, windows=WINDOWS):
     """Loss in nats per byte on the first validation windows of a task."""
-    tokens, targets = (moved(x, next(model.parameters()).device) for x in task.validation(windows))
+    tokens, targets = (
+        to_device(x, next(model.parameters()).device) for x in task.validation(windows)
+    )
     return cross_entropy(model(tokens), targets).item()
 
 
-def table_losses(task, schedule, seed, windows=WINDOWS):
+def ngram_baselines(task, schedule, seed, windows=WINDOWS):
     """{table: nats per byte} of n-grams counted on the bytes that a training with this seed reads.
 
     The losses are those on the first validation windows.

@@ -8,7 +8,7 @@ from lab.measure.lengths import accuracy_by_length
 from lab.models import ModelConfig, Transformer
 from lab.models.registry import Seam
 from lab.recipes.standard import Problem
-from lab.training import TrainConfig, digest, fit, moved, output_fingerprint
+from lab.training import TrainConfig, digest, fit, output_fingerprint, to_device
 
 TEXTS = 256  # texts per test
 SIGNS = {"accuracy": ">=", "exact": ">=", "loss": "<"}
@@ -34,7 +34,7 @@ def built(config, task, context, seed) -> nn.Module:
     """
     fields = dict(config)
     kind = fields.pop("model", "")
-    sizes = {"vocabulary": task.vocabulary, "context": context, "d_out": task.d_out}
+    sizes = {"vocab_size": task.vocabulary, "block_size": context, "d_out": task.d_out}
     whole = ModelConfig(**fields | sizes)
     if not kind:
         return Transformer(whole, seed=seed)
@@ -90,7 +90,7 @@ def trained(seed: int, task, config, schedule, lengths, measure, pass_at, rows=8
     )
 
     def predict(tokens):
-        return model(moved(tokens, device())).cpu()
+        return model(to_device(tokens, device())).cpu()
 
     def tested(at):
         return accuracy_by_length(predict, of_length, at, size=TEXTS).rename(

@@ -39,8 +39,8 @@ def stack(seed, placement, scheme, n_layers, d_model):
     """The Markov task and a stack of ReLU layers without positions, on the device of the trial."""
     task = Markov(length=16, contrast=2.5)
     sizes = {
-        "vocabulary": task.vocabulary,
-        "context": 16,
+        "vocab_size": task.vocabulary,
+        "block_size": 16,
         "d_model": d_model,
         "n_layers": n_layers,
         "n_heads": 2,

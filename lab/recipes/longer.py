@@ -10,7 +10,7 @@ import torch
 from lab.device import device
 from lab.measure.lengths import by_bucket, window_losses
 from lab.models.gpt import Transformer
-from lab.recipes.byte_model import byte_model, table_losses, validation_loss
+from lab.recipes.byte_model import byte_model, ngram_baselines, validation_loss
 from lab.tasks.code import Code
 from lab.training import fit
 
@@ -47,13 +47,13 @@ def longer_windows(
     fields = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "position": position}
     options = {"batch": batch, "learning_rate": learning_rate, "corpus": corpus}
     config, task, schedule = byte_model(steps, context=context, **options, **fields)
-    tables = table_losses(task, schedule, seed + order)
+    tables = ngram_baselines(task, schedule, seed + order)
     test = {
         "evaluate": lambda m: {"loss": validation_loss(m, task)},
         "mark": ("loss", "<", tables["trigram"]),
     }
     longest = max(factors) * context
-    model = Transformer(config.model_copy(update={"context": longest}), seed=seed).to(device())
+    model = Transformer(config.model_copy(update={"block_size": longest}), seed=seed).to(device())
     run, history = fit(model, task, schedule, seed=seed + order, every=max(1, steps // 8), **test)
     run |= tables | {"in_range": history.loss.iloc[-1]}
     rows = [{"what": "curve"} | row for row in history[["step", "loss"]].to_dict("records")]

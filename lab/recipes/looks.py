@@ -10,7 +10,14 @@ import torch.nn.functional as F
 
 from lab.measure.attention import attention_maps
 from lab.measure.heads import ablation_costs, head_table
-from lab.measure.maps import copies, mass, one_hot_targets, packed, relative_distance, uniform_mass
+from lab.measure.maps import (
+    induction_targets,
+    mass,
+    one_hot_targets,
+    packed,
+    relative_distance,
+    uniform_mass,
+)
 from lab.tasks.discourse import Pronouns
 from lab.tasks.labels import KINDS
 from lab.tasks.languages import Dyck
@@ -142,7 +149,7 @@ def copying_scores(model, vocabulary, period=25):
     """
     tokens = Blocks(vocabulary, period).batch(torch.Generator().manual_seed(7), 16)[0]
     before = one_hot_targets(torch.arange(tokens.shape[1])[None] - 1)
-    patterns = {"before": before, "induction": copies(tokens.shape[1], period, 1)}
+    patterns = {"before": before, "induction": induction_targets(tokens.shape[1], period, 1)}
     found = {}
     for layer, m in enumerate(attention_maps(model, tokens.to(next(model.parameters()).device)), 1):
         found |= {

@@ -7,7 +7,7 @@ import torch
 from lab.device import device
 from lab.measure.linear_probe import held_out_r2
 from lab.models.gpt import Transformer
-from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
+from lab.recipes.byte_model import WINDOWS, byte_model, ngram_baselines, validation_loss
 from lab.tasks.code import Code
 from lab.training import cross_entropy, fit
 
@@ -42,7 +42,7 @@ def places(
     options = {"batch": batch, "learning_rate": learning_rate, "corpus": corpus}
     config, plain, schedule = byte_model(steps, context=context, **options, **fields)
     task = Marked(plain.context, plain.path)
-    tables = table_losses(task, schedule, seed)
+    tables = ngram_baselines(task, schedule, seed)
     mark = {"mark": ("loss", "<", tables["trigram"]), "until_mark": True}
     test = {"evaluate": lambda m: {"loss": validation_loss(m, task)}} | mark
     model = Transformer(config, seed=seed).to(device())

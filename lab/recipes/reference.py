@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lab.models.gpt import Transformer
-from lab.recipes.byte_model import WINDOWS, byte_model, table_losses, validation_loss
+from lab.recipes.byte_model import WINDOWS, byte_model, ngram_baselines, validation_loss
 from lab.training import train
 
 # its story is beside it, as .json
@@ -59,7 +59,7 @@ def make(path=PATH, seed=0, sizes=SIZES):
         "parameters": sum(p.numel() for p in model.parameters()),
         "windows": WINDOWS,
         "validation_loss": loss,
-        "marks": table_losses(task, schedule, seed),
+        "marks": ngram_baselines(task, schedule, seed),
         "curve": {name: history[name].tolist() for name in ("step", "loss", "validation")},
         "seconds": round(seconds, 1),
         "arithmetic": arithmetic.digest(),

@@ -26,7 +26,13 @@ def block_operations(n, d, heads, device="cpu"):
     tensors, so no pages are allocated while a clock runs. Norms and residual sums are left out.
     """
     config = ModelConfig(
-        vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
+        vocab_size=1,
+        block_size=n,
+        d_model=d,
+        n_layers=1,
+        n_heads=heads,
+        position="none",
+        mask="none",
     )
     block = Transformer(config).blocks[0].to(device).requires_grad_(False)
     x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
@@ -49,7 +55,13 @@ def block_operations(n, d, heads, device="cpu"):
 def block_call(n, d, heads, backward=False, device="cpu"):
     """A call of one whole block on one sequence, attention fused; `backward` adds gradients."""
     config = ModelConfig(
-        vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none"
+        vocab_size=1,
+        block_size=n,
+        d_model=d,
+        n_layers=1,
+        n_heads=heads,
+        position="none",
+        mask="none",
     )
     block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
     x = torch.randn(
@@ -105,8 +117,13 @@ def training_step(
     With `checkpointed`, each block keeps only its input and runs again in the backward pass (Chen
     2016).
     """
-    sizes = {"context": n, "d_model": d, "n_layers": n_layers, "n_heads": heads or max(1, d // 64)}
-    model = Transformer(ModelConfig(vocabulary=256, residual=residual, **sizes)).to(device)
+    sizes = {
+        "block_size": n,
+        "d_model": d,
+        "n_layers": n_layers,
+        "n_heads": heads or max(1, d // 64),
+    }
+    model = Transformer(ModelConfig(vocab_size=256, residual=residual, **sizes)).to(device)
     if checkpointed:
         for block in model.blocks:
             block.forward = partial(
@@ -150,7 +167,7 @@ def saved_bytes(call):
 def without_position(n, d, h, g, L=2):
     """A causal byte model for timings, without positions, whose small cost does not depend on g."""
     config = ModelConfig(
-        vocabulary=256, context=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
+        vocab_size=256, block_size=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
     )
     return Transformer(config).eval().requires_grad_(False)
 

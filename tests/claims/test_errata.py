@@ -20,7 +20,7 @@ from lab.models.kernels import naive_attention, tiled_attention
 
 
 def config(**fields):
-    return ModelConfig(**({"vocabulary": 16, "context": 32, "d_model": 32, "n_layers": 2, "n_heads": 4} | fields))
+    return ModelConfig(**({"vocab_size": 16, "block_size": 32, "d_model": 32, "n_layers": 2, "n_heads": 4} | fields))
 
 
 def of_chapter(kv_heads, h=8):
@@ -148,7 +148,7 @@ def test_an_encoder_may_look_ahead_and_infilling_needs_it():
     tokens = torch.stack([torch.zeros_like(answers), answers], 1)  # a hidden token, then what it was
 
     def accuracy(mask):
-        net = Transformer(config(vocabulary=9, d_model=16, n_layers=1, mask=mask))
+        net = Transformer(config(vocab_size=9, d_model=16, n_layers=1, mask=mask))
         optimizer = torch.optim.Adam(net.parameters(), 1e-2)
         for _ in range(60):
             optimizer.zero_grad()

@@ -16,7 +16,7 @@ from lab.models.gpt import FeedForward
 
 
 def config(**fields):
-    return ModelConfig(**({"vocabulary": 16, "context": 16, "d_model": 48, "n_layers": 12, "n_heads": 4} | fields))
+    return ModelConfig(**({"vocab_size": 16, "block_size": 16, "d_model": 48, "n_layers": 12, "n_heads": 4} | fields))
 
 
 def model(**fields):

@@ -193,5 +193,5 @@ def test_rms_norm_does_not_divide_by_the_deviation():
 
 
 def test_a_norm_keeps_the_width_the_readout_changes_it():
-    net, tokens = Transformer(config(vocabulary=40)), torch.zeros(1, 3, dtype=torch.long)
+    net, tokens = Transformer(config(vocab_size=40)), torch.zeros(1, 3, dtype=torch.long)
     assert net.norm(net.hidden(tokens)).shape == (1, 3, 128) and net(tokens).shape == (1, 3, 40)

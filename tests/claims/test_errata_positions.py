@@ -14,7 +14,7 @@ from lab.models.positions import T5, alibi_slopes, sinusoids
 
 
 def config(**fields):
-    return ModelConfig(**({"vocabulary": 16, "context": 32, "d_model": 32, "n_layers": 2, "n_heads": 4} | fields))
+    return ModelConfig(**({"vocab_size": 16, "block_size": 32, "d_model": 32, "n_layers": 2, "n_heads": 4} | fields))
 
 
 def model(**fields):
@@ -152,13 +152,13 @@ def test_rotary_costs_less_arithmetic_than_alibi_on_long_sequences():
     h, width = 4, 8
 
     def rotary(n):
-        position, q = model(position="rotary", context=n).position, normal(1, h, n, width)
+        position, q = model(position="rotary", block_size=n).position, normal(1, h, n, width)
         with Arithmetic() as done:
             position.at_query_key(q, q)
         return done.operations
 
     def alibi(n):
-        bias, scores = model(position="alibi", context=n).position.bias(n, n), normal(1, h, n, n)
+        bias, scores = model(position="alibi", block_size=n).position.bias(n, n), normal(1, h, n, n)
         with Arithmetic() as done:
             scores + bias
         return done.operations

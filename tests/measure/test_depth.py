@@ -10,10 +10,10 @@ from helpers import close, loss_of, randn, small_model, tokens
 from torch import nn
 
 from lab.measure.depth import (
-    likeness,
-    moved,
+    layer_ablation_losses,
+    layer_cosine_similarity,
     perturbation,
-    rises_without,
+    perturbed_weights,
 )
 from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
@@ -33,7 +33,7 @@ def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():
 def test_a_moved_model_moves_back_even_after_an_error():
     model = small_model()
     before = [p.clone() for p in model.parameters()]
-    with pytest.raises(KeyError), moved(model, 0.1):
+    with pytest.raises(KeyError), perturbed_weights(model, 0.1):
         assert all((p != q).any() for p, q in zip(model.parameters(), before, strict=True))
         raise KeyError
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
@@ -43,7 +43,7 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     model, shorter = small_model(n_layers=3), small_model(n_layers=3)
     del shorter.blocks[1]
     base = loss_of(model).item()
-    rises = rises_without(model.blocks, lambda: loss_of(model).item())
+    rises = layer_ablation_losses(model.blocks, lambda: loss_of(model).item())
     assert rises[1] == pytest.approx(loss_of(shorter).item() - base, abs=1e-6) and abs(rises[1]) > 1e-3
     assert loss_of(model).item() == base
     with torch.no_grad(), capture(model.blocks) as streams:
@@ -54,7 +54,7 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
 
 def test_likeness_is_one_for_equal_and_none_for_orthogonal_streams():
     streams = torch.stack([torch.eye(4), 2 * torch.eye(4), torch.eye(4).roll(1, 0)])
-    close(likeness(streams), torch.tensor([1.0, 0.0]))
+    close(layer_cosine_similarity(streams), torch.tensor([1.0, 0.0]))
 
 
 def test_training_stops_where_it_is_told_to():

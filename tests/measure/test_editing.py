@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import randn
 
-from lab.measure.editing import rome_update, wanted_output
+from lab.measure.editing import rome_update, target_output
 from lab.measure.hooks import edit
 from lab.models import ModelConfig, Transformer
 
@@ -33,10 +33,10 @@ def test_the_covariance_makes_an_edit_quieter_on_correlated_keys():
 
 
 def test_the_wanted_output_gives_the_wanted_answer_and_leaves_the_model():
-    model = Transformer(ModelConfig(vocabulary=9, context=4, d_model=32, ffn="relu")).eval()
+    model = Transformer(ModelConfig(vocab_size=9, block_size=4, d_model=32, ffn="relu")).eval()
     tokens = torch.tensor([[1, 2, 3], [3, 2, 1]])
     before = model(tokens).detach()
-    value = wanted_output(model, "blocks.1.ffn.down", tokens, 7, sure=0.7, steps=1000)
+    value = target_output(model, "blocks.1.ffn.down", tokens, 7, sure=0.7, steps=1000)
     torch.testing.assert_close(model(tokens), before)
     with edit(model, {"blocks.1.ffn.down": lambda x: torch.cat([x[:, :-1], value.expand(2, 1, -1)], 1)}):
         assert (model(tokens)[:, -1].softmax(-1)[:, 7] > 0.7).all()

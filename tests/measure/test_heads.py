@@ -12,7 +12,7 @@ from lab.models import ModelConfig, Transformer
 
 
 def model_of(**options):
-    config = ModelConfig(vocabulary=16, context=12, d_model=16, n_layers=2, n_heads=4, **options)
+    config = ModelConfig(vocab_size=16, block_size=12, d_model=16, n_layers=2, n_heads=4, **options)
     return Transformer(config, seed=0).eval()
 
 

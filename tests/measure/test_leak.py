@@ -10,7 +10,7 @@ from lab.models import ModelConfig, Transformer
 
 def from_embeddings(mask, position="learned", n_layers=2):
     model = Transformer(
-        ModelConfig(vocabulary=7, context=6, d_model=8, n_heads=2, n_layers=n_layers, mask=mask, position=position)
+        ModelConfig(vocab_size=7, block_size=6, d_model=8, n_heads=2, n_layers=n_layers, mask=mask, position=position)
     )
     model.embedding = nn.Identity()
     return model.double()

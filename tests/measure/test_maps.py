@@ -18,7 +18,7 @@ from lab.tasks.sequences import Blocks
 
 @given(period=st.integers(1, 6), repeats=st.integers(2, 4), offset=st.sampled_from([-1, 0, 1]))
 def test_copies_are_the_tokens_beside_the_earlier_occurrences(period, repeats, offset):
-    n, targets = period * repeats, patterns.copies(period * repeats, period, offset)[0]
+    n, targets = period * repeats, patterns.induction_targets(period * repeats, period, offset)[0]
     for q in range(n):
         earlier = {q - m * period for m in range(1, repeats)}
         wanted = {copy + offset for copy in earlier if copy >= 0 and 0 <= copy + offset}
@@ -31,12 +31,14 @@ def test_an_ideal_induction_head_scores_one_and_nothing_by_the_formula_as_printe
     q = torch.arange(period, n)
     head[0, 0, q, q - period + 1] = 1
     head[0, 0, :period, 0] = 1
-    scores = {offset: patterns.mass(head, patterns.copies(n, period, offset)).item() for offset in (1, 0, -1)}
+    scores = {
+        offset: patterns.mass(head, patterns.induction_targets(n, period, offset)).item() for offset in (1, 0, -1)
+    }
     assert scores == {1: 1, 0: 0, -1: 0}
-    baseline = {offset: patterns.uniform_mass(patterns.copies(n, period, offset)) for offset in (1, 0)}
+    baseline = {offset: patterns.uniform_mass(patterns.induction_targets(n, period, offset)) for offset in (1, 0)}
     assert baseline[0] == pytest.approx(0.0313, abs=5e-5) and 0.031 < baseline[1] < 0.0325
     for offset, share in baseline.items():
-        found = patterns.mass(uniform_maps(2, 3, n), patterns.copies(n, period, offset))
+        found = patterns.mass(uniform_maps(2, 3, n), patterns.induction_targets(n, period, offset))
         assert found.tolist() == pytest.approx([share] * 3)
 
 
@@ -101,7 +103,7 @@ def test_packed_maps_come_back_to_half_a_step():
 
 
 def model_and_tokens(**changes):
-    model = Transformer(ModelConfig(vocabulary=11, context=12, d_model=16, n_layers=2, **changes), seed=0)
+    model = Transformer(ModelConfig(vocab_size=11, block_size=12, d_model=16, n_layers=2, **changes), seed=0)
     return model, torch.randint(0, 11, (10,), generator=torch.Generator().manual_seed(0))
 
 
@@ -127,7 +129,7 @@ def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
 
 
 def model_of(score="softmax", **options):
-    config = ModelConfig(vocabulary=16, context=12, d_model=16, n_layers=2, n_heads=4, score=score, **options)
+    config = ModelConfig(vocab_size=16, block_size=12, d_model=16, n_layers=2, n_heads=4, score=score, **options)
     return Transformer(config, seed=0).eval()
 
 
@@ -159,7 +161,7 @@ def test_weights_that_no_probe_sees_are_seen_too():
 
 def test_copying_targets_answer_the_task():
     tokens, targets = Blocks(vocabulary=10, period=4, repeats=3).batch(torch.Generator().manual_seed(0), 2)
-    keys = patterns.copying(4, 3)
+    keys = patterns.copying_targets(4, 3)
     for q in range(4, 12):
         after = keys["induction"][0, q].nonzero().flatten()
         assert len(after) and (tokens[:, after] == targets[:, q, None]).all()
@@ -169,11 +171,11 @@ def test_copying_targets_answer_the_task():
 def test_maps_are_made_as_sharp_as_others_and_keep_their_order():
     generator = torch.Generator().manual_seed(0)
     flat, sharp = (torch.softmax(scale * torch.randn(2, 3, 5, 5, generator=generator), -1) for scale in (0.1, 3))
-    made = patterns.as_sharp(flat, sharp)
+    made = patterns.match_entropy(flat, sharp)
     entropy = lambda m: -(m * m.log()).sum(-1).mean()  # noqa: E731
     assert torch.isclose(entropy(made), entropy(sharp), atol=1e-3) and torch.allclose(made.sum(-1), torch.ones(2, 3, 5))
     assert (made.argmax(-1) == flat.argmax(-1)).all() and torch.allclose(
-        patterns.as_sharp(sharp, sharp), sharp, atol=1e-4
+        patterns.match_entropy(sharp, sharp), sharp, atol=1e-4
     )
     masked = flat.tril()
-    assert (patterns.as_sharp(masked / masked.sum(-1, keepdim=True), sharp).triu(1) == 0).all()
+    assert (patterns.match_entropy(masked / masked.sum(-1, keepdim=True), sharp).triu(1) == 0).all()

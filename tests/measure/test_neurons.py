@@ -14,7 +14,7 @@ def test_firing_and_nonzero_shares():
 
 
 def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
-    model = Transformer(ModelConfig(vocabulary=9, context=6, d_model=16, n_layers=2, ffn="relu"), seed=0).eval()
+    model = Transformer(ModelConfig(vocab_size=9, block_size=6, d_model=16, n_layers=2, ffn="relu"), seed=0).eval()
     tokens = torch.arange(12).view(2, 6) % 9
     before = neurons.hidden(model, tokens)
     assert before.shape == (2, 12, 64) and before.min() == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab.measure import timing
-from lab.measure.timing import interleaved, machine_peaks, seconds_a_call
+from lab.measure.timing import benchmark, interleaved, machine_peaks
 
 
 def test_interleaved_rounds_hold_every_name_once_in_changing_order():
@@ -25,7 +25,7 @@ def test_interleaved_rounds_hold_every_name_once_in_changing_order():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
-@pytest.mark.parametrize("clock", [interleaved, partial(seconds_a_call, parts=["call"], fill=1e-9)])
+@pytest.mark.parametrize("clock", [interleaved, partial(benchmark, parts=["call"], fill=1e-9)])
 def test_no_clock_times_the_finding_of_pages(clock):
     """Blocks of 2 and of 48 MiB, in shuffled rounds: hardly a page is asked for once every call has run."""
     faults = []
@@ -49,11 +49,11 @@ def test_a_slow_first_call_shortens_no_loop(monkeypatch):
         called.append(name)
 
     calls = {(first,): partial(call, first, first) for first in (1.0, tick)}
-    table = seconds_a_call(calls, ["first"], repeats=4, fill=16 * tick)
+    table = benchmark(calls, ["first"], repeats=4, fill=16 * tick)
     assert called.count(1.0) == called.count(tick) == 3 + 4 * 16
     assert table.wall_seconds_a_call.tolist() == [tick] * 8
     called.clear()
-    seconds_a_call({("long",): partial(call, "long", 0.5)}, ["name"], repeats=4, fill=1e-4)
+    benchmark({("long",): partial(call, "long", 0.5)}, ["name"], repeats=4, fill=1e-4)
     assert called.count("long") == 2 + 4, "warm after one, and no third one for what fills its time"
 
 
@@ -66,7 +66,7 @@ def test_machine_peaks_are_plausible():
 def test_short_calls_fill_their_time_and_keep_their_names():
     x, done = torch.ones(200, 200), []
     calls = {("product", 2): lambda: x @ x, ("counted", 1): lambda: done.append(1)}
-    table = seconds_a_call(calls, ["kind", "size"], repeats=3, fill=1e-4)
+    table = benchmark(calls, ["kind", "size"], repeats=3, fill=1e-4)
     assert table.groupby(["kind", "size"]).repeat.count().to_dict() == {("product", 2): 3, ("counted", 1): 3}
     assert len(done) > 100 and (table.wall_seconds_a_call > 0).all()
     typical = table.groupby("kind").wall_seconds_a_call.median()

@@ -10,7 +10,7 @@ from lab.models.encoder_decoder import EncoderDecoder
 
 
 def build(kind=Transformer, seed=0, **fields):
-    sizes = {"vocabulary": 13, "context": 16, "d_model": 32, "n_layers": 12, "ffn": "relu", "position": "none"}
+    sizes = {"vocab_size": 13, "block_size": 16, "d_model": 32, "n_layers": 12, "ffn": "relu", "position": "none"}
     return kind(ModelConfig(**(sizes | fields)), seed=seed).eval()
 
 

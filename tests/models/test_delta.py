@@ -10,7 +10,7 @@ from lab.models.gpt import Mixer, Position
 
 
 def gated_mixer():
-    config = ModelConfig(vocabulary=13, context=32, d_model=32, position="none").layer(0)
+    config = ModelConfig(vocab_size=13, block_size=32, d_model=32, position="none").layer(0)
     torch.manual_seed(0)
     return Mixer.build("gated-delta", config, Position.build("none", config))
 

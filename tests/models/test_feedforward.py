@@ -16,7 +16,7 @@ def randn(*shape, seed=0):
 
 
 def model(ffn, **fields):
-    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "bias": True} | fields
+    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "bias": True} | fields
     return Transformer(ModelConfig(ffn=ffn, **sizes))
 
 
@@ -84,7 +84,7 @@ def test_a_low_rank_layer_has_the_rank_and_the_parameters_of_its_thin_matrices()
     assert sum(p.numel() for p in part.parameters()) == 2 * 5 * (32 + 96)
     jacobian = torch.func.jacrev(part)(randn(32))
     assert torch.linalg.matrix_rank(jacobian) == 5
-    full = FeedForward.build({"kind": "gelu", "ratio": 3}, ModelConfig(vocabulary=2, context=2, d_model=32))
+    full = FeedForward.build({"kind": "gelu", "ratio": 3}, ModelConfig(vocab_size=2, block_size=2, d_model=32))
     with torch.no_grad():
         for name in ("up", "down"):
             thin = getattr(part, name)

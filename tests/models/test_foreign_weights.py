@@ -21,7 +21,7 @@ def gpt2(tied=True):
     )  # fmt: skip
     theirs = GPT2LMHeadModel(config).eval()
     ours = ModelConfig(
-        vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, bias=True,
+        vocab_size=VOCABULARY, block_size=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, bias=True,
         position="learned", ffn={"kind": "gelu-tanh", "width": 72}, norm={"kind": "layernorm", "eps": 1e-4},
         lm_head="tied" if tied else "own",
     )  # fmt: skip
@@ -62,7 +62,7 @@ def llama(kv_heads, biases=False, tied=False):
         for parameter in theirs.parameters():  # biases start at 0, gains at 1
             parameter += torch.randn_like(parameter) / 10
     ours = ModelConfig(
-        vocabulary=VOCABULARY, context=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
+        vocab_size=VOCABULARY, block_size=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
         position={"kind": "rotary", "base": 5000.0}, norm={"kind": "rmsnorm", "eps": 1e-6},
         heads={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
         lm_head="tied" if tied else "own",
@@ -111,7 +111,7 @@ def test_foreign_weights_give_the_same_logits_and_the_same_text(name):
 
 
 def config(**fields):
-    return ModelConfig(**({"vocabulary": 11, "context": 16, "d_model": 16, "n_heads": 2, "n_layers": 4} | fields))
+    return ModelConfig(**({"vocab_size": 11, "block_size": 16, "d_model": 16, "n_heads": 2, "n_layers": 4} | fields))
 
 
 @pytest.mark.parametrize(

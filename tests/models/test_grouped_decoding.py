@@ -11,7 +11,7 @@ from lab.models.gpt import KVCache, QKVProjection, Softmax
 from lab.models.kernels import naive_attention
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
 
-SIZES = {"vocabulary": 11, "context": 16, "d_model": 32, "n_heads": 8}
+SIZES = {"vocab_size": 11, "block_size": 16, "d_model": 32, "n_heads": 8}
 
 
 def randn(*shape, seed=0, **options):

@@ -13,7 +13,7 @@ from lab.models.initialization import preset_previous_token
 
 
 def config(**fields):
-    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
+    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
     return ModelConfig(**(sizes | fields))
 
 

@@ -26,7 +26,7 @@ def stream_moments(model, inputs):
 
 XIONG = {
     "n_heads": 1, "position": "none", "mask": "none", "ffn": {"kind": "relu", "ratio": 1},
-    "initialization": "mean-field", "vocabulary": 512, "context": 32,
+    "initialization": "mean-field", "vocab_size": 512, "block_size": 32,
 }  # fmt: skip
 
 

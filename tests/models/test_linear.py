@@ -36,12 +36,14 @@ def close(a, b, tolerance=1e-5):
 
 
 def score(choice, d_head=8, **fields):
-    config = ModelConfig(vocabulary=9, context=64, d_model=4 * d_head, score=choice, position="none", **fields)
+    config = ModelConfig(vocab_size=9, block_size=64, d_model=4 * d_head, score=choice, position="none", **fields)
     return Transformer(config).blocks[0].mixer.score
 
 
 def mixer(choice, d_head=8, **fields):
-    config = ModelConfig(vocabulary=9, context=64, d_model=4 * d_head, mixer=choice, position="none", **fields).layer(0)
+    config = ModelConfig(
+        vocab_size=9, block_size=64, d_model=4 * d_head, mixer=choice, position="none", **fields
+    ).layer(0)
     torch.manual_seed(0)
     return Mixer.build(choice, config, Position.build("none", config))
 
@@ -270,9 +272,9 @@ def test_linformer_is_softmax_over_mixtures_of_keys_and_knows_no_order_of_time()
 
 
 def test_each_layer_may_have_a_score_of_its_own():
-    mixed = Transformer(ModelConfig(vocabulary=9, context=8, score=["cosine", "softmax"]))
+    mixed = Transformer(ModelConfig(vocab_size=9, block_size=8, score=["cosine", "softmax"]))
     assert [type(b.mixer.score).__name__ for b in mixed.blocks] == ["Cosine", "Softmax"]
     with pytest.raises(ValueError, match="score lists 3 layers, n_layers is 2"):
-        ModelConfig(vocabulary=9, context=8, score=["cosine", "softmax", "cosine"])
+        ModelConfig(vocab_size=9, block_size=8, score=["cosine", "softmax", "cosine"])
     with pytest.raises(ValueError, match="score 'nonsuch' is unknown"):
-        ModelConfig(vocabulary=9, context=8, score=["cosine", "nonsuch"])
+        ModelConfig(vocab_size=9, block_size=8, score=["cosine", "nonsuch"])

@@ -26,7 +26,7 @@ every_mixer = pytest.mark.parametrize("mixer", [*KINDS, *MIXTURES], ids=str)
 
 
 def config(**fields):
-    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
     return ModelConfig(**(sizes | {"position": "none"} | fields))
 
 
@@ -227,7 +227,7 @@ def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
 def test_a_bit_is_carried_by_a_gru_and_not_by_a_few_neighbours():
     generator, losses = torch.Generator().manual_seed(0), {}
     for kind in ("gru", "convolution"):
-        model = Transformer(config(mixer=kind, vocabulary=2, n_layers=1))
+        model = Transformer(config(mixer=kind, vocab_size=2, n_layers=1))
         adam = torch.optim.Adam(model.parameters(), 0.01)
         for _ in range(150):
             bits = torch.randint(2, (32, 12), generator=generator)

@@ -23,7 +23,7 @@ VOCABULARY, CONTEXT = 13, 24
 
 
 def build(position, seed=0, **fields):
-    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
     return Transformer(ModelConfig(**(sizes | {"position": position} | fields)), seed=seed).eval()
 
 
@@ -225,7 +225,7 @@ def test_a_layer_of_fewer_heads_has_the_first_of_t5s_table():
 def test_t5_runs_at_every_distance_or_is_refused(buckets, reach, mask):
     single = buckets // (2 if mask == "causal" else 4)  # distances with a bucket of their own
     if 0 < single < reach:
-        build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, context=300)(tokens(300))
+        build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, block_size=300)(tokens(300))
     else:
         with pytest.raises(ValueError, match="max_distance .* must be more" if single else "at least . buckets"):
             build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask)
@@ -238,7 +238,11 @@ def test_rotary_is_as_exact_as_the_type_of_the_model():
     theta = 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     turn = torch.exp(1j * torch.arange(40, dtype=torch.float64)[:, None] * theta)
     wanted = torch.complex(x[..., :4], x[..., 4:]) * turn
-    for model in (build("rotary").double(), build("rotary").bfloat16().double(), build("rotary", context=4).double()):
+    for model in (
+        build("rotary").double(),
+        build("rotary").bfloat16().double(),
+        build("rotary", block_size=4).double(),
+    ):
         q, _ = model.position.at_query_key(x, x)
         close(torch.complex(q[..., :4], q[..., 4:]), wanted, 1e-14)
     plain, again = build("rotary"), build("rotary").double().float()
@@ -280,7 +284,7 @@ def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encodi
     model = build({"kind": "randomized", "encoding": encoding, "reach": 40})
     places = model.position.places(12)
     assert len(places.unique()) == 12 and (places.diff() > 0).all() and places.max() < 40
-    long = build(encoding, context=40)
+    long = build(encoding, block_size=40)
     long.load_state_dict({k.replace("position.encoding.", "position."): v for k, v in model.state_dict().items()})
     padded = torch.zeros(2, 40, dtype=torch.long)
     padded[:, places] = tokens()
@@ -377,6 +381,6 @@ def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes
 
 def test_the_counter_needs_room_and_a_norm_before_attention():
     with pytest.raises(ValueError, match="40 tokens.*32 features"):
-        preset_position_counter(build("none", vocabulary=40), 0)
+        preset_position_counter(build("none", vocab_size=40), 0)
     with pytest.raises(ValueError, match="must be pre, not post"):
         preset_position_counter(build("none", residual="post"), 0)

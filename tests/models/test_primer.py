@@ -8,7 +8,7 @@ from lab.models import ModelConfig, Transformer
 
 
 def build(**fields):
-    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
+    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
     model = Transformer(ModelConfig(**(sizes | {"heads": "primer"} | fields))).eval()
     for block in model.blocks:
         taps = block.mixer.heads.conv_weight
@@ -33,7 +33,7 @@ def test_each_channel_is_convolved_alone_and_looks_back_only(width):
 
 def test_the_taps_start_as_primers_whatever_the_scheme():
     for scheme in ("fan-in", "normal"):
-        config = ModelConfig(vocabulary=13, context=8, heads="primer", initialization=scheme)
+        config = ModelConfig(vocab_size=13, block_size=8, heads="primer", initialization=scheme)
         taps = Transformer(config).blocks[0].mixer.heads.conv_weight
         assert taps.shape == (3 * 64, 3) and (taps[:, 0] == 0.5).all() and (taps[:, 1:] == 0.5 / 3).all()
 

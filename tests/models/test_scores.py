@@ -15,7 +15,7 @@ VOCABULARY = 13
 
 
 def build(seed=0, **fields):
-    sizes = {"vocabulary": VOCABULARY, "context": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    sizes = {"vocab_size": VOCABULARY, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
     return Transformer(ModelConfig(**(sizes | fields)), seed=seed).eval()
 
 

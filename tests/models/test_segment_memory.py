@@ -10,7 +10,7 @@ VOCABULARY = 13
 
 
 def build(**fields):
-    sizes = {"vocabulary": VOCABULARY, "context": 32, "d_model": 32, "n_layers": 2, "n_heads": 4, "position": "none"}
+    sizes = {"vocab_size": VOCABULARY, "block_size": 32, "d_model": 32, "n_layers": 2, "n_heads": 4, "position": "none"}
     return Transformer(ModelConfig(**(sizes | fields))).eval()
 
 

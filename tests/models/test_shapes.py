@@ -34,7 +34,7 @@ CHOICES = [
 
 
 def config(**fields):
-    sizes = {"vocabulary": VOCABULARY, "context": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
+    sizes = {"vocab_size": VOCABULARY, "block_size": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
     return ModelConfig(**(sizes | fields))
 
 
@@ -251,7 +251,7 @@ def test_a_small_encoder_decoder_learns_to_reverse():
     torch.set_num_threads(1)
     task = Reversal(symbols=6, length=5)
     model = EncoderDecoder(
-        config(vocabulary=task.vocabulary, context=task.length, n_layers=1, position="learned"), seed=0
+        config(vocab_size=task.vocabulary, block_size=task.length, n_layers=1, position="learned"), seed=0
     )
     settings = TrainConfig(steps=300, batch=64, learning_rate=5e-3, warmup=30)
     run, history = fit(model, task, settings, seed=0)
@@ -263,9 +263,9 @@ def test_a_small_encoder_decoder_learns_to_reverse():
 
 def test_training_takes_one_tensor_or_several():
     task, settings = Reversal(), TrainConfig(steps=2, batch=4)
-    model = EncoderDecoder(config(vocabulary=task.vocabulary))
+    model = EncoderDecoder(config(vocab_size=task.vocabulary))
     several = train(model, task.batch, settings)
-    wrapped = EncoderDecoder(config(vocabulary=task.vocabulary))
+    wrapped = EncoderDecoder(config(vocab_size=task.vocabulary))
 
     def draw(generator, batch):
         (source, target_in), targets = task.batch(generator, batch)

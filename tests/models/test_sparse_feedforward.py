@@ -13,7 +13,7 @@ from lab.models.weights import fake_quantized
 
 
 def ffn(choice, **fields):
-    sizes = {"vocabulary": 13, "context": 24, "d_model": 32, "bias": True} | fields
+    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "bias": True} | fields
     return Transformer(ModelConfig(ffn=choice, **sizes), seed=1).blocks[0].ffn
 
 
@@ -61,7 +61,7 @@ def test_block_sparse_has_its_share_of_the_weights_and_of_the_scheme():
     close(sparse(x), F.gelu(x @ sparse.up.dense().T) @ sparse.down.dense().T)
     ratio = sparse.up.map.weight.std() / (0.8 * 16**-0.5)
     assert 0.9 < ratio < 1.1, "fan-in counts the inputs that are read"
-    scaled = Transformer(ModelConfig(vocabulary=13, context=8, ffn="block-sparse", initialization="depth-scaled"))
+    scaled = Transformer(ModelConfig(vocab_size=13, block_size=8, ffn="block-sparse", initialization="depth-scaled"))
     assert any(w is scaled.blocks[0].ffn.down.map.weight for w in scaled.output_projection_weights())
 
 
@@ -85,7 +85,7 @@ def test_units_beyond_the_width_that_a_token_asks_for_count_nothing():
 
 
 def test_the_width_loss_makes_tokens_ask_for_less():
-    model = Transformer(ModelConfig(vocabulary=13, context=24, d_model=32, ffn="adaptive-width"))
+    model = Transformer(ModelConfig(vocab_size=13, block_size=24, d_model=32, ffn="adaptive-width"))
     with pytest.raises(ValueError, match="was called"):
         width_loss(model)
     x, adam, used = torch.randint(13, (4, 20)), torch.optim.Adam(model.parameters(), 0.02), []
@@ -102,7 +102,7 @@ def test_the_width_loss_makes_tokens_ask_for_less():
 
 @pytest.mark.parametrize("kind, loss", [("adaptive-width", width_loss), ("mixture", balance_loss)])
 def test_a_copy_was_never_called_and_can_be_rounded(kind, loss):
-    model, x = Transformer(ModelConfig(vocabulary=13, context=24, d_model=32, ffn=kind)), torch.randint(13, (4, 20))
+    model, x = Transformer(ModelConfig(vocab_size=13, block_size=24, d_model=32, ffn=kind)), torch.randint(13, (4, 20))
     model(x)
     (model(x).square().mean() + loss(model)).backward()
     fake_quantized(model, 8)(x)

@@ -72,7 +72,7 @@ def test_causal_patterns_see_no_future_and_queries_are_the_last_keys(name):
 def test_reach_is_what_the_gradient_of_a_model_shows(name):
     """A position's logits depend on exactly the inputs that it can reach in two layers."""
     mask = PATTERNS[name] | Seen(torch.eye(8, dtype=torch.bool)[None, None])
-    config = ModelConfig(vocabulary=9, context=8, d_model=24, n_heads=3, n_layers=2, position="none", mask="none")
+    config = ModelConfig(vocab_size=9, block_size=8, d_model=24, n_heads=3, n_layers=2, position="none", mask="none")
     model = Transformer(config).double()
     model.mask = mask
     changed = {}
@@ -166,7 +166,7 @@ def test_by_head_gives_each_head_its_mask_in_turn():
     for head, expected in enumerate([Causal(), Window(size=2)] * 2):
         assert torch.equal(full[head], expected.dense(6, 6)[0, 0])
     config = ModelConfig(
-        vocabulary=9, context=8, mask={"kind": "by-head", "masks": ["causal", {"kind": "window", "size": 1}]}
+        vocab_size=9, block_size=8, mask={"kind": "by-head", "masks": ["causal", {"kind": "window", "size": 1}]}
     )
     model, tokens = Transformer(config).eval(), torch.arange(8)[None]
     plain = Transformer(config.model_copy(update={"mask": "causal"})).eval()
@@ -181,7 +181,7 @@ def test_by_head_gives_each_head_its_mask_in_turn():
 
 @pytest.mark.parametrize("choice", [{"kind": "window", "size": 3}, {"kind": "strided", "stride": 2}])
 def test_a_mask_given_with_the_batch_equals_the_same_in_the_configuration(choice):
-    sizes = {"vocabulary": 9, "context": 8, "position": "t5"}
+    sizes = {"vocab_size": 9, "block_size": 8, "position": "t5"}
     fixed = Transformer(ModelConfig(mask=choice, **sizes)).eval()
     open_, tokens = Transformer(ModelConfig(mask="causal", **sizes)).eval(), torch.randint(9, (2, 8))
     mask = Mask.build(choice)
@@ -192,7 +192,7 @@ def test_a_mask_given_with_the_batch_equals_the_same_in_the_configuration(choice
 
 
 def test_each_sequence_of_a_batch_has_the_mask_of_its_own():
-    model = Transformer(ModelConfig(vocabulary=9, context=8)).eval()
+    model = Transformer(ModelConfig(vocab_size=9, block_size=8)).eval()
     tokens = torch.randint(9, (2, 8), generator=torch.Generator().manual_seed(0))
     together = model(tokens, mask=SameSpeaker(SPEAKER))
     for i, j in itertools.product(range(2), repeat=2):

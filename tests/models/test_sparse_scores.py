@@ -11,7 +11,7 @@ from lab.models.sparse_scores import openness_loss
 
 
 def config(**fields):
-    return ModelConfig(**({"vocabulary": 13, "context": 24, "d_model": 32, "n_heads": 4} | fields))
+    return ModelConfig(**({"vocab_size": 13, "block_size": 24, "d_model": 32, "n_heads": 4} | fields))
 
 
 def score(choice):

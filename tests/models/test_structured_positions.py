@@ -9,7 +9,7 @@ from lab.models.positions import sinusoids
 
 
 def codes(choice, n, d_model=32, context=8):
-    config = ModelConfig(vocabulary=5, context=context, d_model=d_model, position=choice).layer(0)
+    config = ModelConfig(vocab_size=5, block_size=context, d_model=d_model, position=choice).layer(0)
     torch.manual_seed(0)
     return Position.build(choice, config).at_input(torch.zeros(1, n, d_model))[0].detach()
 
@@ -49,7 +49,7 @@ def test_a_hierarchy_starts_as_its_learned_positions_and_reaches_their_square():
 
 
 def test_a_hierarchy_decodes_beyond_its_unit():
-    model = Transformer(ModelConfig(vocabulary=5, context=8, d_model=32, position="hierarchical")).eval()
+    model = Transformer(ModelConfig(vocab_size=5, block_size=8, d_model=32, position="hierarchical")).eval()
     x = torch.randint(5, (2, 40), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         caches = model.caches(2, context=40)

@@ -64,7 +64,7 @@ def each(seam):
 
 
 def build(seed=0, **fields):
-    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
+    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
     return Transformer(ModelConfig(**(sizes | fields)), seed=seed).eval()
 
 
@@ -415,7 +415,7 @@ def test_interleaved_rotary_is_the_plain_one_in_another_order():
 
 
 def test_rotary_goes_on_beyond_its_tables():
-    short, long = build(context=4), build(context=64)
+    short, long = build(block_size=4), build(block_size=64)
     close(short(tokens(40)), long(tokens(40)))
 
 
@@ -606,8 +606,8 @@ REFUSED = {
     "zero heads": ({"n_heads": 0}, "n_heads must be at least 1"),
     "zero heads in one layer": ({"n_heads": [4, 0]}, "n_heads must be at least 1"),
     "zero key-value heads": ({"kv_heads": 0}, "kv_heads must be at least 1"),
-    "negative context": ({"context": -1}, "context must be at least 1"),
-    "zero vocabulary": ({"vocabulary": 0}, "vocabulary must be at least 1"),
+    "negative context": ({"block_size": -1}, "block_size must be at least 1"),
+    "zero vocabulary": ({"vocab_size": 0}, "vocab_size must be at least 1"),
     "true for a number": ({"n_layers": True}, "n_layers"),
     "text for a number": ({"d_model": "32"}, "d_model"),
     "fraction": ({"d_model": 32.0}, "d_model"),
@@ -627,7 +627,7 @@ def test_a_configuration_that_cannot_be_built_is_refused(fields, message):
     [
         (
             ModelConfig,
-            {"vocabulary": 3, "context": 3, "positon": "rotary"},
+            {"vocab_size": 3, "block_size": 3, "positon": "rotary"},
             "'positon' is unknown; did you mean 'position'",
         ),
         (TrainConfig, {"steps": 3, "learning_rat": 1e-3}, "'learning_rat' is unknown; did you mean 'learning_rate'"),
@@ -785,7 +785,7 @@ def matrices(model):
     return {name: (w, w.shape[1], w.shape[0]) for name, w in found.items()}
 
 
-WIDE = {"d_model": 128, "n_heads": 2, "vocabulary": 128, "bias": True}
+WIDE = {"d_model": 128, "n_heads": 2, "vocab_size": 128, "bias": True}
 SCHEMES = {
     "normal": lambda fan_in, fan_out: 0.02,
     "xavier": lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)),

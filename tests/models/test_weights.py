@@ -25,7 +25,7 @@ def test_rounded_vectors_lie_on_a_symmetric_grid_within_half_a_step(bits):
 
 @torch.no_grad()
 def test_a_quantised_copy_is_the_integer_product_and_leaves_the_model_alone():
-    model = Transformer(ModelConfig(vocabulary=13, context=16, d_model=32, bias=True)).eval()
+    model = Transformer(ModelConfig(vocab_size=13, block_size=16, d_model=32, bias=True)).eval()
     before, x = {k: v.clone() for k, v in model.state_dict().items()}, randn(3, 5, 32)
     copy = fake_quantized(model, 8)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -41,7 +41,7 @@ def test_a_quantised_copy_is_the_integer_product_and_leaves_the_model_alone():
 
 
 def test_what_cannot_be_rounded_is_named():
-    model = Transformer(ModelConfig(vocabulary=13, context=16))
+    model = Transformer(ModelConfig(vocab_size=13, block_size=16))
     with pytest.raises(LookupError, match="'nonsuch' names no linear map"):
         fake_quantized(model, 8, "nonsuch")
     with pytest.raises(ValueError, match="at least 2 bits"):

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from lab.models.gpt import Transformer
-from lab.recipes.byte_model import byte_model, table_losses, windows_of
+from lab.recipes.byte_model import byte_model, ngram_baselines, windows_of
 from lab.training import fit
 
 
 def test_changes_are_fields_of_the_configuration_and_the_rest_is_the_recipe():
     config, task, schedule = byte_model(7, batch=4, context=32, learning_rate=0.004, d_model=128, position="alibi")
-    assert (config.position, config.d_model, config.vocabulary, config.context) == ("alibi", 128, 256, task.length)
+    assert (config.position, config.d_model, config.vocab_size, config.block_size) == ("alibi", 128, 256, task.length)
     assert config.residual == "pre" and config.initialization == {"kind": "fan-in", "embedding": 0.3}
     assert (schedule.steps, schedule.batch, schedule.learning_rate) == (7, 4, 0.004)
     assert (schedule.betas, schedule.warmup, schedule.min_lr_ratio, schedule.clip) == ((0.9, 0.98), 100, 0.1, 1.0)
@@ -36,5 +36,5 @@ def test_windows_are_tokens_and_the_last_target():
 def test_longer_tables_know_more_of_bytes_that_were_read(tmp_path):
     (tmp_path / "a").write_text("".join(f"value_{i} = {i * i % 97}\n" for i in range(3000)))
     _, task, schedule = byte_model(40, corpus=str(tmp_path / "a"), context=24)
-    found = list(table_losses(task, schedule, seed=0, windows=32).values())
+    found = list(ngram_baselines(task, schedule, seed=0, windows=32).values())
     assert found == sorted(found, reverse=True) and found[0] == pytest.approx(task.unigram_entropy, rel=0.1)

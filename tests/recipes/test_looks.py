@@ -68,7 +68,7 @@ def test_texts_and_scores_of_a_model(tmp_path):
     texts = looks.texts_of(Code(32, str(tmp_path / "text")), 4)
     assert texts["letters"].shape == (4, 32) and torch.equal(texts["letters"][:, :16], texts["letters"][:, 16:])
     assert all(chr(byte) in looks.PLAIN.decode() for byte in texts["prose"].flatten().tolist())
-    model = Transformer(ModelConfig(vocabulary=256, context=32, d_model=16, n_layers=2, n_heads=2)).eval()
+    model = Transformer(ModelConfig(vocab_size=256, block_size=32, d_model=16, n_layers=2, n_heads=2)).eval()
     assert looks.distances_of(model, texts["code"]).distance.tolist() == pytest.approx([1] * 4, abs=0.3)
     scores = looks.copying_scores(model, 256)
     assert list(scores) == ["before 1", "induction 1", "before 2", "induction 2"]

@@ -20,7 +20,7 @@ def test_every_window_begins_with_a_marker_that_no_text_holds():
 def model(position, mask="causal"):
     start = {"kind": "fan-in", "embedding": 0.3}
     return Transformer(
-        ModelConfig(vocabulary=256, context=32, d_model=32, position=position, mask=mask, initialization=start)
+        ModelConfig(vocab_size=256, block_size=32, d_model=32, position=position, mask=mask, initialization=start)
     )
 
 
@@ -34,7 +34,7 @@ def test_the_probe_finds_a_position_that_was_added_and_none_in_bytes_alone():
 
 def test_only_a_second_layer_tells_orders_apart_without_positions():
     task, start = Marked(32), {"kind": "fan-in", "embedding": 1.0}
-    sizes = {"vocabulary": 256, "context": 32, "d_model": 32, "initialization": start}
+    sizes = {"vocab_size": 256, "block_size": 32, "d_model": 32, "initialization": start}
     rise = [abs(shuffling_cost(Transformer(ModelConfig(**sizes, position=kind, n_layers=n)), task, 64))
             for kind, n in (("none", 1), ("none", 2), ("rotary", 1))]  # fmt: skip
     assert rise[0] < 1e-5 < min(rise[1:])

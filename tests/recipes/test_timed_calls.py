@@ -34,7 +34,7 @@ def test_operations_write_to_memory_that_is_kept_and_make_up_attention(n, d, hea
     for name in ("scores", "softmax", "mix"):
         first, again = calls[name](), calls[name]()
         assert first.data_ptr() == again.data_ptr(), "no memory is asked for between calls"
-    config = ModelConfig(vocabulary=1, context=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
+    config = ModelConfig(vocab_size=1, block_size=n, d_model=d, n_layers=1, n_heads=heads, position="none", mask="none")
     block, x = Transformer(config).blocks[0], torch.randn(1, n, d, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(calls["projections"]()[1], block.mixer(x), rtol=1e-5, atol=1e-6)
 
@@ -64,7 +64,7 @@ def test_checkpoints_keep_less_and_change_no_gradient():
 @pytest.mark.parametrize("residual", ["pre", "post", "reversible"])
 def test_a_step_gives_the_gradients_of_a_model_with_that_residual(residual):
     got = timed_calls.training_step(2, 8, 16, 4, residual=residual)()
-    config = ModelConfig(vocabulary=256, context=8, d_model=16, n_layers=2, n_heads=1, residual=residual)
+    config = ModelConfig(vocab_size=256, block_size=8, d_model=16, n_layers=2, n_heads=1, residual=residual)
     model = Transformer(config)
     tokens = torch.randint(256, (4, 9), generator=torch.Generator().manual_seed(0))
     F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()

@@ -26,7 +26,7 @@ def test_facts_are_one_table_in_every_wording():
 
 def test_a_small_model_learns_a_small_table_by_heart():
     task = Facts(subjects=6, relations=2, objects=8)
-    model = Transformer(ModelConfig(vocabulary=task.vocabulary, context=4, d_model=32, n_layers=1, ffn="relu"))
+    model = Transformer(ModelConfig(vocab_size=task.vocabulary, block_size=4, d_model=32, n_layers=1, ffn="relu"))
     assert recalled(model, task).double().mean() < 0.6
     train(model, task.batch, TrainConfig(steps=150, batch=32, learning_rate=5e-3, warmup=10))
     assert recalled(model, task).all()

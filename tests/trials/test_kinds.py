@@ -32,7 +32,7 @@ TRIAL = """
         from lab.models import ModelConfig, Transformer
         import torch
 
-        model = Transformer(ModelConfig(vocabulary=8, context=8, d_model=8, position=position), seed=seed)
+        model = Transformer(ModelConfig(vocab_size=8, block_size=8, d_model=8, position=position), seed=seed)
         return {"logit": model(torch.arange(8)[None])[0, -1, 0].item()}
     """
 

@@ -218,9 +218,9 @@ def test_numbers_are_what_the_annotations_say(tmp_path):
 
 
 def clocked(seed):
-    from lab.measure.timing import seconds_a_call
+    from lab.measure.timing import benchmark
 
-    return seconds_a_call({("x",): lambda: None}, ["name"], 2).drop(columns="name")
+    return benchmark({("x",): lambda: None}, ["name"], 2).drop(columns="name")
 
 
 def test_clocks_are_read_in_timing_sweeps_alone_which_are_never_kept(tmp_path):
