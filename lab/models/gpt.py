@@ -57,12 +57,6 @@ class ModelConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, values):
-        if isinstance(values, dict):
-            for former, name in FORMER_NAMES:
-                if former in values and name in values:
-                    raise ValueError(f"{former} is the former name of {name}: give one of the two")
-            former_names = dict(FORMER_NAMES)
-            values = {former_names.get(name, name): value for name, value in values.items()}
         return names.known_fields(cls, values)
 
     @model_validator(mode="after")
@@ -111,8 +105,6 @@ class ModelConfig(BaseModel):
         return self.model_copy(update=own | sizes)
 
 
-# Also accepted: parameters of trials and recorded configurations use them.
-FORMER_NAMES = (("vocabulary", "vocab_size"), ("context", "block_size"))
 LISTED = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, one entry per layer
 SIZES = (
     "vocab_size",
