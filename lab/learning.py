@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import torch
 
-from lab.training import fit, reaches
+from lab.training import fit, reaches_mark
 
 
 def learn(model, task, config, *, seed, measure, every, until=None, show=False):
@@ -16,7 +16,7 @@ def learn(model, task, config, *, seed, measure, every, until=None, show=False):
     measure  measure(model, seed) -> {name: number}, on test data drawn with that seed
     every    steps between two measurements
     until    the target, such as ("accuracy", ">=", 0.95). Training ends at the first measurement
-             that reaches it and is confirmed by a second one, on test data drawn anew
+             that reaches_mark it and is confirmed by a second one, on test data drawn anew
     show     print a line for each measurement, for someone who waits
 
     `run` is that of `fit`, with `steps_used` and, where there is a target, `mark` (its number) and
@@ -37,11 +37,11 @@ def learn(model, task, config, *, seed, measure, every, until=None, show=False):
 
     def is_learned(row):
         nonlocal confirmed, drawn
-        if until is None or not reaches(row, until):
+        if until is None or not reaches_mark(row, until):
             return False
         drawn += 1
         with evaluating(model):
-            confirmed = reaches(measure(model, drawn), until)
+            confirmed = reaches_mark(measure(model, drawn), until)
         return confirmed
 
     with one_thread():

@@ -52,7 +52,7 @@ def test_new_makes_a_notebook_and_its_ledger_and_overwrites_neither(tmp_path, la
         if cell.cell_type == "code":
             compile(cell.source, "cell", "exec")
     (claim,) = own_ledger(tmp_path / "ideas" / "mine.yaml").values()
-    assert len(claim.needs.gates) >= 4 and claim.claim_zh == "" and claim.exercise == ""
+    assert len(claim.parts[0].needs.gates) >= 4 and claim.claim_zh == "" and claim.exercise == ""
     assert parameters.validate(tmp_path / "ideas" / "mine.ipynb", {"seeds": 3}, "here")["seeds"] == 3
     again = command("new", tmp_path / "ideas" / "mine.ipynb")
     assert again.exit_code == 2 and "stays as it is" in again.output

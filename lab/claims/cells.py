@@ -105,7 +105,7 @@ class Part(BaseModel):
         if self.bar is not None:
             return in_language(self.because, self.because_zh)
         entry = bar_of(self.measure, self.how)
-        return in_language(entry["because"], entry.get("because_zh", ""))
+        return in_language(entry.get("because", ""), entry.get("because_zh", ""))
 
     @property
     def band(self):

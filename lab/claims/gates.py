@@ -239,13 +239,21 @@ class Passed:
 
 
 def with_reference(part, cell):
-    """The rows of a cell, and those of the reference where it is none of its sides."""
+    """The rows of a cell, and those of the reference where it is none of its sides.
+
+    Such a reference comes from the cell's own condition as far as it has rows there.
+    """
     rows = cell.rows
     try:
         selected(rows, part.reference)
+        return rows
     except Absent:
-        others = {name: value for name, value in cell.chosen.items() if name not in part.reference}
-        rows = pd.concat([rows, selected(cell.table, others | part.reference)])
+        reference = selected(cell.table, part.reference)
+    for name, value in cell.chosen.items():
+        same = reference[reference[name] == value]
+        if not same.empty:
+            reference = same
+    rows = pd.concat([rows, reference])
     return rows[~rows.index.duplicated()]
 
 
