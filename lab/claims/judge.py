@@ -43,13 +43,14 @@ def _of_part(claim, part, measured, rates, where):
     if bool(part.measure) != is_table:
         wanted = "a table" if part.measure else "a number or an Interval"
         raise TypeError(f"claim {claim.id} wants {wanted}, not {type(measured).__name__}")
+    cells = part.cells(measured) if is_table else []
     if is_table:
-        lines = [_of_cell(claim, part, cell, rates, row) for cell in part.cells(measured)]
+        lines = [_of_cell(claim, part, cell, rates, row) for cell in cells]
     elif isinstance(measured, statistics.Interval):
         lines = [_of_interval(claim, part, measured, row)]
     else:
         lines = [_of_number(claim, part, measured, row)]
-    return labelled(claim, part, lines)
+    return labelled(claim, part, lines, cells)
 
 
 def _of_number(claim, part, measured, row):
@@ -150,13 +151,13 @@ def _exactly(cell, answer):
     return answer if statistics.exact_p(counts) < 0.05 else UNDECIDED
 
 
-def labelled(claim, part, lines):
+def labelled(claim, part, lines, cells=()):
     """The lines of a part with its label, and how many say yes and no of how many."""
     yes = sum(line.answer == YES for line in lines)
     no = sum(line.answer.startswith(NO + ",") or line.answer == NO for line in lines)
     counts = {"yes": yes, "no": no, "cells": len(lines)}
     label = label_of(part.over, [line.answer for line in lines])
-    if rests_on_one(label) and len(lines) > 1 and not _stands(claim, part, lines, label):
+    if rests_on_one(label) and len(lines) > 1 and not _stands(claim, part, lines, cells, label):
         label = UNDECIDED
     return [line.model_copy(update=counts | {"label": label}) for line in lines]
 
@@ -188,18 +189,15 @@ def rests_on_one(label):
     return label in ("supported", "not everywhere")
 
 
-def _stands(claim, part, lines, label):
+def _stands(claim, part, lines, cells, label):
     """Whether a cell that carries the label also does at the level 1 - .05 / K."""
     if part.over == "all" and label == "supported":
         return True
     carries = (YES,) if label == "supported" else (NO, OTHER_WAY, TOO_SMALL)
-    strict = 1 - 0.05 / len(lines)
-    for line in lines:
+    for line, cell in zip(lines, cells, strict=True):
         if line.answer not in carries:
             continue
-        interval = statistics.Interval(line.effect, line.low, line.high, line.n)
-        wider = statistics.widened(interval, strict, logarithmic=part.how == "change")
-        if decided(claim, part, wider) in carries:
+        if decided(claim, part, cell.interval(1 - 0.05 / len(lines))) in carries:
             return True
     return False
 

@@ -133,24 +133,6 @@ def within(interval: Interval, least: float, most: float) -> Interval:
     return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
 
 
-def widened(interval: Interval, level: float, logarithmic=False) -> Interval:
-    """A 95 % interval at another level, Student t with n - 1 degrees of freedom.
-
-    `logarithmic` is for the interval of `change`, whose mean is that of logarithms.
-    """
-    if interval.n < 2:
-        return interval
-    bound, usual = stats.t.ppf([0.5 + level / 2, 0.975], interval.n - 1)
-    middle, low, high = interval.effect, interval.low, interval.high
-    if logarithmic:
-        middle, low, high = np.log1p([middle, low, high])
-    low = middle - (middle - low) * bound / usual
-    high = middle + (high - middle) * bound / usual
-    if logarithmic:
-        low, high = np.expm1([low, high])
-    return replace(interval, low=float(low), high=float(high))
-
-
 def exact_p(counts) -> float:
     """Two-sided p value of two shares, [[yes, no], [yes, no]]: Boschloo's exact test (1970)."""
     return float(stats.boschloo_exact(np.transpose(counts)).pvalue)

@@ -208,13 +208,13 @@ def test_a_change_is_relative_to_the_second_arm_of_each_seed():
             statistics.change(wrong, [1.0, 2.0])
 
 
-def test_an_interval_at_another_level_is_that_of_its_numbers():
+def test_a_stricter_level_widens_every_interval():
     values, other = [0.3, 0.5, 0.9, 0.4], [0.4, 0.3, 0.5, 0.2]
-    close = lambda x: pytest.approx((x.low, x.high))  # noqa: E731
-    wide = statistics.widened(statistics.mean(values), 0.99)
-    assert (wide.low, wide.high) == close(statistics.mean(values, 0.99))
-    wide = statistics.widened(statistics.change(values, other), 0.99, logarithmic=True)
-    assert (wide.low, wide.high) == close(statistics.change(values, other, 0.99))
+    for found in (statistics.mean, lambda x, level=0.95: statistics.change(x, other, level)):
+        usual, strict = found(values), found(values, 0.99)
+        assert strict.low < usual.low and usual.high < strict.high and strict.effect == usual.effect
+    half = stats.t.ppf(0.995, 3) * np.std(values, ddof=1) / 2
+    assert statistics.mean(values, 0.99).high == pytest.approx(np.mean(values) + half)
     assert statistics.share([1, 0, 1], 0.99).low < statistics.share([1, 0, 1]).low
 
 
