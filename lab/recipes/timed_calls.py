@@ -18,12 +18,6 @@ from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowe
 from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 
 
-def bare_block(n, d, heads):
-    """Configuration of one block on n positions, without positions and mask."""
-    sizes = {"vocab_size": 1, "block_size": n, "d_model": d, "n_layers": 1, "n_heads": heads}
-    return ModelConfig(position="none", mask="none", **sizes)
-
-
 def block_operations(n, d, heads, device="cpu"):
     """{operation: call} for the parts of one block on one sequence, forward only (chapter §1.1.3).
 
