@@ -143,9 +143,14 @@ def at_the_end(finished, console):
             : max(0, MOST // len(finished) - len(turned))
         ]
         yield " · ".join(filter(None, [title(job), report.label_counts(table)]))
+        said = ""
         for row in (*turned, *others):
-            yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
-            yield f"      {cards.in_a_line(row, before[row.id, row.part] if row in turned else '')}"
+            if row.id != said:
+                yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
+            said = row.id
+            was = before[row.id, row.part] if row in turned else ""
+            part = f"{row.part}: " if row.part else ""
+            yield f"      {part}{cards.in_a_line(row, was)}"
         if left := len(rows) - len(turned) - len(others):
             hidden[all_claims(job)] = left
     if hidden:
