@@ -100,6 +100,11 @@ class Part(BaseModel):
         return self.bar if self.bar is not None else bar_of(self.measure, self.how)["bar"]
 
     @property
+    def clock_bar(self):
+        """How far two timings of one call may lie apart: the bar of times."""
+        return bar_of("seconds_a_call", "change")["bar"]
+
+    @property
     def reason(self):
         """Why the bar is where it is, in the reader's language."""
         if self.bar is not None:

@@ -230,6 +230,11 @@ def computed(measured):
 
 
 def _sizes(rows, columns):
-    return ", ".join(
-        f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns
-    )
+    told = [f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns]
+    if sittings := sorted(rows.sitting.dropna().unique()) if "sitting" in rows else ():
+        when = " ".join(sittings)
+        one = len(sittings) == 1
+        told.append(
+            tr("one sitting {when}", when=when) if one else tr("two sittings {when}", when=when)
+        )
+    return ", ".join(told)
