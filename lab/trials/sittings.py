@@ -64,12 +64,12 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
 
 def rehearsed(trial, grid, processes, *, device="auto", threads=1):
     """Such a table of trials that ran in this very process, which says nothing of times."""
-    points, bodies = [], []
+    points, bodies, sitting = [], [], _minute()
     for repeat in range(processes):
         for point in points_of(trial, grid):
             options = {"device": available(device), "threads": threads}
             bodies.append(run_body(trial, point, 1, **options))
-            points.append(point | {"repeat": repeat, "sitting": _minute()})
+            points.append(point | {"repeat": repeat, "sitting": sitting})
     return table(points, bodies)
 
 
