@@ -6,24 +6,22 @@ two count. Sittings are kept in this machine's store, in files apart, and never 
 """
 
 import traceback
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from lab.device import available
-from lab.trials import code, models, place, workers
+from lab.trials import models, place, workers
 from lab.trials.points import points_of
-from lab.trials.rows import canonical, table
+from lab.trials.rows import table
 from lab.trials.run import run_trial
-from lab.trials.state import State
-from lab.trials.store import File
-from lab.trials.sweep import OutOfTime, TrialsFailed, run_body, with_labels
+from lab.trials.sweep import Finished, OutOfTime, TrialsFailed, keep, run_body, with_labels
 
 FOLDER = "timings"  # in the store
 HOUR = timedelta(hours=1)
 COUNT = 2  # of the newest sittings
-SAME = ("machine", "device", "threads", "torch")  # labels of timings that stand side by side
 
 
 def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress=None, used=None):
@@ -37,102 +35,75 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     Raises TrialsFailed at the first process that fails or is killed, and OutOfTime after the
     deadline; what finished is stored.
     """
-    timings = Timings(trial, points_of(trial, grid), processes, sources, device, threads)
-    sitting, total = timings.now(), processes * len(timings.points)
-    report = progress or (lambda done, total, workers: None)
-    packed = workers.pack(trial, timings.code.modules)
-    models_in = Path(sources.store) / models.FOLDER
-    call = partial(
-        run_trial, device=available(device), threads=threads, timing=True, models_in=models_in
-    )
-    left = timings.left(sitting)
+    points, where = points_of(trial, grid), place.here(device, threads)
+    apart = replace(sources, notebook=f"{FOLDER}/{sources.notebook}", record=[])
+    known = Finished(trial, apart, where["arithmetic"], threads)
+    sitting = now(sittings_of(known), sources.recorded_only)
+    left = missing(known, points, processes, sitting)
+    report, total = progress or (lambda done, total, workers: None), processes * len(points)
     report(done := total - sum(map(len, left.values())), total, 1)
-    for number, (repeat, points) in enumerate(left.items()):
+    options = {"device": where["device"], "threads": threads, "timing": True}
+    call = partial(run_trial, **options, models_in=Path(sources.store) / models.FOLDER)
+    packed = workers.pack(trial, known.code.modules)
+    for number, (repeat, of_process) in enumerate(left.items()):
         if number and datetime.now(UTC).timestamp() > sources.deadline:
             raise OutOfTime(f"{len(left) - number} processes of {trial.__name__} are left")
-        for point, outcome in in_a_fresh_process(call, packed, points):
+        for point, outcome in in_a_fresh_process(call, packed, of_process):
             if "failed" in outcome:
                 failure = point, outcome["failed"], outcome.get("traceback", "")
                 raise TrialsFailed(trial.__name__, [failure], total)
-            timings.keep(point, sitting, repeat, outcome)
+            keep(known, at(point, sitting, repeat), outcome, where)
             report(done := done + 1, total, 1)
-    found = timings.newest()
+    known = Finished(trial, apart, where["arithmetic"], threads)  # with what ran
+    began = [each for each in sittings_of(known) if not missing(known, points, processes, each)]
+    numbered, bodies = [], []
+    for point in points:
+        for number, sitting in enumerate(began[-COUNT:]):
+            for repeat in range(processes):
+                bodies.append(with_labels(known.find(at(point, sitting, repeat))[0]))
+                numbered.append(at(point, sitting, number * processes + repeat))
     if used is not None:
-        used += [body for _, body in found]
-    return table([point for point, _ in found], [with_labels(body) for _, body in found])
+        used += bodies
+    return table(numbered, bodies)
 
 
 def rehearsed(trial, grid, processes, *, device="auto", threads=1):
     """Such a table of trials that ran in this very process, which says nothing of times."""
-    points, bodies, sitting = [], [], _minute()
+    numbered, bodies, sitting = [], [], now([])
     for repeat in range(processes):
         for point in points_of(trial, grid):
-            options = {"device": available(device), "threads": threads}
-            bodies.append(run_body(trial, point, 1, **options))
-            points.append(point | {"repeat": repeat, "sitting": sitting})
-    return table(points, bodies)
+            bodies.append(run_body(trial, point, 1, device=available(device), threads=threads))
+            numbered.append(at(point, sitting, repeat))
+    return table(numbered, bodies)
 
 
-class Timings:
-    """The timings of one trial on this machine, by its code of now."""
+def at(point, sitting, repeat):
+    """The point as it was run in a process of a sitting."""
+    return point | {"repeat": repeat, "sitting": sitting}
 
-    def __init__(self, trial, points, processes, sources, device, threads):
-        self.name, self.points, self.processes = trial.__name__, points, range(processes)
-        self.sources, self.code = sources, code.code_of(trial)
-        self._state = State(self.code, lru_cache(code.kind_hash), lru_cache(sources.data_hash))
-        self._labels = place.labels(place.here(device, threads), threads)
-        self._file = File(Path(sources.store) / FOLDER / f"{sources.notebook}.jsonl")
-        self._known = {}  # (sitting, process, point) -> body
-        for body in self._file.trials:
-            same = all(body["labels"][name] == self._labels[name] for name in SAME)
-            if body["trial"] == self.name and same and self._state.agrees(body):
-                self._add(body)
 
-    def _add(self, body):
-        point = dict(body["parameters"])
-        when = point.pop("sitting"), point.pop("repeat")
-        self._known[*when, canonical(point)] = body
+def sittings_of(known):
+    """When the sittings began that are stored of a trial, by its code of now; oldest first."""
+    mine = [body for body in known.store.trials if body["trial"] == known.name]
+    return sorted({body["parameters"]["sitting"] for body in mine if known.state.agrees(body)})
 
-    def now(self):
-        """The sitting to be completed: the newest within the hour, or one that begins."""
-        newest = max((sitting for sitting, _, _ in self._known), default=None)
-        if newest and self.sources.recorded_only:
-            return newest
-        if newest and datetime.now(UTC) - datetime.fromisoformat(newest) < HOUR:
-            return newest
-        return _minute()
 
-    def left(self, sitting):
-        """{process: its points} that a sitting lacks."""
-        found = {}
-        for repeat in self.processes:
-            for point in self.points:
-                if (sitting, repeat, canonical(point)) not in self._known:
-                    found.setdefault(repeat, []).append(point)
-        return found
+def now(began, last=False):
+    """The sitting to be completed: the newest within the hour, or the `last`; else one that begins."""
+    time = datetime.now(UTC)
+    if began and (last or time - datetime.fromisoformat(began[-1]) < HOUR):
+        return began[-1]
+    return f"{time:%Y-%m-%dT%H:%MZ}"
 
-    def keep(self, point, sitting, repeat, outcome):
-        """Write what a process found to the store."""
-        told = {name: outcome[name] for name in ("n", "columns", "curve", "batch", "seconds")}
-        body = {"trial": self.name, "parameters": point | {"sitting": sitting, "repeat": repeat}}
-        kinds = {name: self._state.kind_hash(name) for name in sorted(outcome["kinds"])}
-        data = outcome["data"] | self.sources.inputs(point)
-        body |= told | {"code": self.code.digest, "kinds": kinds, "data": data}
-        labels = self._labels | {"comparisons": self.sources.comparisons}
-        self._add(self._file.append(body, labels, self.code.parts))
 
-    def newest(self):
-        """[(point with its process and sitting, body)] of the newest sittings that are complete."""
-        sittings = sorted({sitting for sitting, _, _ in self._known})
-        complete = [sitting for sitting in sittings if not self.left(sitting)][-COUNT:]
-        found = []
-        for point in self.points:
-            for number, sitting in enumerate(complete):
-                for repeat in self.processes:
-                    body = self._known[sitting, repeat, canonical(point)]
-                    own = {"repeat": number * len(self.processes) + repeat, "sitting": sitting}
-                    found.append((point | own, body))
-        return found
+def missing(known, points, processes, sitting):
+    """{process: its points} that a sitting lacks."""
+    found = {}
+    for repeat in range(processes):
+        lacking = [point for point in points if not known.find(at(point, sitting, repeat))]
+        if lacking:
+            found[repeat] = lacking
+    return found
 
 
 def in_a_fresh_process(call, packed, points):
@@ -166,8 +137,3 @@ def _send(connection, call, packed, points):
     except Exception as error:  # it cannot be loaded here
         cause = f"{type(error).__name__}: {error}"
         connection.send({"failed": cause, "traceback": traceback.format_exc()})
-
-
-def _minute():
-    """Now, as sittings are called: in UTC, to the minute."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"

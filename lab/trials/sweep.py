@@ -256,7 +256,7 @@ def sweep(
             if "failed" in outcome:
                 failures.append((point, outcome["failed"], outcome.get("traceback", "")))
             else:
-                finished[name] = _keep(known, point, outcome, where), "run"
+                finished[name] = keep(known, point, outcome, where), "run"
             report(len(work) - len(left), len(work), workers.count(client))
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
@@ -306,7 +306,7 @@ def run_body(trial, point, total, **options):
     return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
-def _keep(known, point, outcome, where):
+def keep(known, point, outcome, where):
     """Write the outcome of a trial to the store, and return it as it will be read."""
     kinds = {name: known.state.kind_hash(name) for name in sorted(outcome["kinds"])}
     data = dict(sorted((outcome["data"] | known.sources.inputs(point)).items()))
