@@ -54,7 +54,7 @@ def clock(monkeypatch):
         here.ran.append(len(points))
         for point in points:
             rows = {"n": 1, "columns": {"process": len(here.ran)}, "curve": [], "batch": ""}
-            yield point, rows | {"seconds": 1.0, "threads": 1, "kinds": [], "data": {}}
+            yield point, rows | {"seconds": 1.0, "kinds": [], "data": {}, "threads": call.keywords["threads"]}
 
     monkeypatch.setattr(sittings, "datetime", Clock)
     monkeypatch.setattr(sittings, "in_a_fresh_process", in_a_process)
