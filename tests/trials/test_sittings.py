@@ -28,6 +28,7 @@ def sources(tmp_path):
     return Sources("n", store=tmp_path)
 
 
+@pytest.mark.slow
 def test_every_process_is_fresh_and_one_that_is_killed_costs_itself(sources, monkeypatch):
     first = sittings.sweep(ran, {"n": [1, 2]}, 1, sources=sources)
     assert first.groupby("repeat").pid.nunique().tolist() == [1], "all points of a process"
