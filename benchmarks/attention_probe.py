@@ -52,7 +52,7 @@ def measure(n, d_model, repeats):
         torch.tensor(probed(*tiny)), torch.tensor(from_maps(*tiny)), atol=1e-5, rtol=1e-4
     )
     calls = {name: (lambda arm=arm: arm(n, n, d_model)) for name, arm in ARMS.items()}
-    table = timing.interleaved(calls, repeats, warmup=0)
+    table = timing.rounds(calls, repeats, warmup=0)
     sizes = [(n, n, d_model)]
     table["peak_bytes"] = [
         peak_memory(ARMS[name], sizes, warmup_args=tiny)[0] for name in table.name

@@ -70,7 +70,7 @@ def measure(d_model, batch, new, repeats):
         if call().shape != (batch, PROMPT + new):
             raise RuntimeError(f"{name} did not generate {new} tokens")
     calls["its products alone"] = products(d_model, prompt, new)
-    table = timing.interleaved(calls, repeats, warmup=0)
+    table = timing.rounds(calls, repeats, warmup=0)
     table["tokens_per_second"] = batch * new / table.pop("seconds")
     return table.assign(d_model=d_model, batch=batch)
 

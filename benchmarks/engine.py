@@ -50,10 +50,8 @@ def measure(repeats, count, recorded):
             ("an empty trial",): partial(sweep, count),
             ("recorded trials",): partial(sweep, recorded, record),
         }
-        table = timing.benchmark(calls, ["name"], repeats).rename(
-            columns={"seconds_a_call": "seconds"}
-        )
-    table = table.drop(columns="wall_seconds_a_call")
+        table = summary.repeated(partial(timing.benchmark, calls, ["name"]), repeats)
+    table = table.rename(columns={"seconds_a_call": "seconds"}).drop(columns="wall_seconds_a_call")
     table.loc[table.name == "an empty trial", "seconds"] /= count
     return table
 

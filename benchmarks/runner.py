@@ -80,7 +80,7 @@ def measure(repeats, runs, count):
         ({"lab --help": partial(command, "lab.tools.cli", "--help")}, repeats),
     ]
     parts += [({"lab run": lab_run, "papermill": papermill}, runs)] * (runs > 0)
-    return pd.concat([timing.interleaved(calls, times, warmup=0) for calls, times in parts])
+    return pd.concat([timing.rounds(calls, times, warmup=0) for calls, times in parts])
 
 
 def verdicts(table):

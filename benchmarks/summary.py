@@ -14,6 +14,11 @@ from lab.trials import runs
 FOLDER = runs.project_root() / "results" / "benchmarks"
 
 
+def repeated(measure, repeats):
+    """The rows of so many calls of measure(), one after another in this process."""
+    return pd.concat([measure().assign(repeat=repeat) for repeat in range(repeats)])
+
+
 def options(doc, given, *, repeats, **sizes):
     """--repeats, --folder and one option for each of `sizes`: a number, or a list of them."""
     parser = argparse.ArgumentParser(description=doc)

@@ -123,7 +123,8 @@ def loops(n_layers, d_model, repeats):
     for loop in (train, plain_loop):
         (model, _), draw = ours(d_model, n_layers), Code(context=CONTEXT).batch
         calls[loop.__name__, n_layers, d_model] = faster(partial(loop, model, draw, config))
-    table = timing.benchmark(calls, ["name", "n_layers", "d_model"], repeats)
+    parts = ["name", "n_layers", "d_model"]
+    table = summary.repeated(partial(timing.benchmark, calls, parts), repeats)
     seconds = table.pop("seconds_a_call") / config.steps
     table["tokens_per_second"] = BATCH * CONTEXT / seconds
     table["gflop_per_s"] = 1e-9 * operations(d_model, n_layers) / seconds
@@ -146,7 +147,7 @@ def measure(d_model, repeats, tokens, targets):
     calls["its kernels alone"] = faster(kernels(d_model))
     a, b = torch.randn(2, PEAK, PEAK)
     calls["matrix product"] = faster(lambda: torch.mm(a, b))
-    table = timing.interleaved(calls, repeats, warmup=2)
+    table = timing.rounds(calls, repeats, warmup=2)
     peak = table.name == "matrix product"
     table["tokens_per_second"] = (BATCH * CONTEXT / table.seconds).mask(peak)
     table["gflop_per_s"] = 1e-9 * (operations(d_model) / table.seconds).mask(

@@ -26,7 +26,7 @@ from lab.language import folded, tr
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
 from lab.tasks.pieces import pieces_hash
-from lab.trials import entry_points, models, parameters, provenance, runs, sweep
+from lab.trials import entry_points, models, parameters, provenance, runs, sittings, sweep
 from lab.trials.code import kind_hash
 
 DATA = {
@@ -127,6 +127,7 @@ class Study:
             c for c in self.ledger.values() if not c.open and c.kind != "question"
         )
         self._started, self.used = time.time(), []
+        self._timings = []  # bodies of trials that were timed in processes of their own
         self._lines = {}  # by claim
         self._commit = provenance.commit()  # whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
@@ -150,12 +151,17 @@ class Study:
         table = pd.DataFrame(rows, columns=[tr("claim"), tr("what is measured"), tr("predicted")])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
-    def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False):
-        """The trial at every point of the grid, a row each; see trials.sweep.sweep. jobs=1 for
-        undisturbed timings.
+    def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
+        """The trial at every point of the grid, a row each; see trials.sweep.sweep.
 
         Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to
         start than they do.
+
+        `timing` marks trials that read clocks or measure memory. They run alone and are never
+        recorded; by themselves they run here, once. With `processes`, as clocks need it, all points
+        run in so many fresh processes, one after another, and again in another sitting, which is a
+        run an hour later or more: see trials.sittings. The rows have the columns `repeat`, the
+        process, and `sitting`. The smoke profile takes two repetitions at most, here.
         """
         if timing and (busy := psutil.cpu_percent(0.3)) > BUSY:
             self.say(
@@ -168,6 +174,8 @@ class Study:
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
         try:
+            if processes:
+                return self._timed(trial, grid, processes, progress, threads)
             table = sweep.sweep(
                 trial,
                 grid,
@@ -185,6 +193,13 @@ class Study:
             raise
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
         return table
+
+    def _timed(self, trial, grid, processes, progress, threads):
+        where = {"device": self.options.device, "threads": threads}
+        if self.profile == "smoke":
+            return sittings.rehearsed(trial, grid, min(processes, 2), **where)
+        kept = {"sources": self.sources, "progress": progress, "used": self._timings}
+        return sittings.sweep(trial, grid, processes, **where, **kept)
 
     @cached_property
     def sources(self):
@@ -345,10 +360,16 @@ class Study:
         return line.model_copy(update=told)
 
     def _fixed_before(self, about, part, table):
-        """Whether every trial with the table's seeds first ran under today's comparison."""
-        seeds = set(table.seed)
+        """Whether every trial with the table's seeds, or of its sittings, first ran under today's
+        comparison.
+        """
         key = f"{about.id}/{part.name}"
-        bodies = [each.body for each in self.used if each.body["parameters"].get("seed") in seeds]
+        if "sitting" in table:
+            column, bodies = "sitting", self._timings
+        else:
+            column, bodies = "seed", [each.body for each in self.used]
+        values = set(table[column])
+        bodies = [body for body in bodies if body["parameters"].get(column) in values]
         said = [body["labels"].get("comparisons", {}).get(key) for body in bodies]
         return bool(said) and set(said) == {part.digest}
 

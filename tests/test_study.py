@@ -16,7 +16,7 @@ from lab.claims import claims, report
 from lab.claims.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, study
-from lab.trials import parameters, provenance, runs
+from lab.trials import parameters, provenance, runs, sittings
 from lab.trials.store import File
 
 
@@ -293,6 +293,45 @@ def test_the_answer_to_a_timing_names_the_machine(project):
     mine = study("1.2", {})
     mine.judge("one-is-faster", Interval(1.0, 0.5, 1.5, 5))
     assert mine.lines("one-is-faster")[0].sizes == provenance.machine()["machine"]
+
+
+def ticked(n):
+    return [{"arm": arm, "seconds_a_call": 1.0 + (arm == "slow")} for arm in ("fast", "again", "slow")]
+
+
+def test_a_timing_runs_in_processes_and_its_lines_tell_the_sitting(project, said, monkeypatch):
+    asked = []
+
+    def sweep(trial, grid, processes, *, sources, used, **options):
+        asked.append((processes, options["threads"]))
+        table = sittings.rehearsed(trial, grid, processes)
+        labels = {"comparisons": dict(mine.comparisons)}
+        for sitting in table.sitting.unique():
+            used.append({"parameters": {"sitting": sitting}, "labels": labels, "seconds": 0.0})
+        return table
+
+    monkeypatch.setattr("lab.trials.sittings.sweep", sweep)
+    mine = Study("1.1", {})
+    compared = {"measure": "seconds_a_call", "as": "change", "compare": {"arm": ["slow", "fast"]}}
+    twin = {"rows": {"arm": "again"}, "of": {"arm": "fast"}, "within": 0.05}
+    needs = {"machine": True, "twin": twin}
+    mine.ledger = {"slow": Claim(**made.entry("slow", "trend", bar=0.1, needs=needs, **compared))}
+    table = mine.sweep(ticked, {"n": 1}, timing=True, processes=4, threads=2)
+    mine.judge("slow", table.rename(columns={"repeat": "seed"}))
+    (line,) = mine.lines("slow")
+    assert asked == [(4, 2)] and (line.answer, line.n, line.fixed) == ("yes", 4, "before")
+    assert line.sizes.startswith(f"one sitting {table.sitting[0]}, ")
+    assert line.gates == f"✓ twin: arm again +0.0% [+0.0%, +0.0%] ({table.sitting[0]}); ± 5%"
+    assert "Intervals cover processes of this machine" in str(said[-1])
+
+
+def test_the_smoke_profile_times_nothing_and_stays_in_its_process(project, monkeypatch):
+    monkeypatch.setattr("lab.trials.sittings.in_a_fresh_process", None)
+    mine = study("mine", {})
+    mine.profile = "smoke"
+    table = mine.sweep(ticked, {"n": 1}, timing=True, processes=8)
+    assert table.repeat.tolist() == [0] * 3 + [1] * 3, "twice at most"
+    assert not (project / ".trials" / "timings").exists()
 
 
 def drawn(seed, arm):

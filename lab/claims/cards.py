@@ -24,7 +24,7 @@ def card(claim, lines, own=""):
         head.append("*" + "; ".join(claim.sources) + "*")
     if len(claim.parts) == 1:
         head.append(tr("Measured: {what}.", what=part_in_words(claim.parts[0])))
-    below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(lines)]
+    below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(claim, lines)]
     below += gates_by_cell(lines)
     below += [stamp_in_words(claim), holds_for(lines, own), figures(lines)]
     parts = ["<br>".join(head), table(claim, lines), "<br>".join(filter(None, below))]
@@ -123,7 +123,7 @@ def expected(claim, part):
     return bar(Line(answer="pending", **claim.row(part)))
 
 
-def fixed(lines):
+def fixed(claim, lines):
     """Whether the comparison was fixed before its runs, in words; "" where nothing ran."""
     said = {
         "before": tr("The comparison was fixed before these runs."),
@@ -131,7 +131,9 @@ def fixed(lines):
     }
     found = dict.fromkeys(said[line.fixed] for line in lines if line.fixed)
     if found:
-        found[tr("Intervals cover seeds, not other texts or sizes.")] = None
+        processes = tr("Intervals cover processes of this machine, not other machines or sizes.")
+        seeds = tr("Intervals cover seeds, not other texts or sizes.")
+        found[processes if claim.timing else seeds] = None
     return " ".join(found)
 
 

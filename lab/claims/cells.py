@@ -43,11 +43,11 @@ class Part(BaseModel):
     measure    the column that is compared; empty where the notebook hands over a number or an
                Interval
     as         difference (first - second), change (first / second - 1, averaged on logarithms),
-               mean, or slope per doubling; each by seed
+               mean, ratio (a mean on logarithms), or slope per doubling; each by seed
     rows       {column: value} of the rows that take part
     by         {column: values}: the comparison is made at every combination, each one a cell
     compare    {column: [first, second]}; where first or second is a list, each pair is a cell.
-               With `as: slope` the values along which the slope is taken; empty with `as: mean`
+               With `as: slope` the values along which the slope is taken; empty with `as: mean` and `ratio`
     direction  above: the effect exceeds value + bar. below: it is less than value - bar.
                equal: it is within bar of value. not above, not below: it does not get there
     value      the number that the sentence names, else 0
@@ -68,7 +68,7 @@ class Part(BaseModel):
     question: str = Field(min_length=1)
     question_zh: str = ""
     measure: str = ""
-    how: Literal["difference", "change", "mean", "slope"] = Field("difference", alias="as")
+    how: Literal["difference", "change", "mean", "ratio", "slope"] = Field("difference", alias="as")
     rows: dict = {}
     by: dict[str, list] = {}
     compare: dict[str, list] = {}
@@ -87,10 +87,11 @@ class Part(BaseModel):
     @model_validator(mode="after")
     def _two_sides(self):
         sides = len(next(iter(self.compare.values()), []))
-        wrong = {"mean": sides != 0, "slope": sides < 3}.get(self.how, sides != 2)
+        alone = sides != 0
+        wrong = {"mean": alone, "ratio": alone, "slope": sides < 3}.get(self.how, sides != 2)
         if self.measure and (len(self.compare) > 1 or wrong):
             raise ValueError(
-                "compare: one column with two arms; none for a mean, three values or more for a slope"
+                "compare: one column with two arms; none for a mean or ratio, three values or more for a slope"
             )
         return self
 
@@ -98,6 +99,11 @@ class Part(BaseModel):
     def smallest(self):
         """The smallest difference that matters: the part's own bar, else that of its measure."""
         return self.bar if self.bar is not None else bar_of(self.measure, self.how)["bar"]
+
+    @property
+    def clock_bar(self):
+        """How far two timings of one call may lie apart: the bar of times."""
+        return bar_of("seconds_a_call", "change")["bar"]
 
     @property
     def reason(self):
@@ -223,6 +229,10 @@ class Cell:
             return statistics.share(values[0], level)
         if how == "mean":
             return self._as_share(statistics.mean(values[0], level))
+        if how == "ratio":
+            logs = statistics.mean(np.log(values[0]), level)
+            found = np.exp([logs.effect, logs.low, logs.high, logs.mde]).tolist()
+            return statistics.Interval(*found[:3], logs.n, found[3])
         if how == "slope":
             doublings = np.log2(self.arms)
             runs = pd.concat(values, axis=1).to_numpy()

@@ -8,11 +8,13 @@ its own cell out of reach and no other. A gate without numbers is an error, neve
 import inspect
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from lab.claims.rows import Absent, NoNumbers, column, numbers, selected
 from lab.language import tr
+from lab.measure import statistics
 
 MORE = 3  # an arm that has not learned in so many times the reference's steps is a result
 
@@ -89,6 +91,36 @@ def null(part, cell, rates, /, *, rows):
     return not low <= effect <= high, f"{named(rows)}: {effect:.3g}"
 
 
+def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
+    """A call that was timed twice takes as long both times, in each sitting: the 95 % interval of
+    the one over the other lies within ± `within`, else within the bar of times.
+
+    `rows` are those of the second time and `of` those of the first, under the cell's condition for
+    the rest; without `of` the measure is that ratio already. The sampling unit is the process.
+    """
+    room = part.clock_bar if within is None else within
+    logs = log_times(cell, rows, measure or part.measure)
+    if of:
+        logs = logs - log_times(cell, of, measure or part.measure)
+    told, passed = [], True
+    for sitting, each in logs.groupby(level="sitting"):
+        found = statistics.mean(each)
+        effect, low, high = np.expm1([found.effect, found.low, found.high])
+        passed = passed and -room <= low and high <= room
+        told.append(f"{effect:+.1%} [{low:+.1%}, {high:+.1%}] ({sitting})")
+    return passed, f"{named(rows)} {', '.join(told)}; ± {room:.0%}"
+
+
+def log_times(cell, chosen, measure):
+    """The logarithm of times, or of a ratio of times, by sitting and process."""
+    condition = {name: value for name, value in cell.chosen.items() if name not in chosen}
+    rows = selected(cell.table, condition | chosen)
+    logs = np.log(numbers(rows, measure)).set_axis([column(rows, "sitting"), rows.seed])
+    if not logs.index.is_unique:
+        raise NoNumbers(f"{named(chosen)} has several rows of a process: name one of them")
+    return logs
+
+
 def size(part, cell, rates, /, **bounds):
     """The sizes are those that the sentence names: {column: [least, most]}, null: no bound."""
     told, passed = [], True
@@ -157,6 +189,7 @@ GATES = {  # in the order in which they are told
     "learned": learned,
     "headroom": headroom,
     "null": null,
+    "twin": twin,
     "size": size,
     "budget": budget,
     "rate": rate,
@@ -171,6 +204,7 @@ def titles():
         "learned": tr("learned"),
         "headroom": tr("headroom"),
         "null": tr("null"),
+        "twin": tr("twin"),
         "size": tr("size"),
         "budget": tr("budget"),
         "rate": tr("rate"),
@@ -219,7 +253,7 @@ class Needs(BaseModel):
             try:
                 passed, told = GATES[name](part, cell, rates, **self.gates[name])
             except (NoNumbers, LookupError) as error:
-                if name == "null" and isinstance(error, Absent):
+                if name in ("null", "twin") and isinstance(error, Absent):
                     raise
                 raise NoNumbers(f"gate {title}: {error.args[0]}") from None
             found.append(Passed(title, bool(passed), told))

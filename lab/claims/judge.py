@@ -1,6 +1,6 @@
 """The rule that turns what was measured into answers, a line for each cell, and labels."""
 
-from math import inf, isfinite, log1p, nan
+from math import inf, isfinite, log, log1p, nan
 
 import pandas as pd
 
@@ -137,7 +137,7 @@ def decided(claim, part, interval):
         return YES
     if interval.high >= low and interval.low <= high:
         return UNDECIDED
-    compares_arms = part.how != "mean" and part.measure
+    compares_arms = part.how not in ("mean", "ratio") and part.measure
     if part.direction == "above" and compares_arms:
         return OTHER_WAY if interval.high < part.value else TOO_SMALL
     if part.direction == "below" and compares_arms:
@@ -210,9 +210,10 @@ def _more_runs(part, interval):
         return tr("one seed has no interval")
     ends = [end for end in part.band if abs(end) < inf]
     near = min(ends, key=lambda end: abs(end - interval.effect))
-    if part.how == "change" and part.measure:
-        logs = [log1p(x) for x in (interval.effect, interval.low, interval.high)]
-        interval, near = statistics.Interval(*logs, interval.n, log1p(interval.mde)), log1p(near)
+    if part.how in ("change", "ratio") and part.measure:
+        scale = log1p if part.how == "change" else log
+        logs = [scale(x) for x in (interval.effect, interval.low, interval.high)]
+        interval, near = statistics.Interval(*logs, interval.n, scale(interval.mde)), scale(near)
     if not isfinite(interval.mde):
         return ""  # shares, whose interval says nothing of a spread
     n = statistics.enough(interval, near, MOST)
@@ -230,6 +231,11 @@ def computed(measured):
 
 
 def _sizes(rows, columns):
-    return ", ".join(
-        f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns
-    )
+    told = [f"{name} {' '.join(map(str, sorted(rows[name].unique())))}" for name in columns]
+    if sittings := sorted(rows.sitting.dropna().unique()) if "sitting" in rows else ():
+        when = " ".join(sittings)
+        one = len(sittings) == 1
+        told.append(
+            tr("one sitting {when}", when=when) if one else tr("two sittings {when}", when=when)
+        )
+    return ", ".join(told)

@@ -11,36 +11,45 @@ import torch
 
 from lab import trace
 
+ROUNDS = 3  # of a process; further processes tell more than further rounds
 
-def interleaved(callables: dict, repeats: int, *, warmup=2, seed=0) -> pd.DataFrame:
-    """Wall-clock seconds of every function, in rounds of shuffled order.
 
-    One row per call, columns name, repeat, seconds. Drift of the machine affects all names alike,
-    so compare within a repeat, by ratios and medians. From here on this process keeps freed memory,
+def interleaved(callables: dict, *, warmup=2) -> pd.DataFrame:
+    """Wall-clock seconds of every function: one row each, the median of a few rounds.
+
+    Columns name, seconds. The order is shuffled in every round, so that drift of the machine
+    affects all names alike: compare by ratios. It differs from process to process, and a process is
+    one repetition: sweep the trial with `processes`. From here on this process keeps freed memory,
     so that timings do not include page faults and zeroing by the system, which took half of the
     time of naive attention and would affect only one side of a comparison.
     """
     trace.clock("interleaved")
-    _keep_memory()
-    if not callables or repeats < 1:
-        raise ValueError("give at least one function and one repeat")
-    for function in callables.values():
-        for _ in range(warmup):
-            function()
-    return _rounds(callables, repeats, seed).drop(columns="processor_seconds")
+    _warm(callables, warmup)
+    return _medians(callables)[["name", "seconds"]]
 
 
-def benchmark(calls, parts, repeats, *, fill=0.004, device="cpu"):
-    """One row per call and repeat: repeat, seconds_a_call, wall_seconds_a_call, and `parts`.
+def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
+    """Every round of such a process: one row per call, columns name, repeat, seconds.
+
+    Rounds share the luck of their process; how much they scatter says nothing of other processes.
+    """
+    trace.clock("rounds")
+    _warm(callables, warmup)
+    return _rounds(callables, repeats).drop(columns="processor_seconds")
+
+
+def benchmark(calls, parts, *, fill=0.004, device="cpu"):
+    """One row per call, the median of a few rounds: seconds_a_call, wall_seconds_a_call, `parts`.
 
     The keys of `calls` are tuples with one value for each of `parts`. A call shorter than `fill`
     seconds is repeated to fill them. With one CPU thread `seconds_a_call` is processor time, which
-    other programs do not affect; otherwise it is wall-clock time.
+    other programs do not affect; otherwise it is wall-clock time. As in `interleaved`, a process is
+    one repetition.
     """
     trace.clock("benchmark")
-    _keep_memory()
+    _warm(calls, 0)
     times = {name: _repetitions(fill, call) for name, call in calls.items()}
-    table = _rounds({name: _loop(call, times[name]) for name, call in calls.items()}, repeats)
+    table = _medians({name: _loop(call, times[name]) for name, call in calls.items()})
     times = table["name"].map(times)
     table["wall_seconds_a_call"] = table.pop("seconds") / times
     table["seconds_a_call"] = table.pop("processor_seconds") / times
@@ -50,9 +59,28 @@ def benchmark(calls, parts, repeats, *, fill=0.004, device="cpu"):
     return table
 
 
-def _rounds(callables, repeats, seed=0):
+def _warm(callables, times):
+    """Keep freed memory, and call every function a few times before the clock runs."""
+    if not callables:
+        raise ValueError("give at least one function")
+    _keep_memory()
+    for function in callables.values():
+        for _ in range(times):
+            function()
+
+
+def _medians(callables):
+    """Columns seconds (wall clock), processor_seconds, name: one row for each function."""
+    names = list(callables)
+    table = _rounds(callables, ROUNDS)
+    of_name = table.groupby(table["name"].map(names.index))
+    medians = of_name[["seconds", "processor_seconds"]].median()
+    return medians.assign(name=names).reset_index(drop=True)
+
+
+def _rounds(callables, repeats):
     """Columns name, repeat, seconds (wall clock), processor_seconds; one row per call."""
-    order = random.Random(seed)
+    order = random.Random()  # from the system: another one in every process
     names = list(callables)
     rows = []
     for repeat in range(repeats):
@@ -93,7 +121,7 @@ def machine_peaks(device="cpu") -> dict:
     source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
     target = torch.empty_like(source)
     calls = {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}
-    best = interleaved(calls, repeats=10).groupby("name")["seconds"].min()
+    best = rounds(calls, repeats=10).groupby("name")["seconds"].min()
     return {
         "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
         "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),

@@ -139,10 +139,10 @@ def training_step(
     return call
 
 
-def training_speed(counts, d_model, n_layers, context, batch, repeats):
-    """Training speed in tokens per second by number of heads, in interleaved rounds: a table."""
+def training_speed(counts, d_model, n_layers, context, batch):
+    """Training speed in tokens per second by number of heads: a table."""
     calls = {h: training_step(n_layers, context, d_model, batch, heads=h) for h in counts}
-    table = interleaved(calls, repeats).rename(columns={"name": "n_heads"})
+    table = interleaved(calls).rename(columns={"name": "n_heads"})
     return table.assign(speed=batch * context / table.seconds).drop(columns="seconds")
 
 

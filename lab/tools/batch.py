@@ -230,8 +230,8 @@ class FreshRun:
 
     def close(self):
         """Put the trials among the others of this machine."""
-        for path in self.store.glob("*.jsonl"):
-            kept = File(self.home / path.name)
+        for path in self.store.rglob("*.jsonl"):
+            kept = File(self.home / path.relative_to(self.store))
             for body in File(path).trials:
                 kept.append({name: body[name] for name in BODY}, body["labels"], body["parts"])
         shutil.rmtree(self.store)

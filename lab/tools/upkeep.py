@@ -202,7 +202,7 @@ def shrink(store, most):
     wanted.
     """
     files = sorted(
-        [*store.glob("*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime
+        [*store.glob("**/*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime
     )
     sizes = {path: path.stat().st_size for path in files}
     left, gone = sum(sizes.values()), 0

@@ -210,7 +210,8 @@ def sweep(
     `sources` says where finished trials are found and kept. More than one job runs in worker
     processes of this machine, and an address such as tcp://host:8786 as `cluster` on the Dask
     workers there. `timing` marks trials that read clocks or measure memory: they run here and now,
-    one after another, and are never kept. `progress(done, total, workers)` is called at the start
+    one after another, and are never kept; `sittings.sweep` runs those whose numbers a process
+    moves. `progress(done, total, workers)` is called at the start
     and after every trial. `used` is a list that gets a `Used` for every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads
@@ -255,7 +256,7 @@ def sweep(
             if "failed" in outcome:
                 failures.append((point, outcome["failed"], outcome.get("traceback", "")))
             else:
-                finished[name] = _keep(known, point, outcome, where), "run"
+                finished[name] = keep(known, point, outcome, where), "run"
             report(len(work) - len(left), len(work), workers.count(client))
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
@@ -278,7 +279,7 @@ def count_known(trial, grid, *, sources, device="auto", threads=1):
 
 def run_once(trial, point, *, device="auto", threads=1):
     """The rows that a sweep of this full point gives, run here and never kept."""
-    return table([point], [_run_once(trial, point, 1, device=available(device), threads=threads)])
+    return table([point], [run_body(trial, point, 1, device=available(device), threads=threads)])
 
 
 def with_labels(body):
@@ -290,12 +291,13 @@ def _timed(trial, points, report, **options):
     bodies = []
     for point in points:
         report(len(bodies), len(points), 1)
-        bodies.append(_run_once(trial, point, len(points), **options))
+        bodies.append(run_body(trial, point, len(points), **options))
     report(len(bodies), len(points), 1)
     return table(points, bodies)
 
 
-def _run_once(trial, point, total, **options):
+def run_body(trial, point, total, **options):
+    """What a trial gives here and now, one of `total`, as it would be read from a store."""
     outcome = run_trial(trial, point, timing=True, **options)
     if "failed" in outcome:
         raise TrialsFailed(
@@ -304,7 +306,7 @@ def _run_once(trial, point, total, **options):
     return json.loads(encoded({name: outcome[name] for name in ("n", "columns", *LABELS)}))
 
 
-def _keep(known, point, outcome, where):
+def keep(known, point, outcome, where):
     """Write the outcome of a trial to the store, and return it as it will be read."""
     kinds = {name: known.state.kind_hash(name) for name in sorted(outcome["kinds"])}
     data = dict(sorted((outcome["data"] | known.sources.inputs(point)).items()))

@@ -165,12 +165,12 @@ def _start(n_workers):
     options["scheduler_kwargs"] = {
         "dashboard_address": "127.0.0.1:0"
     }  # any free port: a second run has its own
-    with config.set(MEMORY | QUIET | PATIENCE), _script_left_alone():
+    with config.set(MEMORY | QUIET | PATIENCE), script_left_alone():
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
 
 @contextmanager
-def _script_left_alone():
+def script_left_alone():
     """Inside, a process that starts does not run the script again that runs here: trials bring what
     they need of it.
 

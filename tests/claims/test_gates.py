@@ -183,3 +183,47 @@ def test_rows_of_one_run_count_once():
     other = [table(length=length, few=0.9, many=0.96 + length / 1000) for length in lengths]
     other = pd.concat(other, ignore_index=True)
     assert runs(other[other.n_heads == 4], about, "accuracy") == 6
+
+
+def timings(drift=0.0, spread=0.01, sittings=("2026-11-26T15:00Z", "2026-11-27T09:00Z")):
+    """Times of three arms in four processes of each sitting; in the last one the twin drifts."""
+    rows = []
+    for i, sitting in enumerate(sittings):
+        for seed in range(4):
+            about = {"seed": 4 * i + seed, "sitting": sitting}
+            once = 1 + seed / 10
+            again = once * (1 + spread * (-1) ** seed) * (1 + drift * (sitting == sittings[-1]))
+            for arm, seconds in {"mha": once, "again": again, "mqa": once / 2}.items():
+                rows.append(about | {"arm": arm, "seconds": seconds, "over": seconds / once})
+    return pd.DataFrame(rows)
+
+
+TWIN = {"twin": {"rows": {"arm": "again"}, "of": {"arm": "mha"}}}
+TIMES = {"measure": "seconds", "as": "change", "compare": {"arm": ["mha", "mqa"]}, "reference": {}}
+
+
+def test_a_call_timed_twice_takes_as_long_in_each_sitting():
+    held = gate(TWIN, timings(), **TIMES)
+    assert held.passed and held.told == (
+        "arm again -0.0% [-1.8%, +1.8%] (2026-11-26T15:00Z), -0.0% [-1.8%, +1.8%] (2026-11-27T09:00Z); ± 5%"
+    )
+    assert not gate(TWIN, timings(drift=0.04), **TIMES).passed, "in one sitting of the two"
+    assert not gate(TWIN, timings(drift=-0.04), **TIMES).passed
+    assert not gate(TWIN, timings(spread=0.04), **TIMES).passed, "nor where it is too uncertain"
+    wide = {"twin": TWIN["twin"] | {"within": 0.1}}
+    assert gate(wide, timings(drift=0.04), **TIMES).passed
+
+
+def test_a_twin_may_be_a_ratio_already():
+    ratio = {"twin": {"rows": {"arm": "again"}, "measure": "over"}}
+    assert gate(ratio, timings(), **TIMES).told == gate(TWIN, timings(), **TIMES).told
+    assert not gate(ratio, timings(drift=0.1), **TIMES).passed
+
+
+def test_a_twin_needs_its_rows_and_sittings():
+    with pytest.raises(Absent, match="arm again"):
+        gate(TWIN, timings().query("arm != 'again'"), **TIMES)
+    with pytest.raises(NoNumbers, match="no column sitting"):
+        gate(TWIN, timings().drop(columns="sitting"), **TIMES)
+    with pytest.raises(NoNumbers, match="several rows of a process"):
+        gate(TWIN, pd.concat([timings(), timings()], ignore_index=True), **TIMES)

@@ -8,25 +8,39 @@ import pytest
 import torch
 
 from lab.measure import timing
-from lab.measure.timing import benchmark, interleaved, machine_peaks
+from lab.measure.timing import benchmark, interleaved, machine_peaks, rounds
 
 
-def test_interleaved_rounds_hold_every_name_once_in_changing_order():
+def test_rounds_hold_every_name_once_in_changing_order():
     called = []
     functions = {name: (lambda name=name: called.append(name)) for name in "abc"}
-    table = interleaved(functions, repeats=20, warmup=1)
+    table = rounds(functions, repeats=20, warmup=1)
     assert called[:3] == list("abc") and called[3:] == table["name"].tolist()
-    rounds = table.groupby("repeat")["name"].agg("".join)
-    assert len(rounds) == 20 and {"".join(sorted(order)) for order in rounds} == {"abc"} and rounds.nunique() > 2
+    orders = table.groupby("repeat")["name"].agg("".join)
+    assert len(orders) == 20 and {"".join(sorted(order)) for order in orders} == {"abc"} and orders.nunique() > 2
     assert (table["seconds"] >= 0).all()
-    assert interleaved(functions, repeats=20)["name"].tolist() == table["name"].tolist()
+    again = rounds(functions, repeats=20)
+    assert again["name"].tolist() != table["name"].tolist(), "another order in every process"
     with pytest.raises(ValueError):
-        interleaved({}, repeats=3)
+        rounds({}, repeats=3)
+
+
+def test_a_call_gives_one_row_the_median_of_its_rounds(monkeypatch):
+    """The clock is pretended: each call takes longer than the one before."""
+    now, called = [0.0], []
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
+
+    def call(name):
+        called.append(name)
+        now[0] += called.count(name)
+
+    table = interleaved({name: partial(call, name) for name in "ba"}, warmup=0)
+    assert table.to_dict("list") == {"name": ["b", "a"], "seconds": [(timing.ROUNDS + 1) / 2] * 2}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
 @pytest.mark.parametrize("clock", [interleaved, partial(benchmark, parts=["call"], fill=1e-9)])
-def test_no_clock_times_the_finding_of_pages(clock):
+def test_no_clock_times_the_finding_of_pages(clock, monkeypatch):
     """Blocks of 2 and of 48 MiB, in shuffled rounds: hardly a page is asked for once every call has run."""
     faults = []
 
@@ -35,7 +49,8 @@ def test_no_clock_times_the_finding_of_pages(clock):
         torch.ones(elements).sum()
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
-    clock({(n,): partial(call, n) for n in (2**19, 12 * 2**20)}, repeats=20)
+    monkeypatch.setattr(timing, "ROUNDS", 10)
+    clock({(n,): partial(call, n) for n in (2**19, 12 * 2**20)})
     assert sum(faults[-20:]) < 0.01 * 10 * 50 * 2**20 / 4096
 
 
@@ -49,12 +64,12 @@ def test_a_slow_first_call_shortens_no_loop(monkeypatch):
         called.append(name)
 
     calls = {(first,): partial(call, first, first) for first in (1.0, tick)}
-    table = benchmark(calls, ["first"], repeats=4, fill=16 * tick)
-    assert called.count(1.0) == called.count(tick) == 3 + 4 * 16
-    assert table.wall_seconds_a_call.tolist() == [tick] * 8
+    table = benchmark(calls, ["first"], fill=16 * tick)
+    assert called.count(1.0) == called.count(tick) == 3 + timing.ROUNDS * 16
+    assert table.wall_seconds_a_call.tolist() == [tick] * 2
     called.clear()
-    benchmark({("long",): partial(call, "long", 0.5)}, ["name"], repeats=4, fill=1e-4)
-    assert called.count("long") == 2 + 4, "warm after one, and no third one for what fills its time"
+    benchmark({("long",): partial(call, "long", 0.5)}, ["name"], fill=1e-4)
+    assert called.count("long") == 2 + timing.ROUNDS, "warm after one, and no third one for what fills its time"
 
 
 def test_machine_peaks_are_plausible():
@@ -66,8 +81,8 @@ def test_machine_peaks_are_plausible():
 def test_short_calls_fill_their_time_and_keep_their_names():
     x, done = torch.ones(200, 200), []
     calls = {("product", 2): lambda: x @ x, ("counted", 1): lambda: done.append(1)}
-    table = benchmark(calls, ["kind", "size"], repeats=3, fill=1e-4)
-    assert table.groupby(["kind", "size"]).repeat.count().to_dict() == {("product", 2): 3, ("counted", 1): 3}
+    table = benchmark(calls, ["kind", "size"], fill=1e-4)
+    assert table[["kind", "size"]].to_dict("list") == {"kind": ["product", "counted"], "size": [2, 1]}
     assert len(done) > 100 and (table.wall_seconds_a_call > 0).all()
-    typical = table.groupby("kind").wall_seconds_a_call.median()
+    typical = table.set_index("kind").wall_seconds_a_call
     assert typical["product"] > typical["counted"]

@@ -1,0 +1,139 @@
+"""Timings: a trial in fresh processes, one after another, in sittings of this machine.
+
+A process has its own luck, such as where its memory lies, and its rounds share it: what is sampled
+is the process. A machine has its moods: a sitting is what was timed within an hour, and the newest
+two count. Sittings are kept in this machine's store, in files apart, and never in a record.
+"""
+
+import traceback
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from lab.device import available
+from lab.trials import models, place, workers
+from lab.trials.points import points_of
+from lab.trials.rows import table
+from lab.trials.run import run_trial
+from lab.trials.sweep import Finished, OutOfTime, TrialsFailed, keep, run_body, with_labels
+
+FOLDER = "timings"  # in the store
+HOUR = timedelta(hours=1)
+COUNT = 2  # of the newest sittings
+
+
+def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress=None, used=None):
+    """The rows of a trial that reads clocks, from `processes` fresh processes of each sitting.
+
+    A table as of `sweep.sweep`, with the columns `repeat`, the number of the process, and
+    `sitting`, when it began. A process runs all points of the grid. Within an hour of the newest
+    sitting that one is completed or used again; later, the sweep adds one, unless `sources` asks
+    for what is recorded only. `used` is a list that gets the bodies.
+
+    Raises TrialsFailed at the first process that fails or is killed, and OutOfTime after the
+    deadline; what finished is stored.
+    """
+    points, where = points_of(trial, grid), place.here(device, threads)
+    apart = replace(sources, notebook=f"{FOLDER}/{sources.notebook}", record=[])
+    known = Finished(trial, apart, where["arithmetic"], threads)
+    sitting = now(sittings_of(known), sources.recorded_only)
+    left = missing(known, points, processes, sitting)
+    report, total = progress or (lambda done, total, workers: None), processes * len(points)
+    report(done := total - sum(map(len, left.values())), total, 1)
+    options = {"device": where["device"], "threads": threads, "timing": True}
+    call = partial(run_trial, **options, models_in=Path(sources.store) / models.FOLDER)
+    packed = workers.pack(trial, known.code.modules)
+    for number, (repeat, of_process) in enumerate(left.items()):
+        if number and datetime.now(UTC).timestamp() > sources.deadline:
+            raise OutOfTime(f"{len(left) - number} processes of {trial.__name__} are left")
+        for point, outcome in in_a_fresh_process(call, packed, of_process):
+            if "failed" in outcome:
+                failure = point, outcome["failed"], outcome.get("traceback", "")
+                raise TrialsFailed(trial.__name__, [failure], total)
+            keep(known, at(point, sitting, repeat), outcome, where)
+            report(done := done + 1, total, 1)
+    known = Finished(trial, apart, where["arithmetic"], threads)  # with what ran
+    began = [each for each in sittings_of(known) if not missing(known, points, processes, each)]
+    numbered, bodies = [], []
+    for point in points:
+        for number, sitting in enumerate(began[-COUNT:]):
+            for repeat in range(processes):
+                bodies.append(with_labels(known.find(at(point, sitting, repeat))[0]))
+                numbered.append(at(point, sitting, number * processes + repeat))
+    if used is not None:
+        used += bodies
+    return table(numbered, bodies)
+
+
+def rehearsed(trial, grid, processes, *, device="auto", threads=1):
+    """Such a table of trials that ran in this very process, which says nothing of times."""
+    numbered, bodies, sitting = [], [], now([])
+    for repeat in range(processes):
+        for point in points_of(trial, grid):
+            bodies.append(run_body(trial, point, 1, device=available(device), threads=threads))
+            numbered.append(at(point, sitting, repeat))
+    return table(numbered, bodies)
+
+
+def at(point, sitting, repeat):
+    """The point as it was run in a process of a sitting."""
+    return point | {"repeat": repeat, "sitting": sitting}
+
+
+def sittings_of(known):
+    """When the sittings began that are stored of a trial, by its code of now; oldest first."""
+    mine = [body for body in known.store.trials if body["trial"] == known.name]
+    return sorted({body["parameters"]["sitting"] for body in mine if known.state.agrees(body)})
+
+
+def now(began, last=False):
+    """The sitting to be completed: the newest within the hour, or the `last`; else one that begins."""
+    time = datetime.now(UTC)
+    if began and (last or time - datetime.fromisoformat(began[-1]) < HOUR):
+        return began[-1]
+    return f"{time:%Y-%m-%dT%H:%MZ}"
+
+
+def missing(known, points, processes, sitting):
+    """{process: its points} that a sitting lacks."""
+    found = {}
+    for repeat in range(processes):
+        lacking = [point for point in points if not known.find(at(point, sitting, repeat))]
+        if lacking:
+            found[repeat] = lacking
+    return found
+
+
+def in_a_fresh_process(call, packed, points):
+    """Yield (point, call(trial, point)) from a process that begins now and ends with the last one.
+
+    A process that is killed gives {"failed": cause} for the point that it was at.
+    """
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(there, call, packed, points), daemon=True)
+    with workers.script_left_alone():
+        process.start()
+    there.close()
+    try:
+        for point in points:
+            yield point, here.recv()
+    except EOFError:
+        process.join()
+        yield point, {"failed": f"its process ended with exit code {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+
+
+def _send(connection, call, packed, points):
+    try:
+        trial = workers.unpack(packed)
+        for point in points:
+            connection.send(call(trial, point))
+    except Exception as error:  # it cannot be loaded here
+        cause = f"{type(error).__name__}: {error}"
+        connection.send({"failed": cause, "traceback": traceback.format_exc()})
