@@ -23,7 +23,9 @@ def card(claim, lines, own=""):
     if claim.sources:
         head.append("*" + "; ".join(claim.sources) + "*")
     if len(claim.parts) == 1:
-        head.append(tr("Measured: {what}.", what=part_in_words(claim.parts[0])))
+        asked = part_in_words(claim.parts[0])
+        told = tr("Measured: {what}.", what=asked)
+        head.append(told[:-1] if asked.endswith(("?", "？")) else told)
     below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(claim, lines)]
     below += gates_by_cell(lines)
     below += [stamp_in_words(claim), holds_for(lines, own), figures(lines)]

@@ -46,7 +46,7 @@ class Erratum(BaseModel):
     right_zh: Text
     claims: (
         dict[str, Literal["fails", "holds", "undecided"]] | Text
-    )  # what each must come out as; or why there is none
+    )  # what each, or its "claim/part", must come out as; or why there is none
     evidence: list[Evidence]
     struck: Text | None = None  # why the suspected error is none
     struck_zh: Text | None = None
@@ -87,11 +87,15 @@ def errata(path=None):
 
 
 def verdicts():
-    """{claim: its first line} of the committed runs at quick."""
+    """{claim: its first line}, and {claim/part: that of the part}, of the committed runs at quick."""
     from lab.claims.report import collect  # which imports this module
 
     table = collect(project_root() / "results" / "quick")
-    return {row["id"]: row for row in table.iloc[::-1].to_dict("records")}
+    found = {}
+    for row in table.iloc[::-1].to_dict("records"):
+        found[row["id"]] = row
+        found[f"{row['id']}/{row['part']}"] = row
+    return found
 
 
 def filled(text, rows):
@@ -193,6 +197,6 @@ def contradictions(entries, rows):
                 says = filled(entry.struck or entry.right, rows)
                 found.append(
                     f"erratum {entry.number} ({entry.id}) says: {says} So claim {name} {wanted}. "
-                    f"The ledger says: {verdict}: {find(name).claim}"
+                    f"The ledger says: {verdict}: {find(name.partition('/')[0]).claim}"
                 )
     return found

@@ -119,8 +119,13 @@ def sentence(lines):
 
 
 def decisive(claim, lines):
-    """The line that speaks least for the label of its part: what is said of it holds for all."""
+    """The line that speaks least for the label of its part: what is said of it holds for all.
+
+    Where a label rests on a no, only the lines that say no count.
+    """
     part = next(part for part in claim.parts if part.name == lines.part.iloc[0])
+    if lines.label.iloc[0] in ("refuted", "not everywhere"):
+        lines = lines[lines.answer.str.startswith("no")]
     if part.direction == "equal":
         return lines.loc[(lines.effect - part.value).abs().idxmax()]
     asks_for_more = part.direction in ("above", "not below")

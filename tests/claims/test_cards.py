@@ -63,7 +63,7 @@ def test_a_card_leaves_out_what_there_is_not():
     about = Claim(**CLAIM.model_dump(by_alias=True, exclude={"parts"}), parts=[ONE.model_dump(by_alias=True)])
     (pending,) = about.unjudged
     text = cards.card(about, [pending])
-    assert "Measured: one head: is one | worse?." in text and "| part |" not in text
+    assert "Measured: one head: is one | worse?" in text and "| part |" not in text
     assert "where" not in text and "Figure" not in text and "learned" not in text and "**pending**" in text
     assert "not yet gated" in cards.card(CLAIM, [line(gates="not yet gated")])
 

@@ -81,6 +81,8 @@ def test_a_contradiction_is_told_in_both_sentences(label, found, project):
     against = int(label in ("refuted", "disproved", "not everywhere"))
     struck = entry.model_copy(update={"claims": {"four-win": "holds"}})
     assert len(contradictions([struck], {"four-win": {"label": label, "effect": 4.0}})) == against
+    of_part = entry.model_copy(update={"claims": {"four-win/one part": "fails"}})
+    assert len(contradictions([of_part], {"four-win/one part": {"label": label, "effect": 4.0}})) == found
 
 
 def test_what_results_do_not_bear_out_is_told_before_they_are_published(project):

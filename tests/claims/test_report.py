@@ -49,6 +49,12 @@ def test_of_several_lines_the_one_that_speaks_least_for_the_label_is_told(projec
     assert told("refuted") == "Four heads gain nothing: 2.0."
 
 
+def test_a_label_that_rests_on_a_no_is_told_with_a_line_that_says_no(project):
+    found = {"no, too small to matter": 1.5, "undecided": 0.5, "yes": 3.0}
+    rows = [made.line("four-win", "refuted", effect).model_dump() | {"answer": a} for a, effect in found.items()]
+    assert report.decisive(claims.ledger()["four-win"], pd.DataFrame(rows)).effect == 1.5
+
+
 def test_a_lesson_without_sentences_tells_its_claim_and_an_appendix_nothing(project):
     line = report.findings_list(lines(four_win_early=("supported", 2.0)))
     assert claims.find("four-win-early").claim in line and "[+100 %, +300 %]" in line
