@@ -175,19 +175,20 @@ class Study:
         progress = runs.Progress(trial.__name__, options.progress)
         try:
             if processes:
-                return self._timed(trial, grid, processes, progress, threads)
-            table = sweep.sweep(
-                trial,
-                grid,
-                sources=self.sources,
-                jobs=jobs or at_once,
-                cluster=None if jobs == 1 else options.cluster or None,
-                threads=threads,
-                device=options.device,
-                timing=timing,
-                progress=progress,
-                used=self.used,
-            )
+                table = self._timed(trial, grid, processes, progress, threads)
+            else:
+                table = sweep.sweep(
+                    trial,
+                    grid,
+                    sources=self.sources,
+                    jobs=jobs or at_once,
+                    cluster=None if jobs == 1 else options.cluster or None,
+                    threads=threads,
+                    device=options.device,
+                    timing=timing,
+                    progress=progress,
+                    used=self.used,
+                )
         except KeyboardInterrupt:
             progress.stopped()
             raise
