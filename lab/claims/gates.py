@@ -93,12 +93,13 @@ def null(part, cell, rates, /, *, rows):
 
 def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
     """A call that was timed twice takes as long both times, in each sitting: the 95 % interval of
-    the one over the other lies within ± `within`, else within the bar of times.
+    the one over the other lies within ± `within`, else within the bar of times, or within a fifth
+    of an effect that is larger than five bars.
 
     `rows` are those of the second time and `of` those of the first, under the cell's condition for
     the rest; without `of` the measure is that ratio already. The sampling unit is the process.
     """
-    room = part.clock_bar if within is None else within
+    room = max(part.clock_bar, clock_share(part, cell)) if within is None else within
     logs = log_times(cell, rows, measure or part.measure)
     if of:
         logs = logs - log_times(cell, of, measure or part.measure)
@@ -109,6 +110,12 @@ def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
         passed = passed and -room <= low and high <= room
         told.append(f"{effect:+.1%} [{low:+.1%}, {high:+.1%}] ({sitting})")
     return passed, f"{named(rows)} {', '.join(told)}; ± {room:.0%}"
+
+
+def clock_share(part, cell):
+    """A fifth of the effect of a ratio of times: a clock that is off by less does not make it."""
+    scale = {"change": np.log1p, "ratio": np.log}.get(part.how)
+    return abs(scale(cell.interval().effect)) / 5 if scale else 0.0
 
 
 def log_times(cell, chosen, measure):

@@ -185,7 +185,7 @@ def test_rows_of_one_run_count_once():
     assert runs(other[other.n_heads == 4], about, "accuracy") == 6
 
 
-def timings(drift=0.0, spread=0.01, sittings=("2026-11-26T15:00Z", "2026-11-27T09:00Z")):
+def timings(drift=0.0, spread=0.01, faster=1.1, sittings=("2026-11-26T15:00Z", "2026-11-27T09:00Z")):
     """Times of three arms in four processes of each sitting; in the last one the twin drifts."""
     rows = []
     for i, sitting in enumerate(sittings):
@@ -193,7 +193,7 @@ def timings(drift=0.0, spread=0.01, sittings=("2026-11-26T15:00Z", "2026-11-27T0
             about = {"seed": 4 * i + seed, "sitting": sitting}
             once = 1 + seed / 10
             again = once * (1 + spread * (-1) ** seed) * (1 + drift * (sitting == sittings[-1]))
-            for arm, seconds in {"mha": once, "again": again, "mqa": once / 2}.items():
+            for arm, seconds in {"mha": once, "again": again, "mqa": once / faster}.items():
                 rows.append(about | {"arm": arm, "seconds": seconds, "over": seconds / once})
     return pd.DataFrame(rows)
 
@@ -212,6 +212,13 @@ def test_a_call_timed_twice_takes_as_long_in_each_sitting():
     assert not gate(TWIN, timings(spread=0.04), **TIMES).passed, "nor where it is too uncertain"
     wide = {"twin": TWIN["twin"] | {"within": 0.1}}
     assert gate(wide, timings(drift=0.04), **TIMES).passed
+
+
+def test_a_twin_may_differ_by_a_fifth_of_a_large_effect():
+    assert gate(TWIN, timings(drift=0.1, faster=8), **TIMES).passed
+    assert not gate(TWIN, timings(drift=0.6, faster=8), **TIMES).passed
+    assert not gate(TWIN, timings(drift=0.1, faster=1.5), **TIMES).passed
+    assert gate(TWIN, timings(drift=0.1, faster=1 / 8), **TIMES).passed, "whichever way"
 
 
 def test_a_twin_may_be_a_ratio_already():
