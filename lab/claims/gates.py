@@ -99,10 +99,10 @@ def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
     `rows` are those of the second time and `of` those of the first, under the cell's condition for
     the rest; without `of` the measure is that ratio already. The sampling unit is the process.
     """
-    room = max(part.clock_bar, clock_share(part, cell)) if within is None else within
     logs = log_times(cell, rows, measure or part.measure)
     if of:
         logs = logs - log_times(cell, of, measure or part.measure)
+    room = max(part.clock_bar, clock_share(part, cell)) if within is None else within
     told, passed = [], True
     for sitting, each in logs.groupby(level="sitting"):
         found = statistics.mean(each)

