@@ -34,13 +34,19 @@ def card(claim, lines, own=""):
 
 
 def table(claim, lines):
-    """The lines as a Markdown table; columns that would be empty are left out."""
+    """The lines as a Markdown table; columns that would be empty are left out.
+
+    The first line of a part has its question, the others its name alone.
+    """
     parts = {part.name: part for part in claim.parts} if len(claim.parts) > 1 else {}
-    rows = []
+    asked, rows = set(), []
     for line in lines:
+        part = parts.get(line.part)
+        words = part.title if part and line.part in asked else part_in_words(part)
+        asked.add(line.part)
         rows.append(
             {
-                tr("part"): part_in_words(parts.get(line.part)),
+                tr("part"): words,
                 tr("where"): line.where,
                 tr("effect"): effect(line),
                 "n": "" if isna(line.n) else str(line.n),

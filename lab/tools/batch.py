@@ -21,8 +21,8 @@ from filelock import FileLock, Timeout
 
 from lab import language
 from lab.tools import kernel
-from lab.trials import cells, parameters, provenance, runs
-from lab.trials.code import code_of_cells, kind_hash
+from lab.trials import cells, parameters, place, provenance, runs
+from lab.trials.code import kind_hash
 from lab.trials.store import BODY, File
 
 
@@ -57,16 +57,13 @@ class Job:
 
     @property
     def fingerprint(self):
-        """Of the code cells, all that they import from lab, the claims under test, the parameters,
-        the translations.
+        """Of the code cells, all code of lab, the claims under test, the parameters, the
+        translations.
         """
         values = {name: value for name, value in self.parameters.items() if name != "results"}
-        told = [values, self.under_test]
-        return runs.text_hash(
-            code_of_cells(parameters.parsed(self.code)).digest
-            + json.dumps(told, sort_keys=True)
-            + json.dumps(language.messages(language.catalogue(self.language)))
-        )
+        code = [cells.hash_of(self.notebook), place.files_hash()]
+        words = language.messages(language.catalogue(self.language))
+        return runs.text_hash(json.dumps([code, values, self.under_test, words], sort_keys=True))
 
     def to_do(self):
         """Why the notebook has to run, or None where this very code ran with these parameters.

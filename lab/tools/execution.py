@@ -62,7 +62,7 @@ def mended(error, runs=True):
     go elsewhere.
     """
     if error.errno == errno.ENOSPC:
-        return tr("; make room: lab clean --keep 500MB")
+        return tr("; make room: lab clean --trials")
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ""
     if runs:

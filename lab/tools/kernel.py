@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tempfile
 
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
@@ -10,24 +9,10 @@ from jupyter_client.manager import AsyncKernelManager
 from lab.trials import runs
 
 
-class LocalKernelManager(AsyncKernelManager):
-    """A kernel behind sockets in a private folder: no port that another kernel may take, nothing on
-    the network.
-
-    What it and its workers say beside the notebook goes to the file `aside`: when they are stopped
-    they say a lot.
-    """
+class QuietKernelManager(AsyncKernelManager):
+    """A kernel whose own words, and its workers', go to the file `aside`: stopped, they say a lot."""
 
     aside = os.devnull
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        if os.name == "posix":
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="lab-"
-            )  # short: a socket's path is limited
-            self.transport, self.connection_file = "ipc", f"{self._folder.name}/kernel.json"
-            self.ip = f"{self._folder.name}/socket"
 
     async def start_kernel(self, **options):
         with open(self.aside, "wb") as aside:
@@ -50,7 +35,7 @@ def execute(book, values, folder, aside, watch):
     logging.getLogger("papermill").setLevel(
         logging.ERROR
     )  # `results` may be unknown to a notebook from elsewhere
-    manager = type("Manager", (LocalKernelManager,), {"aside": aside})
+    manager = type("Manager", (QuietKernelManager,), {"aside": aside})
     said = []
 
     def listen(cell, cell_index, execute_reply):

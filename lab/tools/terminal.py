@@ -111,7 +111,7 @@ def explain(job, error):
     if isinstance(error, PapermillExecutionError):
         if error.ename in NO_TRACEBACK:
             full = "No space left" in error.evalue  # the number of the error stayed in the kernel
-            room = tr("; make room: lab clean --keep 500MB") if full else ""
+            room = tr("; make room: lab clean --trials") if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
         if not error.traceback:  # a magic failed
             first = error.source.strip().partition("\n")[0]

@@ -73,7 +73,7 @@ def broken():
     place = project_root() if project_root().exists() else Path.cwd()
     if (free := shutil.disk_usage(place).free) < 2**30:
         yield tr(
-            "{free:.0f} MB are free in {place}: lab clean --keep 500MB",
+            "{free:.0f} MB are free in {place}: lab clean --trials",
             free=free / 1e6,
             place=place,
         )
@@ -138,12 +138,6 @@ def clean(
         bool, typer.Option("--interactive", help="Remove what was run by hand.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    keep: Annotated[
-        str,
-        typer.Option(
-            help="Only shrink the trial store to this size, such as 2GB: what is oldest goes."
-        ),
-    ] = "",
     place: Annotated[
         Path | None,
         typer.Option("--results", help="Folder of results; the project's own by default."),
@@ -157,16 +151,8 @@ def clean(
 
     results = place.expanduser() if place else project_root() / "results"
     asked = {"": True, "runs": runs, "trials": trials, "interactive": interactive}
-    if keep and (runs or trials or interactive):
-        refuse("--keep shrinks the store and removes nothing else: leave the other options out")
     try:
         with only_one(results):
-            if keep:
-                gone, left = shrink(results / ".trials", size_of(keep))
-                typer.echo(
-                    f"removed {gone} files; {left / 1e9:.2f} GB are left in {results / '.trials'}"
-                )
-                return
             for name, (what, option) in LEFT.items():
                 if not (folder := results / name).exists():
                     continue
@@ -185,30 +171,3 @@ def clean(
 def size_on_disk(folder):
     """Bytes of all files below a folder."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
-def size_of(text):
-    """The bytes that 500MB, 2GB or 2 GB mean. BadParameter for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise typer.BadParameter(f"{text!r} is no size: 500MB or 2GB are")
-    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
-
-
-def shrink(store, most):
-    """Remove the oldest files of a store until it has `most` bytes: (how many files, bytes left).
-
-    A file holds the finished trials of a notebook, or a model. What is gone runs again where it is
-    wanted.
-    """
-    files = sorted(
-        [*store.glob("**/*.jsonl"), *store.glob("models/*.safetensors")], key=os.path.getmtime
-    )
-    sizes = {path: path.stat().st_size for path in files}
-    left, gone = sum(sizes.values()), 0
-    for path in files:
-        if left <= most:
-            break
-        path.unlink(missing_ok=True)
-        left, gone = left - sizes[path], gone + 1
-    return gone, left

@@ -52,16 +52,12 @@ class ImpureTrial(ValueError):
 
 
 class Code:
-    """Parts {name: hash} gathered from functions, classes and modules.
+    """Parts {name: hash} gathered from functions, classes and modules."""
 
-    `outside` are modules that never count.
-    """
-
-    def __init__(self, outside=OUTSIDE):
+    def __init__(self):
         self.parts = {}
         self.modules = set()
         self._cached = []  # functions of a notebook that have a cache
-        self._outside = outside
         self._seen = set()
 
     @property
@@ -157,9 +153,7 @@ class Code:
         self._follow(found, found.kinds[name])
 
     def _is_outside(self, name):
-        return name == "lab" or any(
-            name == each or name.startswith(f"{each}.") for each in self._outside
-        )
+        return name == "lab" or any(name == each or name.startswith(f"{each}.") for each in OUTSIDE)
 
     def _follow(self, found, part):
         """Count what a part of a module imports, and the registered kinds that it names."""
@@ -216,18 +210,6 @@ def refuse_computed(part, user):
             f"{user} calls {part.computed[0]}() with what is computed, which nobody can follow: "
             "write the import, or the code, out"
         )
-
-
-def code_of_cells(tree):
-    """The `Code` of all cells of a notebook as one syntax tree, with all of `lab` that they import,
-    drawing too.
-    """
-    found = Code(outside=("lab.device", "lab.trace", "lab.trials"))
-    part = Part([tree])
-    found.parts["cells"] = part.hash
-    for home, name in part.imports:
-        found._add_imported(home, name)
-    return found
 
 
 def kind_hash(name):

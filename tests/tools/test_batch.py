@@ -127,6 +127,11 @@ def test_a_run_is_done_again_when_a_kind_that_it_looked_up_is_another_now(undist
     (job.folder / "run.json").write_bytes(sound)
 
 
+def test_a_run_is_done_again_when_code_of_lab_is_another_now_also_what_judges(undisturbed, job, monkeypatch):
+    monkeypatch.setattr(batch.place, "files_hash", lambda: "another")
+    assert job.to_do() == "code, claims or parameters have changed"
+
+
 def test_a_run_that_cannot_be_read_is_none(undisturbed, job):
     sound = (job.folder / "run.json").read_bytes()
     (job.folder / "run.json").write_bytes(sound[:-40])

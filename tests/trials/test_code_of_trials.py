@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.trials.code import OUTSIDE, RUN, ImpureTrial, code_of, code_of_cells
-from lab.trials.parameters import parsed
+from lab.trials.code import OUTSIDE, RUN, ImpureTrial, code_of
 
 PROJECT = Path(__file__).parents[2]
 
@@ -263,18 +262,6 @@ def test_decorated_trial_is_followed_to_its_own_source(toy):
     source = "import torch\n@torch.no_grad()\ndef trial(width):\n    return {'x': width}\n"
     other = source.replace("no_grad", "inference_mode")
     assert code_of(local_trial(toy, source)).digest != code_of(local_trial(toy, other)).digest
-
-
-def test_the_cells_of_a_notebook_count_with_what_they_import(toy):
-    notebook = "%matplotlib inline\nimport toy.training\n# a comment\ntoy.training.fit(3)\n"
-    before = code_of_cells(parsed(notebook)).digest
-    assert code_of_cells(parsed(notebook.replace("# a comment", ""))).digest == before
-    assert code_of_cells(parsed(notebook.replace("fit(3)", "fit(4)"))).digest != before
-    for file, old, new, changes in [("figures.py", "import", "import math,", False), ("shapes.py", "*", "+", True)]:
-        now = code_of_cells(parsed(notebook)).digest
-        edit(toy / file, old, new)
-        assert (code_of_cells(parsed(notebook)).digest != now) == changes
-    assert "lab.charts" in code_of_cells(parsed("from lab.charts import by_arm")).parts, "what draws counts here"
 
 
 def test_what_nobody_can_follow_is_refused(toy):
