@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from lab import trace
 from lab.device import device
-from lab.trials import code, place, workers
+from lab.trials import place, workers
 from lab.trials.rng import preserve_rng
 from lab.trials.rows import key
 from lab.trials.runs import Options, replacing
@@ -82,8 +82,7 @@ def _name(seed, parameters):
     for name, value in parameters.items():
         fields = value.model_dump(mode="json") if hasattr(value, "model_dump") else asdict(value)
         given[name] = [type(value).__qualname__, fields, getattr(value, "hash", "")]
-    kinds = [f"{seam}.{kind}" for seam, kind, _ in workers.foreign_kinds()]
-    code_hash = [place.package_hash(), {name: code.kind_hash(name) for name in kinds}]
+    code_hash = [place.package_hash(), workers.foreign_hashes()]
     threads = torch.get_num_threads()
     return key([seed, given, code_hash, arithmetic.digest(str(device()), threads), threads])
 
