@@ -1,7 +1,7 @@
-"""Projects of the tests' own: notebooks, parameter files, a ledger, runs that finished, a book of them.
+"""A project of the tests' own, dice and coins: notebooks, parameter files, a ledger, runs, a book of them.
 
-`write` makes that of dice and coins, in the lab's shape, whose trials take milliseconds: LAB_PROJECT names it in the
-fixture `project`. `project` makes one with claims of every kind, of which `finish` tells runs that never were.
+Its trials take milliseconds; LAB_PROJECT names it in the fixture `project`. `project` makes it with claims of every
+kind, of which `finish` tells runs that never were.
 """
 
 import json
@@ -50,16 +50,6 @@ def write_notebook(path, sources):
     runs.write_text(path, nbformat.writes(book) + "\n")
 
 
-def write_project(folder, notebooks, files, ledger):
-    """A project of notebooks {stem: cells}, parameter files {profile/stem: values} and claims; returns its folder."""
-    for stem, sources in notebooks.items():
-        write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
-    for name, values in files.items():
-        runs.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
-    write_ledger(folder, ledger)
-    return folder
-
-
 # Dice and coins: what runs
 
 DICE, COINS = "01_dice", "02_coins"
@@ -104,7 +94,8 @@ def draw(table):
 '''
 NOTEBOOKS = {
     DICE: [
-        ("", folded("# 1.1 What do dice show?\n\nNothing is trained here.", "# 1.1 骰子掷出多少？\n\n这里不训练。")),
+        ("", folded("# 1.1 What do dice show?\n\n*How many?*\n\nNothing is trained here.",
+                    "# 1.1 骰子掷出多少？\n\n*多少个？*\n\n这里不训练。")),
         ("parameters", PARAMETERS),
         ("checks", CHECKS),
         ("", "import matplotlib.pyplot as plt\n\nimport lab\nfrom lab.charts import by_arm"),
@@ -153,11 +144,16 @@ CLAIMS = {
 }  # fmt: skip
 
 
-def write(folder):
+def write(folder, claims=CLAIMS):
     """Write dice and coins to a folder, and return it. Where there is a folder `gate` in it, trials wait there."""
     gated = [(tag, source.replace("GATE", str(folder / "gate"))) for tag, source in NOTEBOOKS[DICE]]
+    for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
+        write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
+    for name, values in FILES.items():
+        runs.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
+    write_ledger(folder, claims)
     (folder / "results").mkdir()
-    return write_project(folder, NOTEBOOKS | {DICE: gated}, FILES, CLAIMS)
+    return folder
 
 
 def ran(folder, place="quick"):
@@ -178,7 +174,7 @@ FINDING = {
 }
 FOUND = {"supported": "四个头多得 {effect:.1f}，为 {times:.1f} 倍。", "refuted": "四个头没有多得：{low:.1f}。"}
 LEDGER = {
-    "01_first": [
+    DICE: [
         entry("rows-sum-to-one", "theorem"),
         entry("two-parts", "arithmetic", question="parts", value=2, bar=0),
         entry("four-win", unit="points", **ARMS, reference={"heads": 4}, needs={"size": {"width": [8, None]}},
@@ -186,7 +182,7 @@ LEDGER = {
         entry("four-win-early", unit="relative change", values={"heads": [1, 4]}),
         entry("how-many", "question"),
     ],
-    "02_second": [
+    COINS: [
         entry("one-is-faster", exercise="1.2", place="appendix", unit="points", needs={"machine": True}),
         entry("one-is-smaller", exercise="1.2", place="appendix"),
         entry("some-day", "question", exercise="1.2", place="appendix", open="a larger machine"),
@@ -202,21 +198,9 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000100000001080200000
                       "ff3f0005fe02fe0def46b80000000049454e44ae426082")  # fmt: skip
 
 
-def asking(exercise, title):
-    """The cells of a notebook that draws two figures."""
-    return [
-        ("", folded(f"# {exercise} {title}\n\n*How many?*", "# 第一\n\n*多少个？*\n\n训练。")),
-        ("parameters", 'profile: str = "quick"\nheads: list = [1, 4]\nseeds: int = 5\nresults: str = ""'),
-        ("", f'study("{exercise}")'),
-        ("", 'study.figure("drawn", rows, draw)\nstudy.figure("other", rows, draw)'),
-    ]
-
-
-def project(root, monkeypatch, ledger=LEDGER):
-    """Make a project in the folder `root` and let the lab believe that it lives there; returns the folder."""
-    notebooks = {"01_first": asking("1.1", "First"), "02_second": asking("1.2", "Second")}
-    files = {f"{profile}/{stem}": {"profile": profile} for profile in ("smoke", "full") for stem in notebooks}
-    root = write_project(root / "project", notebooks, files, ledger)
+def project(root, monkeypatch):
+    """Make the project with these claims in `root` and let the lab believe that it lives there; returns the folder."""
+    root = write(root / "project", LEDGER)
     monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
 
@@ -233,7 +217,7 @@ def line(name, label="supported", effect=1.5, **fields):
     return Line(**said | {"figure": "drawn", "table": "drawn"} | fields)
 
 
-def finish(root, *lines, place="quick/01_first", **run):
+def finish(root, *lines, place="quick/01_dice", **run):
     """A finished run with these lines in results/`place`, with the figures and tables that they name."""
     folder = root / "results" / place
     for each in lines:
@@ -257,7 +241,7 @@ CAPTIONS = 'Loss "falls": [a](b) *x* <y> & {z}.', "一条线：第 1_000 步的 
 ERRATUM = {
     "id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
     "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
-    "claims": {"four-win": "holds"}, "evidence": ["01_first/drawn"],
+    "claims": {"four-win": "holds"}, "evidence": ["01_dice/drawn"],
 }  # fmt: skip
 TERM = {"term": "mask", "term_zh": "掩码", "says": "What is hidden.", "says_zh": "遮住的部分。", "measured": ["1.1"]}
 
@@ -278,7 +262,7 @@ def book(folder, patch):
     root = project(folder, patch)
     for name, said in {"errata": ERRATUM, "glossary": TERM}.items():
         runs.write_text(root / "experiments" / f"{name}.yaml", yaml.safe_dump([said]))
-    finish(root, line("one-is-faster"), place="quick/02_second")
+    finish(root, line("one-is-faster"), place=f"quick/{COINS}")
     run = finish(root, line("four-win", effect=2.5), line("how-many", "answered"))
     shown = []
     patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))

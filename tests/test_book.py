@@ -60,7 +60,7 @@ def read(built):
 
 def test_there_is_a_page_for_everything_in_both_languages(built):
     names = ["index", "claims", "errata", "measured", "exercises", "reading", "glossary", "cluster", "api", "own"]
-    names += ["probes", "teach", "search", "exercises/01_first", "exercises/02_second"]
+    names += ["probes", "teach", "search", "exercises/01_dice", "exercises/02_coins"]
     assert [name for name in names for place in (built, built / "zh") if not (place / f"{name}.html").exists()] == []
 
 
@@ -112,13 +112,13 @@ def test_every_claim_has_a_row_and_an_address(built, read):
     for name in ("claims", "zh/claims"):
         page = read[built / f"{name}.html"]
         assert set(known) <= page.ids and page.text.count("<tr id=") == len(known)
-        assert "2.5 [1.5, 3.5]" in page.text and "exercises/01_first.html" in page.links
+        assert "2.5 [1.5, 3.5]" in page.text and "exercises/01_dice.html" in page.links
     assert "it is 2.5" in read[built / "errata.html"].said and "为 2.5" in read[built / "zh" / "errata.html"].said
-    assert "exercises/01_first.html" in read[built / "errata.html"].links
+    assert "exercises/01_dice.html" in read[built / "errata.html"].links
 
 
 def test_a_figure_with_controls_has_its_states(built, read):
-    page = read[built / "exercises" / "01_first.html"]
+    page = read[built / "exercises" / "01_dice.html"]
     states = [src for src in page.loads if "turns/" in src]
     assert len(states) == len(set(states)) == 6 and page.text.count('type="range"') == 2
     assert {page.alts[src] for src in states} >= {"n 1, base 10", "n 3, base 500"}
@@ -157,17 +157,17 @@ def test_an_exercise_stands_before_the_appendix_of_its_section():
 
 
 def test_a_figure_has_its_words_on_every_page_that_shows_it(built, read):
-    for name in ("exercises/01_first", "index"):
+    for name in ("exercises/01_dice", "index"):
         page = read[built / f"{name}.html"]
         assert made.CAPTIONS[0] in page.alts.values(), name
         assert [src for src, said in page.alts.items() if not said or said.endswith(".png")] == [], name
-    assert "[a](b) *x* <y> & {z}." in read[built / "exercises" / "01_first.html"].said
+    assert "[a](b) *x* <y> & {z}." in read[built / "exercises" / "01_dice.html"].said
 
 
 def test_a_page_is_in_its_own_language_alone(built, read):
     for page, mine, other in (
-        ("exercises/01_first", "How many?", "多少个？"),
-        ("zh/exercises/01_first", "多少个？", "How many?"),
+        ("exercises/01_dice", "How many?", "多少个？"),
+        ("zh/exercises/01_dice", "多少个？", "How many?"),
     ):
         said = read[built / f"{page}.html"].said
         assert mine in said and other not in said and "details>" not in said, page

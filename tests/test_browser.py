@@ -70,7 +70,7 @@ def test_every_page_opens_without_an_error_or_a_network(built, page):
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_slider_of_the_book_chooses_a_stored_picture(built, page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    page.goto((built / "exercises" / "01_first.html").as_uri())
+    page.goto((built / "exercises" / "01_dice.html").as_uri())
     figure = page.locator("figure.turn img:visible")
     assert figure.get_attribute("alt") == "n 2, base 10"
     before = figure.screenshot()

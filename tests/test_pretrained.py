@@ -1,4 +1,4 @@
-"""Checkpoints from elsewhere are read from safetensors alone, and what is wrong with one is said in words."""
+"""Checkpoints from elsewhere are read from safetensors alone, and no code of theirs is run."""
 
 import builtins
 import json
@@ -67,7 +67,7 @@ def test_pickled_weights_are_refused_and_never_opened(checkpoint, original, offl
     (checkpoint / "model.safetensors").unlink()
     torch.save(original.state_dict(), checkpoint / "pytorch_model.bin")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
-    with pytest.raises(ValueError, match=r"no model\.safetensors.*it has .*pytorch_model\.bin"):
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         load(checkpoint)
 
 
@@ -80,38 +80,9 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint, offline):
         "auto_map": dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "modeling_own.Own"),
     }
     (checkpoint / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="contains custom code"):
         load(checkpoint)
     assert not mark.exists()
-
-
-def test_a_broken_file_is_named(checkpoint, offline):
-    (checkpoint / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(ValueError, match="tiny.*cannot be read"):
-        load(checkpoint)
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nor/this", "a/b/c"])
-def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name, offline):
-    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
-        load(name)
-
-
-def test_a_folder_or_file_that_is_no_checkpoint(tmp_path, offline):
-    with pytest.raises(FileNotFoundError, match="no config.json"):
-        load(tmp_path)
-    (tmp_path / "weights.safetensors").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match="give a folder"):
-        load(tmp_path / "weights.safetensors")
-    with pytest.raises(ValueError, match="name a folder"):
-        load("")
-
-
-def test_without_a_network_a_hub_name_is_an_error_that_says_so(offline, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
-    with pytest.raises(ConnectionError, match="no folder here and the hub cannot be reached"):
-        load("transformer-lab-tests/no-such-model")
 
 
 def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, checkpoint):

@@ -209,7 +209,7 @@ def test_an_unknown_claim_is_answered_by_those_that_are(project):
 def test_a_run_names_the_ledger_that_it_began_with(project, tmp_path):
     first, mine, own = study("1.1", {}), run_of(1), study("1.1", {}, ledger=())
     seen = claims.ledger_hash(first.notebook)
-    made.write_ledger(project.parent, {"01_first": made.LEDGER["01_first"][:1]})
+    made.write_ledger(project.parent, {"01_dice": made.LEDGER["01_dice"][:1]})
     assert seen and claims.ledger_hash(first.notebook) != seen
     first.ledger = {}
     for each, ledger in ((first, seen), (mine, ""), (own, "")):
@@ -220,7 +220,7 @@ def test_a_run_names_the_ledger_that_it_began_with(project, tmp_path):
 # Answers
 
 
-HURT = Claim(**made.entry("hurt", "trend", bar=0.005, values={"heads": [1, 4]}))
+HURT = Claim(**made.entry("hurt", "trend", bar=0.005, values={"sides": [4, 12]}))
 
 
 def judged(measured, names, note="", about=HURT, **options):
@@ -231,15 +231,15 @@ def judged(measured, names, note="", about=HURT, **options):
 
 
 def missing():
-    raise KeyError(4)
+    raise KeyError(12)
 
 
 def test_without_its_arms_a_claim_is_not_judged(project, said):
     for measured in (missing, Interval(0.0, 0.0, 0.0, 5)):
-        about, line = judged(measured, {"heads": [1, 2]}, note=missing)
-        assert line.label == NOT_RUN and line.effect != line.effect and line.note == "without heads 4"
-        assert f"**{NOT_RUN}** (without heads 4)" in said[-1]
-        assert "own parameters: heads [1, 2]" in said[-1]
+        about, line = judged(measured, {"sides": [4, 8]}, note=missing)
+        assert line.label == NOT_RUN and line.effect != line.effect and line.note == "without sides 12"
+        assert f"**{NOT_RUN}** (without sides 12)" in said[-1]
+        assert "own parameters: sides [4, 8]" in said[-1]
     about.finish()
     (row,) = pd.read_csv(about.folder / "verdicts.csv").to_dict("records")
     assert row["label"] == NOT_RUN and row["effect"] != row["effect"]
@@ -247,7 +247,7 @@ def test_without_its_arms_a_claim_is_not_judged(project, said):
         judged(missing, {})
     _, line = judged(lambda: Interval(0.02, 0.01, 0.03, 5), {}, note=lambda: "told")
     assert (line.label, line.note) == ("supported", "told")
-    assert judged(missing, {"profile": "smoke", "heads": [1, 2]})[1].label == "not judged"
+    assert judged(missing, {"profile": "smoke", "sides": [4, 8]})[1].label == "not judged"
 
 
 def test_own_parameters_are_told_with_every_answer(project, said):

@@ -23,7 +23,6 @@ from lab import language
 from lab.tools import kernel
 from lab.trials import cells, parameters, place, provenance, runs
 from lab.trials.code import kind_hash
-from lab.trials.store import BODY, File
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ class Job:
         words = language.messages(language.catalogue(self.language))
         return runs.text_hash(json.dumps([code, values, self.under_test, words], sort_keys=True))
 
-    def to_do(self):
+    def to_do(self, fresh=False):
         """Why the notebook has to run, or None where this very code ran with these parameters.
 
-        A published run does not count. A notebook from elsewhere always runs, since it may read
-        anything.
+        A published run does not count, and where all is to be `fresh`, neither does one with trials
+        from the record. A notebook from elsewhere always runs, since it may read anything.
         """
         if self.foreign:
             return "a notebook of your own"
@@ -80,6 +79,8 @@ class Job:
             )
         if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
+        if fresh and run["record"]["recorded"]:
+            return "trials of its run came from the record"
         return None
 
     def _other_kinds(self, run):
@@ -125,10 +126,10 @@ class Job:
             "notebook": self.notebook,
             "place": runs.shown(self.folder),
             "headless": True,
+            "language": self.language,
+            "store": self.results / ".trials",
         }
-        where |= {"language": self.language}
-        store = FreshRun(self.results).store if options.fresh else self.results / ".trials"
-        options.model_copy(update=where | {"store": store}).write(aside)
+        options.model_copy(update=where).write(aside)
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # others have no use for it
             values = values | {"results": str(aside)}
@@ -203,35 +204,6 @@ class Job:
             **provenance.commit(),
             **provenance.machine(),
         }
-
-
-class FreshRun:
-    """A run of everything here, past record and store: its trials are kept apart until all
-    notebooks are done.
-
-    So an interrupted one resumes, and the next one begins again.
-    """
-
-    def __init__(self, results):
-        self.home, self.store = results / ".trials", results / ".trials" / "fresh"
-
-    def done(self, job):
-        """Whether the notebook was finished in this run."""
-        return self._mark(job).exists()
-
-    def finish(self, job):
-        runs.write_text(self._mark(job), "")
-
-    def _mark(self, job):
-        return self.store / ".done" / job.folder.relative_to(job.results)
-
-    def close(self):
-        """Put the trials among the others of this machine."""
-        for path in self.store.rglob("*.jsonl"):
-            kept = File(self.home / path.relative_to(self.store))
-            for body in File(path).trials:
-                kept.append({name: body[name] for name in BODY}, body["labels"], body["parts"])
-        shutil.rmtree(self.store)
 
 
 def plan(

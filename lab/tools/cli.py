@@ -71,9 +71,7 @@ def run(
     record: Annotated[
         list[Path] | None, typer.Option(help="Folder of recorded trials; may be repeated.")
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run all trials here, past the record and the store.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from the record.")] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Execute what is done once more, from its trials.")
     ] = False,

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from lab.claims import cards, claims, report
 from lab.language import tr
-from lab.tools import batch
 from lab.tools.browse import question
 from lab.trials import runs
 from lab.trials.parameters import exercise_of
@@ -33,20 +32,17 @@ NO_TRACEBACK = (
 def run_all(todo, options, again=False):
     """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
 
-    With options.fresh all trials run here, and what an interrupted run of that kind finished is
-    skipped. At the deadline it ends, though the first notebook begins in any case; `again` executes
-    notebooks that are done from the trials that are there.
+    With options.fresh a run with trials from the record is not done. At the deadline it ends,
+    though the first notebook begins in any case; `again` executes notebooks that are done from the
+    trials that are there.
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
-    anew = batch.FreshRun(todo[0].results) if options.fresh and todo else None
-    if anew:
-        console.print(
-            "all trials run here; `lab list` has the minutes that each lesson takes without the record"
-        )
+    if options.fresh:
+        console.print("`lab list` has the minutes that each lesson takes without the record")
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
-        reason = why(job, anew, again)
+        reason = "again, as asked" if again else job.to_do(options.fresh)
         if reason is None:
             console.print(f"{name}: " + tr("done already"))
             continue
@@ -70,14 +66,10 @@ def run_all(todo, options, again=False):
             console.print(f"{name}: {said}, {runs.shown(job.folder)}")
             if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
                 console.print(f"  {told}")
-            if anew:
-                anew.finish(job)
     for line in at_the_end(finished, console):
         console.print(line)
     if left:
         console.print(f"{len(left)} notebooks are left; the same command goes on from here")
-    elif anew and not failed:
-        anew.close()
     if failed:
         names = ", ".join(job.notebook.stem for job, _ in failed)
         console.print(
@@ -97,13 +89,6 @@ def run_one(job, options, console):
             except Exception as error:  # a failed notebook does not stop the others
                 return error
     return None
-
-
-def why(job, anew, again):
-    """Why a notebook runs, in words, or None where it is done."""
-    if anew:
-        return None if anew.done(job) else "anew"
-    return "again, as asked" if again else job.to_do()
 
 
 def explain(job, error):

@@ -32,20 +32,20 @@ def test_the_ledger_of_the_lab_can_be_read():
 
 
 def test_claims_stand_in_the_order_of_the_files_and_in_each_as_written(project):
-    assert list(ledger()) == [each["id"] for stem in ("01_first", "02_second", "beyond") for each in LEDGER[stem]]
+    assert list(ledger()) == [each["id"] for stem in ("01_dice", "02_coins", "beyond") for each in LEDGER[stem]]
 
 
 def test_a_file_is_read_anew_once_it_has_changed(project):
     first, again = ledger(), ledger()
     assert all(again[name] is claim for name, claim in first.items())
-    write_ledger(project, {"02_second": [entry("one-is-new", exercise="1.2")]})
+    write_ledger(project, {"02_coins": [entry("one-is-new", exercise="1.2")]})
     assert [name for name in ledger() if name.startswith("one-")] == ["one-is-new"]
     assert ledger()["four-win"] is first["four-win"], "other files are as they were"
 
 
 def test_a_claim_in_another_notebooks_file_is_told_where_it_belongs(project):
-    wrong = {"01_first": entry("x", exercise="1.2"), "02_second": entry("x", exercise="1.7"), "beyond": entry("x")}
-    homes = {"01_first": "02_second", "02_second": "beyond", "beyond": "01_first"}
+    wrong = {"01_dice": entry("x", exercise="1.2"), "02_coins": entry("x", exercise="1.7"), "beyond": entry("x")}
+    homes = {"01_dice": "02_coins", "02_coins": "beyond", "beyond": "01_dice"}
     for stem, misplaced in wrong.items():
         write_ledger(project, LEDGER | {stem: [misplaced]})
         with pytest.raises(ValueError, match=rf"{stem}.yaml: claim x: exercise: .* belongs in {homes[stem]}.yaml"):
@@ -73,16 +73,16 @@ BROKEN = {
 
 @pytest.mark.parametrize("field, change", BROKEN.values(), ids=BROKEN)
 def test_what_is_wrong_is_told_by_file_claim_and_field(field, change, project):
-    write_ledger(project, {"01_first": [entry("right"), entry("wrong") | change]})
+    write_ledger(project, {"01_dice": [entry("right"), entry("wrong") | change]})
     with pytest.raises(
-        ValueError, match=rf"experiments/claims/01_first.yaml: claim {change.get('id', 'wrong')}: {field}"
+        ValueError, match=rf"experiments/claims/01_dice.yaml: claim {change.get('id', 'wrong')}: {field}"
     ):
         ledger()
 
 
 def test_a_claim_of_a_notebook_is_compared_and_not_expected_in_words(project):
-    write_ledger(project, {"01_first": [entry("x", expected="more")]})
-    with pytest.raises(ValueError, match="01_first.yaml: claim x: question: it is judged"):
+    write_ledger(project, {"01_dice": [entry("x", expected="more")]})
+    with pytest.raises(ValueError, match="01_dice.yaml: claim x: question: it is judged"):
         ledger()
 
 
@@ -90,18 +90,18 @@ def test_a_claim_of_a_notebook_is_compared_and_not_expected_in_words(project):
     "text, said", [("- id: [", "while parsing"), ("id: x", "a list of claims"), ("- x", "claim x")]
 )
 def test_a_file_that_is_no_list_of_claims_is_named(text, said, project):
-    (project / "experiments" / "claims" / "01_first.yaml").write_text(text)
-    with pytest.raises(ValueError, match=f"01_first.yaml: {said}"):
+    (project / "experiments" / "claims" / "01_dice.yaml").write_text(text)
+    with pytest.raises(ValueError, match=f"01_dice.yaml: {said}"):
         ledger()
 
 
 def test_two_claims_with_one_id_are_refused_whatever_files_they_stand_in(project):
     for ledgers in (
-        {"01_first": [entry("x")] * 2},
-        {"01_first": [entry("x")], "02_second": [entry("x", exercise="1.2")]},
+        {"01_dice": [entry("x")] * 2},
+        {"01_dice": [entry("x")], "02_coins": [entry("x", exercise="1.2")]},
     ):
         write_ledger(project, LEDGER | ledgers)
-        with pytest.raises(ValueError, match="two claims share an id: x, also in 01_first.yaml"):
+        with pytest.raises(ValueError, match="two claims share an id: x, also in 01_dice.yaml"):
             ledger()
 
 
@@ -115,16 +115,16 @@ def test_a_claim_is_found_by_its_id_and_a_misspelt_one_is_guessed(project):
 def test_only_what_is_neither_asked_nor_exact_may_stay_open(change, project):
     (unjudged,) = ledger()["some-day"].unjudged
     assert (unjudged.label, unjudged.note) == ("open", "a larger machine")
-    write_ledger(project, LEDGER | {"02_second": [LEDGER["02_second"][-1] | change]})
+    write_ledger(project, LEDGER | {"02_coins": [LEDGER["02_coins"][-1] | change]})
     with pytest.raises(ValueError, match="claim some-day: .*open"):
         ledger()
 
 
 def test_the_hash_of_a_ledger_is_that_of_its_notebooks_file(project):
-    first, second, other = (project / "notebooks" / f"{stem}.ipynb" for stem in ("01_first", "02_second", "mine"))
+    first, second, other = (project / "notebooks" / f"{stem}.ipynb" for stem in ("01_dice", "02_coins", "mine"))
     before = claims.ledger_hash(first), claims.ledger_hash(second)
     assert all(before) and claims.ledger_hash(other) == ""
-    write_ledger(project, {"02_second": [entry("one-is-new", exercise="1.2")]})
+    write_ledger(project, {"02_coins": [entry("one-is-new", exercise="1.2")]})
     assert claims.ledger_hash(first) == before[0] and claims.ledger_hash(second) != before[1]
 
 

@@ -52,7 +52,7 @@ def test_every_computation_is_cited():
 
 GOOD = {
     "id": "some-error", "number": 1, "source": "note 1", "where": "§2", "says": "one", "says_zh": "一",
-    "right": "two", "right_zh": "二", "claims": "none is there", "evidence": ["01_first"],
+    "right": "two", "right_zh": "二", "claims": "none is there", "evidence": ["01_dice"],
 }  # fmt: skip
 ROWS = [
     ("refuted", 0),
@@ -90,10 +90,9 @@ def test_what_results_do_not_bear_out_is_told_before_they_are_published(project)
     made.finish(project, made.line("four-win"), made.line("how-many", "answered"))
     number = "{how-many.effect:.1f} of {four-win-early.low:.1f}"
     entries = [
-        GOOD | {"id": "fine", "claims": {"four-win": "holds"}, "evidence": ["01_first", "01_first/drawn"]},
+        GOOD | {"id": "fine", "claims": {"four-win": "holds"}, "evidence": ["01_dice", "01_dice/drawn"]},
         GOOD | {"id": "denied", "number": 2, "claims": {"four-win": "fails"}},
-        GOOD
-        | {"id": "gone", "number": 3, "claims": {"four-wins": "fails"}, "evidence": ["01_first/seen", "02_second"]},
+        GOOD | {"id": "gone", "number": 3, "claims": {"four-wins": "fails"}, "evidence": ["01_dice/seen", "02_coins"]},
         GOOD | {"id": "counted", "number": 4, "right": number, "right_zh": f"为 {number}"},
     ]
     written(project / "experiments", *entries)
@@ -102,8 +101,8 @@ def test_what_results_do_not_bear_out_is_told_before_they_are_published(project)
         "erratum 2 (denied) says: two So claim four-win fails. The ledger says: supported: It is said that four win."
     )
     assert gone == [
-        "erratum 3 (gone): there is no 01_first/seen",
-        "erratum 3 (gone): there is no 02_second",
+        "erratum 3 (gone): there is no 01_dice/seen",
+        "erratum 3 (gone): there is no 02_coins",
         "erratum 3 (gone): there is no claim four-wins",
         "erratum 4 (counted): there is no low of four-win-early",
     ]

@@ -27,7 +27,7 @@ def lines(**by_claim):
 
 def test_the_label_chooses_the_direction(project):
     line = report.findings_list(lines(four_win=("supported", 5.0)))
-    assert "Four heads gain 5.0, 6.0 times." in line and "results/quick/01_first/figures/drawn.png" in line
+    assert "Four heads gain 5.0, 6.0 times." in line and "results/quick/01_dice/figures/drawn.png" in line
     assert "Four heads gain nothing: -0.9." in report.findings_list(lines(four_win=("refuted", 0.1)))
     with using("zh"):
         assert "四个头多得 5.0，为 6.0 倍。" in report.findings_list(lines(four_win=("supported", 5.0)))
@@ -65,7 +65,7 @@ def test_a_lesson_without_sentences_tells_its_claim_and_an_appendix_nothing(proj
 def test_each_lesson_tells_one_finding_the_first_that_has_a_sentence(project):
     told = {"finding": made.FINDING, "finding_zh": made.FOUND}
     second = [made.entry("two-a", exercise="1.2"), made.entry("two-b", exercise="1.2", **told)]
-    made.write_ledger(project, made.LEDGER | {"02_second": second})
+    made.write_ledger(project, made.LEDGER | {"02_coins": second})
     table = lines(**dict.fromkeys(("four_win", "two_a", "two_b"), ("refuted", 0.1)))
     assert {exercise: told.id.iloc[0] for exercise, told in report.findings(table).items()} == {
         "1.1": "four-win",
@@ -78,10 +78,10 @@ def test_a_sentence_for_readers_makes_no_run_stale(project):
 
 
 def test_a_notebook_opens_in_the_language_that_it_has(project):
-    notebook = project / "notebooks" / "01_first.ipynb"
-    assert report.opening(notebook) == ("1.1 First", "How many?")
+    notebook = project / "notebooks" / "01_dice.ipynb"
+    assert report.opening(notebook) == ("1.1 What do dice show?", "How many?")
     with using("zh"):
-        assert report.opening(notebook) == ("第一", "多少个？")
+        assert report.opening(notebook) == ("1.1 骰子掷出多少？", "多少个？")
 
 
 @pytest.mark.parametrize("page", report.READMES)
@@ -98,7 +98,7 @@ def test_an_overview_counts_what_was_judged(project):
     made.finish(project, made.line("four-win", gates="✓ size"), made.line("four-win-early", gates="not yet gated"))
     (row,) = report.overview_table(quick).splitlines()[2:]
     assert row == (
-        "| [1.1 First](results/quick/01_first/notebook.ipynb) | [1](results/quick/01_first/figures) "
+        "| [1.1 What do dice show?](results/quick/01_dice/notebook.ipynb) | [1](results/quick/01_dice/figures) "
         "| 3 pending, 2 supported; 1 not yet gated | 2.0 |"
     )
 
@@ -120,7 +120,7 @@ def test_a_plain_reading_of_the_table_tells_exercises_apart(project):
     report.summarise(quick)
     read, table = pd.read_csv(quick / "claims.csv"), report.collect(quick)
     assert read.id.tolist() == table.id.tolist() and read.exercise.nunique() == table.exercise.nunique()
-    assert {"01_first", "02_second"} <= set(read.exercise)
+    assert {"01_dice", "02_coins"} <= set(read.exercise)
 
 
 def test_a_summary_is_outdated_once_a_run_or_a_file_of_the_ledger_is_newer(project):
@@ -129,7 +129,7 @@ def test_a_summary_is_outdated_once_a_run_or_a_file_of_the_ledger_is_newer(proje
     assert report.outdated(quick)
     report.summarise(quick)
     newest = (quick / "claims.csv").stat().st_mtime_ns
-    for path in (quick / "01_first" / "run.json", project / "experiments" / "claims" / "02_second.yaml"):
+    for path in (quick / "01_dice" / "run.json", project / "experiments" / "claims" / "02_coins.yaml"):
         for seconds, stale in ((1, True), (-1, False)):
             os.utime(path, ns=(newest + seconds * 10**9,) * 2)
             assert report.outdated(quick) is stale, path
@@ -140,30 +140,18 @@ def test_what_is_published_is_made_of_the_results(project):
     marks = [f"<!-- {mark} -->earlier words<!-- end -->\n" for mark in ("findings", "about", "overview")]
     for name in report.READMES:
         (project / name).write_text("".join(["typed\n", *marks, "typed too\n"]))
-    erratum = {
-        "id": "one",
-        "number": 1,
-        "source": "chapter",
-        "where": "§1",
-        "says": "one",
-        "says_zh": "一",
-        "right": "it is {four-win.effect:.1f}",
-        "right_zh": "为 {four-win.effect:.1f}",
-        "claims": {"four-win": "holds"},
-        "evidence": ["01_first/drawn"],
-    }
-    (project / "experiments" / "errata.yaml").write_text(yaml.safe_dump([erratum]))
+    (project / "experiments" / "errata.yaml").write_text(yaml.safe_dump([made.ERRATUM]))
     made.finish(project, made.line("four-win", effect=2.5))
     report.publish()
     english, chinese = ((project / name).read_text("utf-8") for name in report.READMES)
     for text in (english, chinese):
         assert text.startswith("typed\n") and text.endswith("\ntyped too\n") and "earlier words" not in text
-        assert "(results/quick/01_first/notebook.ipynb)" in text
+        assert "(results/quick/01_dice/notebook.ipynb)" in text
         assert all((project / link).exists() for link in re.findall(r"\]\((results/quick/[^)]*)\)", text))
     assert "* Four heads gain 2.5, 3.5 times. (supported," in english and "四个头多得 2.5，为 3.5 倍。" in chinese
     assert "one [ledger](experiments/claims), each with its prediction" in english
     assert "it is 2.5" in (project / "results" / "errata.md").read_text("utf-8")
     assert "为 2.5" in (project / "results" / "errata.zh.md").read_text("utf-8")
-    assert "four-win,01_first,,,2.5," in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
+    assert "four-win,01_dice,,,2.5," in (project / "results" / "quick" / "claims.csv").read_text("utf-8")
     report.publish()
     assert (project / "README.md").read_text("utf-8") == english, "publishing twice changes nothing"

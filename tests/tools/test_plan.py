@@ -35,6 +35,14 @@ def test_a_run_of_ones_own_parameters_has_a_folder_of_its_own(given, profile, na
     assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / "quick" / f"{DICE}-mine"
 
 
+@pytest.mark.parametrize("recorded, again", [(0, None), (3, "trials of its run came from the record")])
+def test_a_run_with_trials_from_the_record_is_not_done_where_all_is_to_be_fresh(recorded, again, tmp_path):
+    finish(job := planned(tmp_path))
+    run = runs.read_run(job.folder) | {"fingerprint": job.fingerprint, "record": {"recorded": recorded}}
+    runs.write_run(job.folder, run)
+    assert job.to_do() is None and job.to_do(fresh=True) == again
+
+
 def test_names_are_short_and_differ(tmp_path):
     values = [{"sides": list(range(64, 64 + 2 * n, 2))} for n in (4, 20, 21)]
     names = [planned(tmp_path, overrides=given).name for given in values]

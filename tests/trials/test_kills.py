@@ -183,7 +183,7 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "mine.ipynb")
 
     def stored():
-        return lines_of(store / "fresh" / "mine.jsonl") + lines_of(store / "mine.jsonl")
+        return lines_of(store / "mine.jsonl")
 
     def start(*options):
         command = [

@@ -1,16 +1,12 @@
 """Parameters are refused before anything starts, in words that name place, field, value and what is allowed."""
 
 import datetime
-import json
 import math
 import re
 
 import made
 import pytest
-import yaml
 from helpers import notebook_with
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from lab.trials import parameters
 from lab.trials.parameters import Refused, notebooks, of_profile, read_file, validate
@@ -225,64 +221,3 @@ def test_an_unknown_profile_lists_the_profiles(project):
     for notebook in notebooks():
         with pytest.raises(Refused, match="'huge'.* smoke, quick, full"):
             of_profile(notebook, "huge")
-
-
-# Anything at all
-
-numbers = st.one_of(st.integers(-3, 70), st.integers(), st.integers(10**15, 10**40), st.floats(), st.booleans())
-scalars = st.one_of(numbers, st.none(), st.text(max_size=8), st.dates(), st.binary(max_size=4),
-                    st.sampled_from(["1e-3", "nan", "-inf", "0x10", "quick", "../x", "results/x", "\0"]))  # fmt: skip
-values = st.one_of(scalars, st.lists(st.integers(1, 64), max_size=4), st.lists(scalars, max_size=4),
-                   st.dictionaries(st.text(max_size=3), scalars, max_size=2),
-                   st.lists(st.lists(numbers, max_size=2), max_size=2))  # fmt: skip
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=st.sampled_from(sorted(DECLARED)), value=values)
-@example(name="corpus", value="a\0b")
-@example(name="corpus", value="x" * 5000)
-@example(name="corpus", value="\ud800")
-@example(name="lengths", value=[2**70])
-@example(name="d_model", value=2**4000)
-def test_one_strange_value_is_converted_or_refused_by_name(name, value, invented, eight_gib):
-    try:
-        checked = validate(invented, {name: value}, "file.yaml")
-    except Refused as refusal:
-        message = str(refusal)
-        assert message.startswith("file.yaml: ") and name in message
-        inner = [value, *value] if isinstance(value, list) else [value]
-        deeper = [x for item in inner if isinstance(item, list) for x in item]
-        assert any(repr(v) in message for v in inner + deeper)
-    else:
-        assert set(checked) == set(DECLARED)
-        assert json.dumps(checked, allow_nan=False), "what is accepted is plain and finite"
-        assert validate(invented, checked, "again") == checked, "accepted once, accepted unchanged"
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.dictionaries(st.one_of(st.sampled_from(sorted(DECLARED)), scalars), values, max_size=4))
-def test_a_file_of_anything_is_accepted_or_refused(content, invented, tmp_path, eight_gib):
-    path = tmp_path / "any.yaml"
-    try:
-        path.write_text(yaml.safe_dump(content, allow_unicode=True), "utf-8")
-    except UnicodeEncodeError:
-        return
-    try:
-        assert set(validate(invented, read_file(path), str(path))) == set(DECLARED)
-    except Refused as refusal:
-        assert str(refusal).startswith(f"{path}: ")
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.one_of(
-    st.binary(max_size=40),
-    st.text(max_size=40).map(lambda text: text.encode("utf-8", "replace")),
-    st.text(alphabet="ad: -[]{}#&*!|>%@`'\",?\n\t019.eE_x", max_size=40).map(str.encode),
-))  # fmt: skip
-def test_bytes_of_any_kind_are_read_or_refused(content, tmp_path):
-    path = tmp_path / "any.yaml"
-    path.write_bytes(content)
-    try:
-        assert isinstance(read_file(path), dict)
-    except Refused as refusal:
-        assert str(refusal).startswith(f"{path}: ")
