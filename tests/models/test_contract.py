@@ -12,28 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import close, kinds_of_models, small_config, tokens
+from helpers import choice_of, close, kinds_of_models, small_config, tokens
 
 import lab.models
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import SEAMS, Block
 
-NEEDED = {  # options without a default
-    "window": {"size": 5},
-    "band": {"size": 5},
-    "dilated": {"dilation": 2},
-    "strided": {"stride": 3},
-    "periodic": {"period": 3},
-    "random": {"links": 2},
-    "longformer": {"size": 2},
-    "bigbird": {"size": 2, "tokens": 2},
-    "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]},
-    "local": {"size": 4},
-    "linformer": {"rank": 4},
-    "offset-gate": {"reach": 6, "start": 0.0},
-    "hierarchical": {"unit": 5},
-}
 BESIDE = {  # fields that a kind cannot do without
     "linformer": {"mask": "none", "position": "none"},
     "gru": {"position": "none"},
@@ -57,8 +42,7 @@ def cases():
     found = {"default": {}}
     for field, seam in SEAMS.items():
         for kind in kinds_of_models(seam):
-            choice = {"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind
-            found[f"{field} {kind}"] = BESIDE.get(kind, {}) | {field: choice}
+            found[f"{field} {kind}"] = BESIDE.get(kind, {}) | {field: choice_of(kind)}
     for mixer in ("linear", "performer", "delta", "gated-delta", "transformer-xl"):
         found[f"mixer {mixer}, position none"] = {"mixer": mixer, "position": "none"}
         found[f"mixer {mixer}, heads primer"] = {"mixer": mixer, "heads": "primer"}

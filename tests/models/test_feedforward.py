@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import close, randn, small_config
 
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import Mixture, balance_loss, load_balance
@@ -11,17 +12,8 @@ from lab.models.gpt import FeedForward
 from lab.training import TrainConfig, cross_entropy, train
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def model(ffn, **fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "bias": True} | fields
-    return Transformer(ModelConfig(ffn=ffn, **sizes))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return Transformer(small_config(ffn=ffn, **({"bias": True} | fields)))
 
 
 GATES = {

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import row_sum
+from helpers import randn, row_sum
 
 from lab.measure import cost
 from lab.measure.attention import attention_probe
@@ -12,10 +12,6 @@ from lab.models.kernels import naive_attention
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
 
 SIZES = {"vocab_size": 11, "block_size": 16, "d_model": 32, "n_heads": 8}
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
 
 
 def softmax(**options):

@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import close, differs, randn
+from helpers import close, differs, randn, small_config, tokens
 
 from lab.measure.memory import peak_memory
-from lab.models import ModelConfig, Transformer
+from lab.models import Transformer
 from lab.models.gpt import Mixer, Position
 
 VOCABULARY, CONTEXT = 13, 32
@@ -26,8 +26,7 @@ every_mixer = pytest.mark.parametrize("mixer", [*KINDS, *MIXTURES], ids=str)
 
 
 def config(**fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
-    return ModelConfig(**(sizes | {"position": "none"} | fields))
+    return small_config(**({"block_size": CONTEXT, "position": "none"} | fields))
 
 
 def build(seed=0, **fields):
@@ -41,17 +40,13 @@ def part(choice, **fields):
     return Mixer.build(choice, layer, Position.build(layer.position, layer)).eval()
 
 
-def tokens(length=20, batch=2, seed=0):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
 # All kinds
 
 
 @every_mixer
 @torch.no_grad()
 def test_the_future_leaves_the_past_alone_and_the_past_matters(mixer):
-    model, before = build(mixer=mixer), tokens()
+    model, before = build(mixer=mixer), tokens(20)
     later, earlier = before.clone(), before.clone()
     later[:, 12:] = (later[:, 12:] + 1) % VOCABULARY
     earlier[:, 11] = (earlier[:, 11] + 1) % VOCABULARY
@@ -63,7 +58,7 @@ def test_the_future_leaves_the_past_alone_and_the_past_matters(mixer):
 @pytest.mark.parametrize("heads", ["full", "primer"])
 @torch.no_grad()
 def test_decoding_equals_the_full_forward(mixer, heads):
-    model, x = build(mixer=mixer, heads=heads, kv_heads=2), tokens()
+    model, x = build(mixer=mixer, heads=heads, kv_heads=2), tokens(20)
     full = model(x)
     for chunks in ([1] * 20, [7, 1, 9, 3], [20]):
         caches = model.caches(len(x))
@@ -75,7 +70,7 @@ def test_decoding_equals_the_full_forward(mixer, heads):
 @pytest.mark.parametrize("mixer", ["linear", "performer", "delta", "gated-delta"])
 @torch.no_grad()
 def test_queries_and_keys_have_the_positions_that_attention_gives_them(mixer, position):
-    model, x = build(mixer=mixer, position=position), tokens()
+    model, x = build(mixer=mixer, position=position), tokens(20)
     caches = model.caches(len(x))
     close(torch.cat([model(chunk, caches=caches) for chunk in x.split([9, 1, 10], dim=1)], 1), model(x))
     differs(model(x), build(mixer=mixer)(x))
@@ -140,7 +135,7 @@ def test_the_peak_memory_of_decoding_grows_by_what_attention_keeps_alone(kind):
 @every_kind
 def test_every_weight_is_trained(kind):
     model = build(mixer=kind, bias=True)
-    model(tokens()).square().sum().backward()
+    model(tokens(20)).square().sum().backward()
     unmoved = [name for name, p in model.named_parameters() if not p.grad.any()]
     assert not unmoved, unmoved
 
@@ -176,14 +171,14 @@ def test_what_a_mixer_cannot_honour_is_refused_at_construction(fields, sentence)
 
 
 def test_a_layer_of_its_own_position_may_spare_a_mixer():
-    build(mixer=["attention", "gru"], position={"kind": "by-layer", "layers": ["alibi", "none"]})(tokens())
+    build(mixer=["attention", "gru"], position={"kind": "by-layer", "layers": ["alibi", "none"]})(tokens(20))
 
 
 @pytest.mark.parametrize("kind", sorted(set(WITH_STATE) - {"transformer-xl"}))
 def test_a_mask_of_the_batch_is_refused(kind):
     model = build(mixer=kind)
     with pytest.raises(ValueError, match="takes no mask of a batch"):
-        model(tokens(), mask=model.mask)
+        model(tokens(20), mask=model.mask)
 
 
 @pytest.mark.parametrize("kind", ["linear", "performer"])

@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
+from helpers import close, differs, randn, small_model, tokens
 from pydantic import ValidationError
 
 from lab.measure.attention import attention_probe
-from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Position
 from lab.models.initialization import preset_position_counter
 from lab.models.kernels import naive_attention
@@ -23,24 +23,7 @@ VOCABULARY, CONTEXT = 13, 24
 
 
 def build(position, seed=0, **fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
-    return Transformer(ModelConfig(**(sizes | {"position": position} | fields)), seed=seed).eval()
-
-
-def tokens(length=12, batch=2, seed=0):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def differs(a, b, by=1e-3):
-    assert (a - b).abs().max() > by
+    return small_model(seed, position=position, **fields)
 
 
 # Rotary: interpolation and a larger base

@@ -3,21 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import small_model, tokens
 
 from lab.models import ModelConfig, Transformer
 
 
 def build(**fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
-    model = Transformer(ModelConfig(**(sizes | {"heads": "primer"} | fields))).eval()
+    model = small_model(**({"heads": "primer", "kv_heads": 2} | fields))
     for block in model.blocks:
         taps = block.mixer.heads.conv_weight
         taps.data += torch.randn(taps.shape, generator=torch.Generator().manual_seed(0)) / 2
     return model
-
-
-def tokens(length, seed=0):
-    return torch.randint(13, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])

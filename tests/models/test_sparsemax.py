@@ -4,16 +4,9 @@ import math
 
 import pytest
 import torch
+from helpers import close, randn
 
 from lab.models.scores import sparsemax
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.3, 1.0, 30.0])

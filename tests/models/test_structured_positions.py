@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import close
 
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Position
@@ -12,10 +13,6 @@ def codes(choice, n, d_model=32, context=8):
     config = ModelConfig(vocab_size=5, block_size=context, d_model=d_model, position=choice).layer(0)
     torch.manual_seed(0)
     return Position.build(choice, config).at_input(torch.zeros(1, n, d_model))[0].detach()
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def test_a_volume_is_coded_a_third_by_plane_a_third_by_row_and_a_third_by_column():

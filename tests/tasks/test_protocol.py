@@ -8,6 +8,7 @@ from math import isclose, log
 
 import pytest
 import torch
+from helpers import generator
 
 from lab.measure.ngrams import ngram_losses
 from lab.tasks.code import Code, ProseAndCode, Shuffled
@@ -38,10 +39,6 @@ TASKS = [
     Pronouns(), Pronouns(others=3, length=6), ProseAndCode(16, DOCUMENTED),
 ]  # fmt: skip
 every_task = pytest.mark.parametrize("task", TASKS, ids=str)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def flat(batch):
