@@ -191,18 +191,6 @@ def test_without_a_mask_linear_attention_sees_both_sides_and_no_order(kind):
 # The others
 
 
-@torch.no_grad()
-def test_a_gru_equals_its_formula():
-    mixer, x = part("gru", bias=True), randn(2, 6, 32)
-    inward, across, b_in, b_across = mixer.cell.all_weights[0]
-    h = torch.zeros(2, 32)
-    for t in range(6):
-        (r, z, n), (hr, hz, hn) = (x[:, t] @ inward.T + b_in).chunk(3, -1), (h @ across.T + b_across).chunk(3, -1)
-        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
-        h = (1 - z) * torch.tanh(n + r * hn) + z * h
-        close(mixer(x)[:, t], h)
-
-
 @pytest.mark.parametrize("width", [1, 2, 5])
 @torch.no_grad()
 def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
