@@ -24,6 +24,9 @@ GATES = {
     "bilinear": lambda x: x,
 }
 PLAIN = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "silu": lambda x: x * torch.sigmoid(x),
     "relu2": lambda x: x.clamp(min=0) ** 2,
     "gelu-tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }

@@ -9,7 +9,6 @@ from helpers import small_config
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lab.models import ModelConfig, Transformer
-from lab.models.encoder_decoder import EncoderDecoder
 
 VOCABULARY, CONTEXT, D, LAYERS, HEADS = 37, 48, 32, 3, 4
 
@@ -109,27 +108,6 @@ def test_foreign_weights_give_the_same_logits_and_the_same_text(name):
     text = theirs.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=20, do_sample=False)
     assert torch.equal(ours.generate(tokens, 20, temperature=0), text)
     assert len(text[:, 20:].unique()) > 3, "a constant continuation would test nothing"
-
-
-@pytest.mark.parametrize(
-    "fields", [{"position": "learned"}, {"position": "t5", "n_heads": [1, 2, 2, 1]}, {"position": "hybrid"},
-               {"unique_layers": 2}, {"lm_head": "tied"}, {"position": {"kind": "by-layer", "layers": ["t5", "none"]}}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("kind", [Transformer, EncoderDecoder])
-def test_every_tensor_stands_once_in_the_state_dict_and_loads_strictly(kind, fields):
-    model, other = (kind(small_config(n_layers=4, **fields), seed=seed) for seed in (1, 2))
-    state = model.state_dict()
-    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
-    assert {id(p) for p in model.parameters()} <= {id(t) for t in model.state_dict(keep_vars=True).values()}
-    other.load_state_dict(state, strict=True)
-    for name, tensor in other.state_dict().items():
-        assert torch.equal(tensor, state[name])
-    missing = dict(list(state.items())[:-1])
-    with pytest.raises(RuntimeError, match="Missing key"):
-        other.load_state_dict(missing)
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        other.load_state_dict(state | {"nonsuch": torch.zeros(1)})
 
 
 def test_a_tied_lm_head_is_the_embedding_and_follows_it():

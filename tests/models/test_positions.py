@@ -232,19 +232,6 @@ def test_rotary_is_as_exact_as_the_type_of_the_model():
     assert torch.equal(plain(tokens()), again(tokens())), "back to the same numbers"
 
 
-@pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
-@torch.no_grad()
-def test_padding_in_front_leaves_a_text_as_it_is_or_is_refused(position):
-    model, x = build(position), tokens(12)
-    real = torch.arange(12) >= torch.tensor([[0], [5]])
-    if "at_input" in model.position.acts():
-        with pytest.raises(ValueError, match="padding must come last"):
-            model(x, padding_mask=real)
-        model(x, padding_mask=real.flip(1))
-    else:
-        close(model(x, padding_mask=real)[1, 5:], model(x[1:, 5:])[0])
-
-
 def test_a_model_with_positions_in_the_stream_may_see_past_a_hole_by_a_mask():
     model, x, real = build("learned"), tokens(12), torch.arange(12).expand(2, 12) > 4
     seen = model(x, mask=Padding(real))[:, 5:]

@@ -11,7 +11,6 @@ from lab.models.gpt import SCALES, AttentionFn
 
 KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
 KINDS.append({"kind": "offset-gate", "reach": 30})
-VOCABULARY = 13
 
 
 def score(choice, **fields):
@@ -26,29 +25,6 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
 # All kinds
-
-
-@every_kind
-@pytest.mark.parametrize("position", ["rotary", "t5", "alibi", "none"])
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_the_future_leaves_the_past_alone(kind, position, kv_heads):
-    model, before = small_model(score=kind, position=position, kv_heads=kv_heads), tokens()
-    after = before.clone()
-    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
-    with torch.no_grad():
-        close(model(before)[:, :7], model(after)[:, :7])
-        differs(model(before)[:, 7:], model(after)[:, 7:])
-
-
-@every_kind
-@pytest.mark.parametrize("position", ["rotary", "t5", "none"])
-@pytest.mark.parametrize("kv_heads", [4, 1])
-@torch.no_grad()
-def test_decoding_with_a_cache_equals_the_full_forward(kind, position, kv_heads):
-    model, x = small_model(score=kind, position=position, kv_heads=kv_heads), tokens(20)
-    for chunks in ([1] * 20, [7, 1, 9, 3]):
-        caches = model.caches(len(x))
-        close(torch.cat([model(chunk, caches=caches) for chunk in x.split(chunks, dim=1)], 1), model(x))
 
 
 @every_kind

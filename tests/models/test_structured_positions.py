@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import close
 
-from lab.models import ModelConfig, Transformer
+from lab.models import ModelConfig
 from lab.models.gpt import Position
 from lab.models.positions import sinusoids
 
@@ -43,11 +43,3 @@ def test_a_hierarchy_starts_as_its_learned_positions_and_reaches_their_square():
     for wrong in (0, 0.5):
         with pytest.raises(ValueError, match="between 0 and 1/2"):
             codes({"kind": "hierarchical", "alpha": wrong}, 3)
-
-
-def test_a_hierarchy_decodes_beyond_its_unit():
-    model = Transformer(ModelConfig(vocab_size=5, block_size=8, d_model=32, position="hierarchical")).eval()
-    x = torch.randint(5, (2, 40), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        caches = model.caches(2, context=40)
-        close(torch.cat([model(part, caches=caches) for part in x.split([7, 1, 32], 1)], 1), model(x))

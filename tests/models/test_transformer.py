@@ -33,7 +33,6 @@ from lab.models.gpt import (
     Mixer,
     Norm,
     Position,
-    QKVProjection,
     Visibility,
 )
 from lab.models.masks import Causal, Everything, Mask, Padding, Window
@@ -154,46 +153,6 @@ def stirred(model):
     return model.eval()
 
 
-def past_is_safe(**fields):
-    model, before = stirred(small_model(**fields)), tokens()
-    after = before.clone()
-    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
-    with torch.no_grad():
-        close(model(before)[:, :7], model(after)[:, :7])
-        differs(model(before)[:, 7:], model(after)[:, 7:])
-
-
-@each(Position)
-def test_the_future_leaves_the_past_alone_for_every_position(position):
-    past_is_safe(position=position)
-    past_is_safe(position=position, mask={"kind": "window", "size": 3})
-
-
-@each(FeedForward)
-def test_the_future_leaves_the_past_alone_for_every_feed_forward(ffn):
-    past_is_safe(ffn=ffn, bias=True)
-
-
-@each(Norm)
-@pytest.mark.parametrize("residual", sorted(Block.kinds))
-def test_the_future_leaves_the_past_alone_for_every_norm_and_residual(residual, norm):
-    if (residual, norm) != ("reversible", "batchnorm"):  # which are refused together
-        past_is_safe(residual=residual, norm=norm)
-
-
-@pytest.mark.parametrize("heads", sorted(QKVProjection.kinds))
-@each(Initialization)
-def test_the_future_leaves_the_past_alone_for_every_split_and_start(initialization, heads):
-    past_is_safe(heads=heads, initialization=initialization)
-
-
-def test_without_a_mask_the_future_matters():
-    model, before = small_model(mask="none"), tokens()
-    after = before.clone()
-    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
-    differs(model(before)[:, :7], model(after)[:, :7])
-
-
 @pytest.mark.parametrize(
     "residual, norm",
     [p for p in itertools.product(sorted(Block.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
@@ -262,20 +221,6 @@ def test_a_mask_may_be_put_together_in_a_notebook():
 
 
 @each(Position)
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_padding_is_not_seen(mask, position):
-    model, before = small_model(mask=mask, position=position), tokens(batch=3)
-    real = torch.arange(12) < torch.tensor([[12], [7], [1]])
-    after = torch.where(real, before, (before + 1) % VOCABULARY)
-    with torch.no_grad():
-        close(model(before, padding_mask=real)[real], model(after, padding_mask=real)[real])
-        for i, n in enumerate((12, 7, 1)):  # what is left out changes nothing: as if it were not there
-            close(model(before, padding_mask=real)[i, :n], model(before[i : i + 1, :n])[0])
-        if mask == "none":
-            differs(model(before)[1, :7], model(after)[1, :7])
-
-
-@each(Position)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_a_query_that_may_see_nothing_spoils_nothing(kv_heads, position):
     model, x = small_model(position=position, kv_heads=kv_heads), tokens(batch=3)
@@ -286,26 +231,7 @@ def test_a_query_that_may_see_nothing_spoils_nothing(kv_heads, position):
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-# Generation with a cache
-
-
-def decoded(model, x, chunks):
-    caches, out = model.caches(len(x)), []
-    with torch.no_grad():
-        for chunk in x.split(chunks, dim=1):
-            out.append(model(chunk, caches=caches))
-    assert all(cache.length == x.shape[1] for cache in caches)
-    return torch.cat(out, 1)
-
-
-@each(Position)
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("mask", ["causal", {"kind": "window", "size": 3}], ids=["causal", "window"])
-def test_decoding_with_a_cache_equals_the_full_forward(mask, kv_heads, position):
-    model, x = small_model(position=position, kv_heads=kv_heads, mask=mask), tokens(20)
-    full = model(x).detach()
-    for chunks in ([1] * 20, [7, 1, 9, 3], [20]):
-        close(decoded(model, x, chunks), full)
+# Generation
 
 
 def test_sampled_generation_follows_its_generator_and_temperature():
@@ -466,26 +392,6 @@ def test_a_feed_forward_layer_treats_every_token_alone(bias, ffn):
         differs(part(-x), -part(x))  # not linear
 
 
-FORMULAS = {
-    "relu": lambda x: x.clamp(min=0),
-    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + torch.exp(-x)),
-    "swiglu": lambda x: x / (1 + torch.exp(-x)),
-    "geglu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
-}
-
-
-@pytest.mark.parametrize("ffn", sorted(FORMULAS))
-def test_feed_forward_layers_equal_their_formulas(ffn):
-    part, x = small_model(ffn=ffn, bias=True).blocks[0].ffn, randn(2, 12, 32)
-    with torch.no_grad():
-        for i, parameter in enumerate(part.parameters()):
-            parameter.copy_(randn(*parameter.shape, seed=i) / 4)
-    act, up = FORMULAS[ffn], part.up(x)
-    inner = act(part.gate(x)) * up if ffn.endswith("glu") and ffn != "glu" else act(up)
-    close(part(x), part.down(inner), 1e-5)
-
-
 @pytest.mark.parametrize("kind", ["gelu", "relu", "swiglu"])
 def test_width_and_biases_of_a_feed_forward_layer_may_be_its_own(kind):
     ffn = small_model(ffn={"kind": kind, "width": 50, "bias": True}).blocks[0].ffn
@@ -555,14 +461,10 @@ def test_a_gated_layer_has_the_parameters_of_a_plain_one(gated):
     assert counts[0] == pytest.approx(counts[1], rel=0.02)
 
 
-@each(Position)
-def test_every_layer_may_have_its_own_number_of_heads(position):
-    model = small_model(position=position, n_layers=3, n_heads=[1, 4, 2], kv_heads=1)
+def test_every_layer_may_have_its_own_number_of_heads():
+    model = small_model(n_layers=3, n_heads=[1, 4, 2], kv_heads=1)
     assert [block.mixer.heads.n for block in model.blocks] == [1, 4, 2]
     assert [block.mixer.heads.d for block in model.blocks] == [32, 8, 16]
-    x = tokens(20)
-    close(decoded(model, x, [6, 1, 13]), model(x).detach())
-    past_is_safe(position=position, n_heads=[1, 4])
 
 
 def test_the_lm_head_may_have_a_width_of_its_own():
@@ -667,7 +569,6 @@ def bent():
 def test_a_new_kind_is_choosable_by_name(bent):
     assert isinstance(small_model(ffn="bent").blocks[0].ffn, bent)
     assert small_model(ffn={"kind": "bent", "bend": 3}).blocks[1].ffn.bend == 3
-    past_is_safe(ffn="bent")
     with pytest.raises(ValidationError, match="it has bend"):
         small_model(ffn={"kind": "bent", "bnd": 3})
     assert "bent" not in Position.kinds, "kinds of one seam are not kinds of another"
