@@ -25,15 +25,10 @@ from lab.guesses import Guesses
 from lab.language import folded, tr
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
-from lab.tasks.pieces import pieces_hash
 from lab.trials import entry_points, models, parameters, provenance, runs, sittings, sweep
 from lab.trials.code import kind_hash
 
-DATA = {
-    "corpus": corpus_hash,
-    "pieces": pieces_hash,
-    "reference": zoo.reference_hash,
-}  # sources of more than a file
+DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # sources of more than a file
 KEPT = 3  # earlier runs by hand
 BUSY = 30  # percent of all cores, taken by others when a timing begins
 OWN = "lab-results"  # the folder of results beside a ledger of one's own

@@ -16,6 +16,32 @@ def kinds_of_models(seam):
     return sorted(kind for kind, made in seam.kinds.items() if made.__module__.startswith("lab.models"))
 
 
+NEEDED = {  # options without a default
+    "window": {"size": 5},
+    "band": {"size": 5},
+    "dilated": {"dilation": 2},
+    "strided": {"stride": 3},
+    "periodic": {"period": 3},
+    "random": {"links": 2},
+    "longformer": {"size": 2},
+    "bigbird": {"size": 2, "tokens": 2},
+    "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]},
+    "local": {"size": 4},
+    "linformer": {"rank": 4},
+    "offset-gate": {"reach": 6, "start": 0.0},
+    "hierarchical": {"unit": 5},
+}
+
+
+def choice_of(kind):
+    """The kind with the options that it cannot do without."""
+    return {"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -48,7 +74,7 @@ def tokens(length=12, batch=2, seed=0, classes=13):
 
 
 def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+    return torch.randn(shape, generator=generator(seed), **options)
 
 
 def close(a, b, tolerance=1e-5):

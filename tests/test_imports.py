@@ -107,7 +107,7 @@ def test_what_is_imported_is_declared():
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     always = {plain(each) for each in project["dependencies"]} | {"distributed"}  # dask[distributed]
-    bought = always | {plain(each) for name in ("pretrained", "pieces", "book") for each in extras[name]}
+    bought = always | {plain(each) for name in ("pretrained", "book") for each in extras[name]}
     owners = packages_distributions()
     for path in FILES:
         by_sphinx = path.name == "conf.py"

@@ -93,7 +93,7 @@ def unlike():
         yield tr(
             "no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk"
         )
-    extras = {"transformers": "pretrained", "tokenizers": "pieces", "sphinx": "book"}
+    extras = {"transformers": "pretrained", "sphinx": "book"}
     for module, extra in extras.items():
         if find_spec(module) is None:
             yield tr(

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import (
+    choice_of,
     huggingface,
     local_mass,
     max_weight,
@@ -354,7 +355,6 @@ def test_a_call_that_fails_leaves_no_module_running():
 SCORES = sorted(
     set(AttentionFn.kinds) - {"sparsemax", "linformer"}
 )  # those that mix in the kernel; linformer's keys are not tokens
-NEEDED = {"local": {"size": 4}, "offset-gate": {"reach": 6, "start": 0.0}}
 
 
 @pytest.mark.filterwarnings("ignore:a mask hides padding")  # so it seems where buckets are few
@@ -364,8 +364,7 @@ NEEDED = {"local": {"size": 4}, "offset-gate": {"reach": 6, "start": 0.0}}
 @pytest.mark.parametrize("score", SCORES)
 @torch.no_grad()
 def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
-    choice = {"kind": score, **NEEDED.get(score, {})}
-    model, x = small_model(score=choice, position=position, kv_heads=kv_heads, mask=mask), tokens()
+    model, x = small_model(score=choice_of(score), position=position, kv_heads=kv_heads, mask=mask), tokens()
     real = torch.arange(12) < torch.tensor([[12], [7]])
     for padded in ({}, {"padding_mask": real}):
         with (

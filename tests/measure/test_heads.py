@@ -3,21 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import uniform_maps
+from helpers import small_model, tokens, uniform_maps
 from torch import nn
 
 from lab.measure import heads
 from lab.measure.attention import attention_maps
-from lab.models import ModelConfig, Transformer
-
-
-def model_of(**options):
-    config = ModelConfig(vocab_size=16, block_size=12, d_model=16, n_layers=2, n_heads=4, **options)
-    return Transformer(config, seed=0).eval()
-
-
-def tokens_of(b=3, t=12):
-    return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
 
 
 def test_uniform_attention_scores_one_or_its_baseline_everywhere():
@@ -30,10 +20,10 @@ def test_uniform_attention_scores_one_or_its_baseline_everywhere():
 
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
-    model, tokens = model_of(position=position), tokens_of(1, 10)[0]
+    model, x = small_model(position=position), tokens(10, batch=1)[0]
     real = F.scaled_dot_product_attention
     with torch.no_grad(), heads.attention_knockout(1, 2):
-        model(tokens.expand(10, -1))
+        model(x.expand(10, -1))
         q = torch.zeros(10, 1, 10, 1)
         real(q, q, q)  # call 0 of the next forward: untouched
         values = torch.eye(10).expand(10, 1, -1, -1)
@@ -63,11 +53,11 @@ def test_a_key_is_hidden_under_a_mask_that_is_no_tensor():
 
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_key_effects_are_those_of_masking_by_hand(position):
-    model, tokens = model_of(position=position), tokens_of(1, 10)[0]
-    table = heads.key_effects(model, tokens[None], attention_maps(model, tokens[None]))
+    model, x = small_model(position=position), tokens(10, batch=1)[0]
+    table = heads.key_effects(model, x[None], attention_maps(model, x[None]))
     effects = table.pivot(index="layer", columns="key", values="effect").to_numpy()
     assert effects.shape == (2, 10) and (effects >= -1e-6).all() and effects.max() > 1e-4
-    whole = model(tokens[None])[0, -1].log_softmax(-1)
+    whole = model(x[None])[0, -1].log_softmax(-1)
     key, edited = 4, []
     real = F.scaled_dot_product_attention
 
@@ -84,15 +74,15 @@ def test_key_effects_are_those_of_masking_by_hand(position):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", blind)
-        without = model(tokens[None])[0, -1].log_softmax(-1)
+        without = model(x[None])[0, -1].log_softmax(-1)
     assert effects[1, key] == pytest.approx((whole.exp() * (whole - without)).sum().item(), abs=1e-6)
 
 
 def test_silencing_costs_are_those_of_a_head_cut_off():
-    model, tokens = model_of(), tokens_of()
+    model, x = small_model(), tokens(batch=3)
 
     def losses():
-        logits = model(tokens)
+        logits = model(x)
         return {
             "first": logits[0].square().mean().item(),
             "second": logits[1].square().mean().item(),
@@ -102,7 +92,7 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
         whole = losses()
         table = heads.ablation_costs(losses, 2, 4).set_index(["layer", "head", "measure"]).value
         assert len(table) == 16
-        model.blocks[1].mixer.heads.out.weight[:, 8:12] = 0  # what head 2 of the last layer writes
+        model.blocks[1].mixer.heads.out.weight[:, 16:24] = 0  # what head 2 of the last layer writes
         cut = losses()
     for name in whole:
         assert table[1, 2, name] == pytest.approx(cut[name] - whole[name], abs=1e-6)
@@ -110,10 +100,10 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
 
 
 def test_pruning_costs_are_those_of_the_cheapest_heads_together():
-    model, tokens = model_of(), tokens_of()
+    model, x = small_model(), tokens(batch=3)
 
     def loss():
-        return model(tokens).square().mean().item()
+        return model(x).square().mean().item()
 
     table = heads.pruning_costs(loss, 2, 4)
     alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
@@ -149,17 +139,17 @@ def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
 
 
 def test_silencing_a_head_that_is_not_there_is_an_error():
-    model, tokens = model_of(), tokens_of()
+    model, x = small_model(), tokens(batch=3)
     with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
         with torch.no_grad(), heads.ablate_heads([(0, 4), (1, 0)], 2):
-            model(tokens)
+            model(x)
 
 
 def test_key_effects_pair_weight_and_loss_of_every_key():
-    model, tokens = model_of().double(), tokens_of(b=2)
-    table = heads.key_effects(model, tokens, attention_maps(model, tokens))
+    model, x = small_model().double(), tokens()
+    table = heads.key_effects(model, x, attention_maps(model, x))
     assert len(table) == 2 * 2 * 12 and (table.effect >= -1e-12).all()
     sums = table.groupby(["sequence", "layer"]).weight.sum()
     assert sums.tolist() == pytest.approx([1] * 4)
-    alone = heads.key_effects(model, tokens[1:], attention_maps(model, tokens[1:]))
+    alone = heads.key_effects(model, x[1:], attention_maps(model, x[1:]))
     assert table[table.sequence == 1].effect.tolist() == pytest.approx(alone.effect.tolist())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import generator
 
 from lab.measure.lengths import (
     accuracy_by_length,
@@ -14,11 +15,6 @@ from lab.measure.lengths import (
 from lab.models.positions import exact_sinusoids
 from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Needle, Order, add
 from lab.trials import parameters
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
 
 FORMATS = [Addition(reverse=reverse, padded=padded) for reverse in (True, False) for padded in (True, False)]
 TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FORMATS, Order(), Needle()]

@@ -2,12 +2,9 @@
 
 import pytest
 import torch
+from helpers import generator
 
 from lab.measure.linear_probe import held_out_r2, probe_accuracy
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("unit", [0.01, 1, 100])

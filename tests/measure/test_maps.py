@@ -5,13 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import random_maps, uniform_maps
+from helpers import random_maps, small_model, tokens, uniform_maps
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe, kept_logits, mass_on
-from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.tasks.sequences import Blocks
 
@@ -102,19 +101,14 @@ def test_packed_maps_come_back_to_half_a_step():
     assert torch.from_numpy(patterns.unpacked(patterns.packed(maps)).copy()).sub(maps).abs().max() <= 0.5 / 255 + 1e-12
 
 
-def model_and_tokens(**changes):
-    model = Transformer(ModelConfig(vocab_size=11, block_size=12, d_model=16, n_layers=2, **changes), seed=0)
-    return model, torch.randint(0, 11, (10,), generator=torch.Generator().manual_seed(0))
-
-
 def test_kept_logits_are_those_behind_the_weights():
-    model, tokens = model_and_tokens(kv_heads=2, n_heads=4)
+    model, x = small_model(kv_heads=2), tokens(10, batch=1)
     with torch.no_grad(), kept_logits(products=True) as logits, attention_probe([], keep_maps=True) as probe:
-        model(tokens[None])
+        model(x)
     future = torch.ones(10, 10, dtype=torch.bool).triu(1)
     for raw, weights in zip(logits, probe.maps, strict=True):
         torch.testing.assert_close(raw.masked_fill(future, -torch.inf).softmax(-1).float(), weights, rtol=0, atol=1e-5)
-        assert torch.linalg.matrix_rank(raw).max() <= 4
+        assert torch.linalg.matrix_rank(raw).max() <= 8
 
 
 def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
@@ -128,31 +122,22 @@ def test_gold_of_code_windows_stays_inside_the_window_and_in_the_past():
     assert math.isfinite(patterns.uniform_mass(patterns.one_hot_targets(drawn["last_use"])))
 
 
-def model_of(score="softmax", **options):
-    config = ModelConfig(vocab_size=16, block_size=12, d_model=16, n_layers=2, n_heads=4, score=score, **options)
-    return Transformer(config, seed=0).eval()
-
-
-def tokens_of(b=3, t=12):
-    return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(0))
-
-
 def seen(model, tokens):
     return patterns.weights_of([block.mixer.score for block in model.blocks], lambda: model(tokens))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_weights_of_a_softmax_are_what_a_probe_keeps(kv_heads):
-    model, tokens = model_of(kv_heads=kv_heads), tokens_of()
+    model, x = small_model(kv_heads=kv_heads), tokens(batch=3)
     with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
-        model(tokens)
-    for mine, theirs in zip(seen(model, tokens), probe.maps, strict=True):
+        model(x)
+    for mine, theirs in zip(seen(model, x), probe.maps, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-6)
     assert not any(block.mixer.score._forward_hooks for block in model.blocks), "no hook stays behind"
 
 
 def test_weights_that_no_probe_sees_are_seen_too():
-    found = seen(model_of("sparsemax"), tokens_of())
+    found = seen(small_model(score="sparsemax"), tokens(batch=3))
     assert len(found) == 2
     for m in found:
         assert torch.allclose(m.sum(-1), torch.ones(3, 4, 12), atol=1e-5)

@@ -1,8 +1,9 @@
 """What every kind of every seam owes to who uses it, or refuses in words. Of `lab.models.precision`.
 
-Padding, caches, low precision, copies, checkpoints and recomputation change nothing: the result is
-that of the text by itself, without a cache, in float32. A kind that cannot honour one of them raises
-a ValueError that names it. The kinds that do so are listed in REFUSALS, so that none does unseen.
+No later token is seen. Padding, caches, low precision, copies, checkpoints and recomputation change
+nothing: the result is that of the text by itself, without a cache, in float32. A kind that cannot
+honour one of them raises a ValueError that names it. The kinds that do so are listed in REFUSALS, so
+that none does unseen.
 """
 
 import copy
@@ -12,28 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import close, kinds_of_models, small_config, tokens
+from helpers import choice_of, close, differs, kinds_of_models, small_config, tokens
 
 import lab.models
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import SEAMS, Block
 
-NEEDED = {  # options without a default
-    "window": {"size": 5},
-    "band": {"size": 5},
-    "dilated": {"dilation": 2},
-    "strided": {"stride": 3},
-    "periodic": {"period": 3},
-    "random": {"links": 2},
-    "longformer": {"size": 2},
-    "bigbird": {"size": 2, "tokens": 2},
-    "by-head": {"masks": ["causal", {"kind": "window", "size": 2}]},
-    "local": {"size": 4},
-    "linformer": {"rank": 4},
-    "offset-gate": {"reach": 6, "start": 0.0},
-    "hierarchical": {"unit": 5},
-}
 BESIDE = {  # fields that a kind cannot do without
     "linformer": {"mask": "none", "position": "none"},
     "gru": {"position": "none"},
@@ -49,6 +35,7 @@ MIXERS = [
     ("linear", "attention"),
     ("gru", "convolution"),
     ("transformer-xl", "gated-delta"),
+    ("performer", "delta"),
 ]  # one for each layer
 
 
@@ -57,13 +44,29 @@ def cases():
     found = {"default": {}}
     for field, seam in SEAMS.items():
         for kind in kinds_of_models(seam):
-            choice = {"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind
-            found[f"{field} {kind}"] = BESIDE.get(kind, {}) | {field: choice}
+            found[f"{field} {kind}"] = BESIDE.get(kind, {}) | {field: choice_of(kind)}
     for mixer in ("linear", "performer", "delta", "gated-delta", "transformer-xl"):
         found[f"mixer {mixer}, position none"] = {"mixer": mixer, "position": "none"}
         found[f"mixer {mixer}, heads primer"] = {"mixer": mixer, "heads": "primer"}
-    for score in ("additive", "bilinear", "lsh", "sparsemax"):
-        found[f"score {score}, position alibi"] = {"score": score, "position": "alibi"}
+    for score in ("additive", "bilinear", "cosine", "lsh", "offset-gate", "sparsemax", "top-k"):
+        found[f"score {score}, position alibi"] = {"score": choice_of(score), "position": "alibi"}
+    for encoding in ("rotary", "alibi", "t5"):
+        found[f"mask window, position {encoding}"] = {
+            "position": encoding,
+            "mask": {"kind": "window", "size": 3},
+        }
+        found[f"position {encoding}, heads by layer"] = {
+            "position": encoding,
+            "n_heads": [1, 4],
+            "kv_heads": 1,
+        }
+    found["kv_heads 4, position t5"] = {"kv_heads": 4, "position": "t5"}
+    for width in (1, 5):
+        found[f"heads primer, width {width}"] = {"heads": {"kind": "primer", "width": width}}
+    found["mixer convolution, width 2"] = {
+        "mixer": {"kind": "convolution", "width": 2},
+        "position": "none",
+    }
     for encoding in ("rotary", "alibi", "t5"):
         choice = {"kind": "randomized", "encoding": encoding}
         found[f"position randomized, {encoding}"] = {"position": choice}
@@ -101,6 +104,8 @@ NOT_IN_FRONT = (
         "mixer performer",
         "linear of both sides",
         "heads primer",
+        "heads primer, width 1",
+        "heads primer, width 5",
         "mixer linear, heads primer",
         "mixer performer, heads primer",
         "mixer delta, heads primer",
@@ -134,6 +139,7 @@ REFUSALS = {
         "norm batchnorm",
         "qk_norm batchnorm",
         "score offset-gate",
+        "score offset-gate, position alibi",
         "ffn mixture",
         "ffn adaptive-width",
         *RANDOMIZED,
@@ -213,7 +219,7 @@ def test_a_padded_text_is_read_as_if_it_stood_alone(where, name):
 @pytest.mark.parametrize("where", SHAPES)
 @torch.no_grad()
 def test_a_padded_source_is_read_as_if_it_stood_alone(where, name):
-    if name in ("score linformer", "score local", "score offset-gate", "linear of both sides"):
+    if name in ("score linformer", "score local", "linear of both sides") or "offset-gate" in name:
         return  # which have no cross-attention, or no causal form
     model = far_from_start(EncoderDecoder(small_config(**fields(name))))
     source, answer, mask = tokens(), tokens(6, seed=1), torch.tensor(SHAPES[where])
@@ -257,7 +263,18 @@ def test_a_mask_that_is_none_is_refused_in_words():
         expert(x, padding_mask=torch.ones_like(x))
 
 
-# Caches and generation
+# The future, caches and generation
+
+
+@each_case
+@torch.no_grad()
+def test_the_future_leaves_the_past_alone_unless_it_is_seen(name):
+    model, x = model_of(name), tokens()
+    later = x.clone()
+    later[:, 7:] = (later[:, 7:] + 1) % 13
+    before, after = model(x), model(later)
+    differs(before[:, 7:], after[:, 7:])
+    (differs if name in NOT_CAUSAL else close)(before[:, :7], after[:, :7])
 
 
 @each_case
@@ -270,6 +287,7 @@ def test_a_cache_changes_nothing(name):
     for chunks in ([1] * 12, [5, 1, 6]):
         caches = model.caches(2)
         close(torch.cat([model(part, caches=caches) for part in x.split(chunks, 1)], 1), full, 1e-10)
+        assert all(cache.length == 12 for cache in caches)
 
 
 def continued(model, x, n=5):
@@ -317,6 +335,7 @@ CHOOSING = {
     "score lsh",
     "score lsh, position alibi",
     "score top-k",
+    "score top-k, position alibi",
     "ffn mixture",
     "ffn top-k",
 }  # by what is larger
@@ -393,6 +412,7 @@ def test_a_checkpoint_and_a_copy_are_the_model(name):
         sizes = [sum(p.numel() for p in each.parameters()) for each in (model, original)]
         assert sizes[0] == sizes[1], how
         assert model.state_dict().keys() == weights.keys()
+        assert len({tensor.data_ptr() for tensor in model.state_dict().values()}) == len(weights)
         trained_once(model)
 
 
@@ -400,6 +420,7 @@ def test_a_checkpoint_and_a_copy_are_the_model(name):
 def test_a_tied_lm_head_stays_tied(kind):
     config = small_config(lm_head="tied", position="alibi")
     weights = kind(config).state_dict()
+    assert len({tensor.data_ptr() for tensor in weights.values()}) == len(weights)
     with torch.device("meta"):
         empty = kind(config)
     for model in (
@@ -414,6 +435,10 @@ def test_a_tied_lm_head_stays_tied(kind):
             assert side.lm_head.weight is side.embedding.weight
             assert isinstance(side.lm_head.weight, torch.nn.Parameter)
             assert kind is Transformer or model.encoder.embedding.weight is side.embedding.weight
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(dict(list(weights.items())[:-1]))
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        model.load_state_dict(weights | {"nonsuch": torch.zeros(1)})
 
 
 def test_tables_are_as_exact_as_the_type_of_the_model():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close, randn
 
 from lab.models import ModelConfig
 from lab.models.delta import delta_rule, delta_step
@@ -13,14 +14,6 @@ def gated_mixer():
     config = ModelConfig(vocab_size=13, block_size=32, d_model=32, position="none").layer(0)
     torch.manual_seed(0)
     return Mixer.build("gated-delta", config, Position.build("none", config))
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def memory(n=50, d=8, d_v=6, gated=True, dtype=torch.double):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import close, randn, small_config
 
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import Mixture, balance_loss, load_balance
@@ -11,17 +12,8 @@ from lab.models.gpt import FeedForward
 from lab.training import TrainConfig, cross_entropy, train
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def model(ffn, **fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "bias": True} | fields
-    return Transformer(ModelConfig(ffn=ffn, **sizes))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return Transformer(small_config(ffn=ffn, **({"bias": True} | fields)))
 
 
 GATES = {
@@ -32,6 +24,9 @@ GATES = {
     "bilinear": lambda x: x,
 }
 PLAIN = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "silu": lambda x: x * torch.sigmoid(x),
     "relu2": lambda x: x.clamp(min=0) ** 2,
     "gelu-tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from helpers import row_sum
+from helpers import randn, row_sum
 
-from lab.measure import cost
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import KVCache, QKVProjection, Softmax
@@ -12,10 +11,6 @@ from lab.models.kernels import naive_attention
 from lab.recipes.timed_calls import decode_call, prefill_call, without_position
 
 SIZES = {"vocab_size": 11, "block_size": 16, "d_model": 32, "n_heads": 8}
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
 
 
 def softmax(**options):
@@ -78,27 +73,6 @@ def test_a_probe_sees_every_query_head_and_the_same_result(g):
                 results.append(model(tokens[:, -1:], caches=caches))
     assert probe.maps[0].shape == (2, 8, 1, 9) and len(probe.table()) == 8
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("g", [1, 2, 4, 8])
-@pytest.mark.parametrize("position", ["none", "rotary", "alibi", "t5"])
-def test_decoding_with_a_cache_equals_the_full_forward(g, position):
-    model = Transformer(ModelConfig(**SIZES, kv_heads=g, position=position)).eval()
-    tokens = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        caches = model.caches(3)
-        stepped = [model(tokens[:, :5], caches=caches)]
-        stepped += [model(tokens[:, t : t + 1], caches=caches) for t in range(5, 16)]
-        torch.testing.assert_close(torch.cat(stepped, 1), model(tokens), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("g", [1, 2, 4, 8])
-def test_parameters_and_cache_are_the_formulas_to_the_unit(g):
-    model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1))
-    block = model.blocks[0]
-    assert sum(p.numel() for p in block.mixer.parameters()) == cost.attention_parameters(32, 8, g, 4)
-    (cache,) = model.caches(3)
-    assert cache.keys.numel() + cache.values.numel() == cost.cache_elements(16, g, 4, B=3)
 
 
 def test_a_cache_hands_out_its_own_memory():

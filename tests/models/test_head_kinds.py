@@ -5,24 +5,15 @@ Of `lab.models.heads`.
 
 import pytest
 import torch
+from helpers import close, small_model
 
-from lab.models import ModelConfig, Transformer
 from lab.models.gpt import QKVProjection
 from lab.models.heads import overlap_loss
 from lab.models.initialization import preset_previous_token
 
 
-def config(**fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
-    return ModelConfig(**(sizes | fields))
-
-
 def attention_heads(**fields):
-    return Transformer(config(**fields)).blocks[0].mixer.heads
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return small_model(**fields).blocks[0].mixer.heads
 
 
 @pytest.mark.parametrize("rank", [None, 3, 16])
@@ -60,7 +51,7 @@ def test_heads_of_the_stream_with_itself_are_heads_across(kind):
 
 @torch.no_grad()
 def test_a_preset_head_looks_one_token_back():
-    model = Transformer(config(position="t5"))
+    model = small_model(position="t5")
     before = model.position.bias(9, 9).clone()
     preset_previous_token(model, 6.0)
     change = model.position.bias(9, 9) - before
@@ -68,11 +59,11 @@ def test_a_preset_head_looks_one_token_back():
     close(change[0], 6.0 * back, 1e-5)
     assert not change[1:].any()
     with pytest.raises(ValueError, match="these are Rotary"):
-        preset_previous_token(Transformer(config()), 6.0)
+        preset_previous_token(small_model(), 6.0)
 
 
 def test_the_overlap_penalty_is_zero_for_heads_with_orthogonal_values_and_drives_others_there():
-    model = Transformer(config(n_layers=2))
+    model = small_model(n_layers=2)
     with torch.no_grad():
         parts = [block.mixer.heads.value_overlap().item() for block in model.blocks]
     assert overlap_loss(model).item() == pytest.approx(sum(parts) / 2) and min(parts) > 0.5, "1: random directions"

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close, randn
 
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Mixer, Position
@@ -25,14 +26,6 @@ from lab.models.linear import (  # fmt: skip
     trigonometric_variance,
 )
 from lab.models.masks import Window
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def score(choice, d_head=8, **fields):

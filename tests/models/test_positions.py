@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
+from helpers import close, differs, randn, small_model, tokens
 from pydantic import ValidationError
 
 from lab.measure.attention import attention_probe
-from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Position
 from lab.models.initialization import preset_position_counter
 from lab.models.kernels import naive_attention
@@ -23,24 +23,7 @@ VOCABULARY, CONTEXT = 13, 24
 
 
 def build(position, seed=0, **fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": CONTEXT, "d_model": 32, "n_layers": 2, "n_heads": 4}
-    return Transformer(ModelConfig(**(sizes | {"position": position} | fields)), seed=seed).eval()
-
-
-def tokens(length=12, batch=2, seed=0):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def differs(a, b, by=1e-3):
-    assert (a - b).abs().max() > by
+    return small_model(seed, position=position, **fields)
 
 
 # Rotary: interpolation and a larger base
@@ -247,19 +230,6 @@ def test_rotary_is_as_exact_as_the_type_of_the_model():
         close(torch.complex(q[..., :4], q[..., 4:]), wanted, 1e-14)
     plain, again = build("rotary"), build("rotary").double().float()
     assert torch.equal(plain(tokens()), again(tokens())), "back to the same numbers"
-
-
-@pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
-@torch.no_grad()
-def test_padding_in_front_leaves_a_text_as_it_is_or_is_refused(position):
-    model, x = build(position), tokens(12)
-    real = torch.arange(12) >= torch.tensor([[0], [5]])
-    if "at_input" in model.position.acts():
-        with pytest.raises(ValueError, match="padding must come last"):
-            model(x, padding_mask=real)
-        model(x, padding_mask=real.flip(1))
-    else:
-        close(model(x, padding_mask=real)[1, 5:], model(x[1:, 5:])[0])
 
 
 def test_a_model_with_positions_in_the_stream_may_see_past_a_hole_by_a_mask():

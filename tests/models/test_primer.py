@@ -1,30 +1,19 @@
-"""Heads of Primer: a causal depthwise convolution, exact, and the same with a cache."""
+"""Heads of Primer: a causal depthwise convolution."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import randn, small_model
 
 from lab.models import ModelConfig, Transformer
-
-
-def build(**fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4, "kv_heads": 2}
-    model = Transformer(ModelConfig(**(sizes | {"heads": "primer"} | fields))).eval()
-    for block in model.blocks:
-        taps = block.mixer.heads.conv_weight
-        taps.data += torch.randn(taps.shape, generator=torch.Generator().manual_seed(0)) / 2
-    return model
-
-
-def tokens(length, seed=0):
-    return torch.randint(13, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 @torch.no_grad()
 def test_each_channel_is_convolved_alone_and_looks_back_only(width):
-    heads = build(heads={"kind": "primer", "width": width}, bias=True).blocks[0].mixer.heads
-    x = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(1))  # shorter than the widest reach
+    model = small_model(heads={"kind": "primer", "width": width}, kv_heads=2, bias=True)
+    heads, x = model.blocks[0].mixer.heads, randn(2, 4, 32, seed=1)  # shorter than the widest reach
+    heads.conv_weight += randn(*heads.conv_weight.shape) / 2
     plain = F.linear(x, heads.qkv.weight, heads.qkv.bias).transpose(1, 2)
     kernel = heads.conv_weight.flip(1)[:, None]  # torch correlates: its last weight meets the newest input
     expected = F.conv1d(F.pad(plain, (width - 1, 0)), kernel, groups=len(kernel)).unflatten(1, (-1, heads.d)).mT
@@ -38,16 +27,6 @@ def test_the_taps_start_as_primers_whatever_the_scheme():
         assert taps.shape == (3 * 64, 3) and (taps[:, 0] == 0.5).all() and (taps[:, 1:] == 0.5 / 3).all()
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-@pytest.mark.parametrize("chunks", [[1] * 20, [7, 1, 9, 3], [20]], ids=str)
-@torch.no_grad()
-def test_decoding_with_a_cache_equals_the_full_forward(chunks, width):
-    model, x = build(heads={"kind": "primer", "width": width}), tokens(20)
-    caches = model.caches(2)
-    out = [model(chunk, caches=caches) for chunk in x.split(chunks, 1)]
-    torch.testing.assert_close(torch.cat(out, 1), model(x), atol=1e-5, rtol=1e-5)
-
-
 def test_no_width_at_all_is_refused():
     with pytest.raises(ValueError, match="width of at least 1, got 0"):
-        build(heads={"kind": "primer", "width": 0})
+        small_model(heads={"kind": "primer", "width": 0})

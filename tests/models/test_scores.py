@@ -4,72 +4,27 @@ import math
 
 import pytest
 import torch
+from helpers import close, differs, randn, small_model, tokens
 
 from lab.measure.attention import attention_probe
-from lab.models import ModelConfig, Transformer
 from lab.models.gpt import SCALES, AttentionFn
 
 KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
 KINDS.append({"kind": "offset-gate", "reach": 30})
-VOCABULARY = 13
-
-
-def build(seed=0, **fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": 24, "d_model": 32, "n_layers": 2, "n_heads": 4}
-    return Transformer(ModelConfig(**(sizes | fields)), seed=seed).eval()
 
 
 def score(choice, **fields):
-    return build(score=choice, **fields).blocks[0].mixer.score
-
-
-def tokens(length=12, batch=2):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+    return small_model(score=choice, **fields).blocks[0].mixer.score
 
 
 def qkv(kv_heads=4, n=10, seed=0):
     return (randn(2, heads, n, 8, seed=seed + i) for i, heads in enumerate((4, kv_heads, kv_heads)))
 
 
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def differs(a, b, by=1e-3):
-    assert (a - b).abs().max() > by
-
-
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
 # All kinds
-
-
-@every_kind
-@pytest.mark.parametrize("position", ["rotary", "t5", "alibi", "none"])
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_the_future_leaves_the_past_alone(kind, position, kv_heads):
-    model, before = build(score=kind, position=position, kv_heads=kv_heads), tokens()
-    after = before.clone()
-    after[:, 7:] = (after[:, 7:] + 1) % VOCABULARY
-    with torch.no_grad():
-        close(model(before)[:, :7], model(after)[:, :7])
-        differs(model(before)[:, 7:], model(after)[:, 7:])
-
-
-@every_kind
-@pytest.mark.parametrize("position", ["rotary", "t5", "none"])
-@pytest.mark.parametrize("kv_heads", [4, 1])
-@torch.no_grad()
-def test_decoding_with_a_cache_equals_the_full_forward(kind, position, kv_heads):
-    model, x = build(score=kind, position=position, kv_heads=kv_heads), tokens(20)
-    for chunks in ([1] * 20, [7, 1, 9, 3]):
-        caches = model.caches(len(x))
-        close(torch.cat([model(chunk, caches=caches) for chunk in x.split(chunks, dim=1)], 1), model(x))
 
 
 @every_kind
@@ -125,7 +80,7 @@ def test_a_query_that_sees_nothing_gets_zero_and_spoils_no_gradient(kind, with_b
 
 @every_kind
 def test_order_is_invisible_without_mask_and_position(kind):
-    model, x, order = build(score=kind, position="none", mask="none"), tokens(6), [3, 0, 5, 1, 4, 2]
+    model, x, order = small_model(score=kind, position="none", mask="none"), tokens(6), [3, 0, 5, 1, 4, 2]
     close(model(x[:, order]), model(x)[:, order])
 
 
@@ -159,7 +114,10 @@ def test_a_scale_is_a_factor_on_the_queries(kind, scale, number):
 
 
 def test_without_a_scale_smaller_query_weights_are_the_same_model():
-    scaled, plain = build(position="rotary"), build(position="rotary", score={"kind": "softmax", "scale": "none"})
+    scaled, plain = (
+        small_model(position="rotary"),
+        small_model(position="rotary", score={"kind": "softmax", "scale": "none"}),
+    )
     differs(scaled(tokens()), plain(tokens()))
     with torch.no_grad():
         for block in plain.blocks:
@@ -169,7 +127,7 @@ def test_without_a_scale_smaller_query_weights_are_the_same_model():
 
 def test_an_unknown_scale_lists_the_known_ones():
     with pytest.raises(ValueError, match="'sqrt' is unknown; choose one of rsqrt, none, half, inverse"):
-        build(score={"kind": "softmax", "scale": "sqrt"})
+        small_model(score={"kind": "softmax", "scale": "sqrt"})
 
 
 # Other scores

@@ -2,24 +2,15 @@
 
 import pytest
 import torch
+from helpers import close, small_model, tokens
 
-from lab.models import ModelConfig, Transformer
 from lab.models.gpt import QKVProjection
 
 VOCABULARY = 13
 
 
 def build(**fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": 32, "d_model": 32, "n_layers": 2, "n_heads": 4, "position": "none"}
-    return Transformer(ModelConfig(**(sizes | fields))).eval()
-
-
-def tokens(length, batch=2):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return small_model(**({"position": "none"} | fields))
 
 
 def segments(model, x, size):

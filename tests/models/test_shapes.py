@@ -7,9 +7,10 @@ import inspect
 
 import pytest
 import torch
+from helpers import close, differs, small_config, tokens
 from torch import nn
 
-from lab.models import ModelConfig, Transformer
+from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import AttentionFn, Block, FeedForward, Initialization, Norm, Position, QKVProjection
 from lab.tasks.sequences import Reversal
@@ -34,8 +35,7 @@ CHOICES = [
 
 
 def config(**fields):
-    sizes = {"vocab_size": VOCABULARY, "block_size": 24, "d_model": 32, "n_layers": 3, "n_heads": 4}
-    return ModelConfig(**(sizes | fields))
+    return small_config(**({"n_layers": 3} | fields))
 
 
 def build(seed=0, **fields):
@@ -47,20 +47,8 @@ def build(seed=0, **fields):
     return model
 
 
-def tokens(length, batch=3, seed=0):
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def differs(a, b, by=1e-3):
-    assert (a - b).abs().max() > by
-
-
 every_choice = pytest.mark.parametrize("field, kind", CHOICES, ids=str)
-SOURCE, TARGET_IN = tokens(9), tokens(7, seed=1)
+SOURCE, TARGET_IN = tokens(9, batch=3), tokens(7, batch=3, seed=1)
 REAL = torch.arange(9) < torch.tensor([[9], [5], [1]])
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close, randn, small_model
 
 from lab.models import ModelConfig, Transformer
 from lab.models.feedforward import balance_loss
@@ -13,16 +14,7 @@ from lab.models.weights import fake_quantized
 
 
 def ffn(choice, **fields):
-    sizes = {"vocab_size": 13, "block_size": 24, "d_model": 32, "bias": True} | fields
-    return Transformer(ModelConfig(ffn=choice, **sizes), seed=1).blocks[0].ffn
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return small_model(1, ffn=choice, **({"bias": True} | fields)).blocks[0].ffn
 
 
 @pytest.mark.parametrize("k", [1, 5, 128])

@@ -3,27 +3,20 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close, randn, small_config
 
 from lab.measure.attention import attention_probe
-from lab.models import ModelConfig, Transformer
+from lab.models import Transformer
 from lab.models.gpt import AttentionFn
 from lab.models.sparse_scores import openness_loss
 
 
-def config(**fields):
-    return ModelConfig(**({"vocab_size": 13, "block_size": 24, "d_model": 32, "n_heads": 4} | fields))
-
-
 def score(choice):
-    return AttentionFn.build(choice, config(score=choice).layer(0)).eval()
+    return AttentionFn.build(choice, small_config(score=choice).layer(0)).eval()
 
 
 def qkv(n=10, seed=0):
-    return torch.randn(3, 2, 4, n, 8, generator=torch.Generator().manual_seed(seed)).unbind(0)
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+    return randn(3, 2, 4, n, 8, seed=seed).unbind(0)
 
 
 def weights(part, q, k, v, **visible):
@@ -76,7 +69,7 @@ def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_r
 
 def test_what_a_task_needs_stays_open_and_the_rest_closes():
     """Copy the token two places back: the offset 2 survives the penalty, others do not."""
-    task = config(n_layers=1, n_heads=1, position="none", score={"kind": "offset-gate", "reach": 6}, d_model=16)
+    task = small_config(n_layers=1, n_heads=1, position="none", score={"kind": "offset-gate", "reach": 6}, d_model=16)
     model, generator = Transformer(task), torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     adam = torch.optim.Adam(model.parameters(), 0.05)
@@ -89,4 +82,4 @@ def test_what_a_task_needs_stays_open_and_the_rest_closes():
     gates = model.eval().blocks[0].mixer.score.gates()[0]
     assert gates.argmax() == 2 and (gates > 0).sum() <= 2, gates
     with pytest.raises(ValueError, match="no offset gates"):
-        openness_loss(Transformer(config()))
+        openness_loss(Transformer(small_config()))

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from helpers import close
 
-from lab.models import ModelConfig, Transformer
+from lab.models import ModelConfig
 from lab.models.gpt import Position
 from lab.models.positions import sinusoids
 
@@ -12,10 +13,6 @@ def codes(choice, n, d_model=32, context=8):
     config = ModelConfig(vocab_size=5, block_size=context, d_model=d_model, position=choice).layer(0)
     torch.manual_seed(0)
     return Position.build(choice, config).at_input(torch.zeros(1, n, d_model))[0].detach()
-
-
-def close(a, b, tolerance=1e-5):
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def test_a_volume_is_coded_a_third_by_plane_a_third_by_row_and_a_third_by_column():
@@ -46,11 +43,3 @@ def test_a_hierarchy_starts_as_its_learned_positions_and_reaches_their_square():
     for wrong in (0, 0.5):
         with pytest.raises(ValueError, match="between 0 and 1/2"):
             codes({"kind": "hierarchical", "alpha": wrong}, 3)
-
-
-def test_a_hierarchy_decodes_beyond_its_unit():
-    model = Transformer(ModelConfig(vocab_size=5, block_size=8, d_model=32, position="hierarchical")).eval()
-    x = torch.randint(5, (2, 40), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        caches = model.caches(2, context=40)
-        close(torch.cat([model(part, caches=caches) for part in x.split([7, 1, 32], 1)], 1), model(x))

@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from helpers import randn
 
 from lab.models import ModelConfig, Transformer
 from lab.models.weights import fake_quantize, fake_quantized
-
-
-def randn(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

@@ -4,14 +4,11 @@ import random
 
 import pytest
 import torch
+from helpers import generator
 
 from lab.tasks.code import Code
 from lab.tasks.corpus import read_corpus, split
 from lab.tasks.labels import KINDS
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture

@@ -8,17 +8,13 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers import generator
 
 from lab.tasks.code import Code
 from lab.tasks.languages import Dyck, Markov, MaskedLM
 from lab.tasks.recall import MQAR, ConjunctiveLookup
 from lab.tasks.sequences import Blocks, Count, Lookup, Maximum, Repeats, Reversal, Sort
 from lab.tasks.task import accuracy
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
 
 TASKS = [
     MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3), Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9),

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from helpers import generator
 
 from lab.models.sparse_masks import Linked, Periodic, SameSpeaker, Tree
 from lab.tasks.definitions import SIGNS, Definitions
@@ -22,10 +23,6 @@ STRUCTURED = [
     Seasonal(period=5, length=12),
     Definitions(windows=40),
 ]
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("task", STRUCTURED, ids=str)
