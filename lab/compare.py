@@ -150,11 +150,16 @@ def compare(
     end = plan.checked(table)
     first, second, *_ = wanted[0]
     drawn = plan.drawn(table, end, first, second)
-    captions = (
-        "On the left what each arm learns by training step; on the right what is compared, each seed a dot.",
-        "左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。",
-    )
-    mine.figure("comparison", drawn, lambda rows: draw(rows, plan, wanted[0]), *captions)
+
+    def panels(rows):
+        """On the left what each arm learns by training step; on the right what is compared, each
+        seed a dot.
+
+        左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。
+        """
+        draw(rows, plan, wanted[0])
+
+    mine.figure("comparison", drawn, panels)
     mine.table("runs", end)
     note = plan.sizes_in_words(end, parameters_within)
     for claim in predicted:
