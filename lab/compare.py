@@ -22,11 +22,11 @@ import pandas as pd
 
 from lab import charts, figures, study
 from lab.claims import cards
-from lab.claims.claims import Line
-from lab.claims.stamps import asked_in_words, comparison_of, read_prediction, stamp
+from lab.claims.claims import Line, OwnClaim
+from lab.claims.predictions import asked_in_words, comparison_of, read_prediction
 from lab.language import tr
 from lab.measure.fairness import UnfairComparison, check_arms
-from lab.models.gpt import SEAMS, ModelConfig
+from lab.models.gpt import ModelConfig
 from lab.names import near
 from lab.recipes.arms import OF_TASK, configured, seam_of
 from lab.recipes.byte_model import ngram_baselines
@@ -34,8 +34,6 @@ from lab.recipes.comparison import SIGNS, problem, schedule_of, switched, traine
 from lab.recipes.standard import STANDARD, standard
 from lab.training import TrainConfig
 from lab.trials import entry_points
-from lab.trials.code import kind_hash
-from lab.trials.sweep import count_known
 
 RATE_SEED = 10_000  # of the trainings that choose a learning rate
 
@@ -94,10 +92,10 @@ def compare(
     mark     what the reference has to reach in training: the second arm of a prediction, unless `reference` names one
     settings further fields of the task, of ModelConfig and of TrainConfig (steps, d_model, longest ...), and `lengths`
 
-    The prediction is written to RESULTS/ledger.yaml with time and hash before anything trains.
-    Finished trials are kept in RESULTS/.trials; those of the project's record, and of the folders
-    `record`, are used. ValueError names what is not known with what was meant; UnfairComparison
-    tells that arms are one, or do not read the same.
+    A card says whether its prediction was fixed before these runs. Finished trials are kept in
+    RESULTS/.trials; those of the project's record, and of the folders `record`, are used.
+    ValueError names what is not known with what was meant; UnfairComparison tells that arms are
+    one, or do not read the same.
     """
     entry_points.load()
     known = set(inspect.signature(compare).parameters) - {"settings"} | {"lengths"}
@@ -130,10 +128,11 @@ def compare(
     plan.check_different()
     place = (Path(results).expanduser()).resolve()
     title = re.sub(r"[^a-z0-9]+", "-", (name or f"{plan.task}-{'-'.join(arms)}").lower()).strip("-")
+    predicted = [plan.claim(title, each, reference, because, bool(rates)) for each in wanted]
     mine = study.Study(
         title,
         {"results": str(place), "seeds": seeds, "task": plan.task} | plan.schedule,
-        ledger=[],
+        ledger=predicted,
         notebook=place / f"{title}.ipynb",
     )
     mine.kept_as = (
@@ -143,32 +142,30 @@ def compare(
         Path(folder).resolve()
         for folder in ([record] if isinstance(record, str | Path) else record)
     )
-    points = plan.points(range(seeds))
-    there = count_known(trained, points, sources=mine.sources, device=mine.options.device)
-    bodies = [plan.claim(title, each, reference, because, bool(rates)) for each in wanted]
-    stamped = [
-        stamp(place / "ledger.yaml", body, plan.made_of(), there, len(points)) for body in bodies
-    ]
-    mine.ledger = {claim.id: claim for claim in stamped}
-    for claim in stamped:
+    for claim in predicted:
         what = f"{claim.parts[0].asked} {cards.expected(claim, claim.parts[0])}"
-        mine.say(tr("Predicted: {what}. {stamp}.", what=what, stamp=claim.stamp))
+        mine.say(tr("Predicted: {what}.", what=what))
     tried, best = plan.rates(mine, rates) if rates else (None, {})
     table = plan.rows(mine.sweep(trained, plan.points(range(seeds), best), jobs=jobs))
     end = plan.checked(table)
     first, second, *_ = wanted[0]
     drawn = plan.drawn(table, end, first, second)
-    captions = (
-        "On the left what each arm learns by training step; on the right what is compared, each seed a dot.",
-        "左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。",
-    )
-    mine.figure("comparison", drawn, lambda rows: draw(rows, plan, wanted[0]), *captions)
+
+    def panels(rows):
+        """On the left what each arm learns by training step; on the right what is compared, each
+        seed a dot.
+
+        左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。
+        """
+        draw(rows, plan, wanted[0])
+
+    mine.figure("comparison", drawn, panels)
     mine.table("runs", end)
     note = plan.sizes_in_words(end, parameters_within)
-    for claim in stamped:
+    for claim in predicted:
         mine.judge(claim.id, end, rates=tried, figure="comparison", table="runs", note=note)
     mine.finish()
-    return Comparison([mine.lines(claim.id)[0] for claim in stamped], end, mine.final)
+    return Comparison([mine.lines(claim.id)[0] for claim in predicted], end, mine.final)
 
 
 # What was asked
@@ -239,21 +236,6 @@ class Plan:
     def trained_at(self):
         return problem(self.asked).longest
 
-    def made_of(self):
-        """What a stamp holds of the models: their configuration, and the code of the kinds that
-        they name.
-        """
-        kinds = {}
-        for arm, config in self.arms.items():
-            for field, choice in config.items():
-                if field == "model" or field in SEAMS:
-                    each = choice[0] if isinstance(choice, list) else choice
-                    kind = each["kind"] if isinstance(each, dict) else each
-                    seam = "Model" if field == "model" else SEAMS[field].__name__
-                    kinds[f"{arm}: {seam}.{kind}"] = kind_hash(f"{seam}.{kind}")
-        points = [point | {"seed": None} for point in self.points([0])]
-        return {"points": points, "kinds": kinds, "task": kind_hash(f"Problem.{self.task}")}
-
     def check_different(self):
         """UnfairComparison where two arms give the same outputs, before training and after two
         steps of it.
@@ -270,7 +252,7 @@ class Plan:
             seen[found] = arm
 
     def claim(self, title, asked, reference, because, with_rates):
-        """The body of a claim, without its id and stamp."""
+        """The claim that a prediction is; its id follows from what is compared."""
         first, second, *predicted = asked
         loss = self.measure == "loss"
         low = {"accuracy": problem(self.asked).marks().chance, "exact": 0.0}.get(self.measure)
@@ -285,6 +267,7 @@ class Plan:
             needs["rate"] |= {"within": 0.01}
         needs["no answer"] = {"told": "leak"}
         body = {
+            "id": title,
             "exercise": title,
             "claim": f"{self.task}: {asked_in_words(asked)}",
             "metric": self.what(),
@@ -299,7 +282,8 @@ class Plan:
         body |= comparison_of(*predicted)
         body |= {"because": because} if because else {}
         body |= {"rows": {"length": self.length}} if self.lengths else {}
-        return body
+        about = OwnClaim(**body)
+        return about.model_copy(update={"id": f"{title}-{about.parts[0].digest[:8]}"})
 
     def what(self):
         """What is compared, in words."""

@@ -229,15 +229,15 @@ class Study:
         runs.write_table(path, frame)
         return pd.read_csv(path)
 
-    def figure(self, stem, frame, plot, caption="", caption_zh=""):
+    def figure(self, stem, frame, plot):
         """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in
         smoke, SVG.
 
-        The caption, in English and in Chinese, says what to look for. It stands under the figure,
-        is its alternative text, and is kept in the PNG. Without one it is the docstring of `plot`,
-        if that has a paragraph in each.
+        The docstring of `plot`, where it has a paragraph in English and one in Chinese, is the
+        caption, which says what to look for. It stands under the figure, is its alternative text,
+        and is kept in the PNG.
         """
-        words = (caption, caption_zh) if caption else figures.captions(plot)
+        words = figures.captions(plot)
         figure = figures.draw(plot, self.table(stem, frame))
         picture = figures.save(
             figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke"
@@ -425,7 +425,6 @@ class Study:
             "guesses": self.guesses.made(),
             "record": origins | {"told": told},
             "kinds": {name: kind_hash(name) for name in kinds},
-            "peak_mib": provenance.peak_mib(),
             **self._commit,
             **provenance.machine(),
         }

@@ -1,7 +1,7 @@
-"""`lab.compare`: what is predicted is written first, arms are proven different and fair, a typo names what was meant.
+"""`lab.compare`: a card says if its prediction came first, arms are different and fair, a typo names what was meant.
 
-Of `lab.recipes.comparison`, `lab.recipes.standard`, `lab.recipes.arms`, `lab.claims.stamps`, `lab.names` and
-`lab.shown`.
+Of `lab.recipes.comparison`, `lab.recipes.standard`, `lab.recipes.arms`, `lab.claims.predictions`, `lab.names`
+and `lab.shown`.
 """
 
 import inspect
@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import lab
-from lab.claims.claims import Line, own_ledger
-from lab.claims.stamps import read_prediction, stamp
+from lab.claims.claims import Line
+from lab.claims.predictions import read_prediction
 from lab.compare import Comparison, Plan
 from lab.measure.fairness import UnfairComparison
 from lab.models import ModelConfig
@@ -127,25 +127,19 @@ def test_one_call_predicts_trains_draws_and_judges(run, tmp_path, capsys):
     assert set(found.table.arm) == {"rotary", "fading"} and set(found.table.length) == {8, 10, 12, 16}
     assert (found.folder / "figures" / "comparison.png").stat().st_size > 1000
     assert read_run(found.folder)["status"] == "done"
-    (claim,) = own_ledger(tmp_path / "lab-results" / "ledger.yaml").values()
-    assert (claim.stamp.known, claim.stamp.trials) == (0, 4) and claim.parts[0].question.startswith("fading - rotary")
-    assert claim.parts[0].reference == {"arm": "rotary"} and claim.id == found.lines[0].id
-    said = capsys.readouterr().out
-    assert "before the run" in said and "learned" in said and "parameters: rotary" in said
+    assert found.lines[0].fixed == "before"
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Predicted: fading - rotary" in said and "was fixed before these runs" in said
+    assert "Exploratory" not in said and "learned" in said and "parameters: rotary" in said
     assert "base64" not in said and "image/png" not in said, "a terminal shows text"
 
 
-def test_what_ran_is_not_run_again_and_a_later_prediction_says_what_was_known(run, tmp_path):
+def test_what_ran_is_not_run_again_and_a_later_prediction_is_exploratory(run):
     run()
-    ledger = tmp_path / "lab-results" / "ledger.yaml"
-    before = ledger.read_text()
-    again = run()
-    assert ledger.read_text() == before, "the same prediction keeps its stamp"
+    later = "fading - rotary < 0"
+    again = run(predict=[later, PREDICT])
     assert read_run(again.folder)["record"]["ran_here"] == 0
-    later = run(predict="fading - rotary < 0")
-    first, second = own_ledger(ledger).values()
-    assert second.id == later.lines[0].id and (second.stamp.known, second.stamp.trials) == (4, 4)
-    assert "were there already" in str(second.stamp) and "before the run" in str(first.stamp)
+    assert [line.fixed for line in again.lines] == ["exploratory", "before"]
     more = run(arms={"fading": Fading, "alibi": "alibi"}, predict="fading - alibi > 0")
     assert read_run(more.folder)["record"]["ran_here"] == 2, "the arm that ran is taken from the store"
 
@@ -266,15 +260,6 @@ def test_a_task_is_a_task():
 def test_a_prediction_is_read(text, read):
     assert read_prediction(text, ["mine", "rotary"]) == read
     assert read_prediction("a-b - b > 1", ["a-b", "b"])[:2] == ("a-b", "b"), "names may hold the sign"
-
-
-def test_another_code_is_another_prediction(tmp_path):
-    body = {"exercise": "mine", "claim": "a > b", "measure": "x", "compare": {"arm": ["a", "b"]},
-            "question": "a - b", "direction": "above", "bar": 0,
-            "needs": {"no answer": {"told": "leak"}}}  # fmt: skip
-    path = tmp_path / "ledger.yaml"
-    names = [stamp(path, body, {"kinds": {"mine": code}}, 0, 4).id for code in ("1", "1", "2")]
-    assert names[0] == names[1] != names[2] and list(own_ledger(path)) == [names[0], names[2]]
 
 
 def test_a_leak_is_seen_only_where_answers_stand_in_the_input():

@@ -190,8 +190,8 @@ def test_the_code_of_the_page_runs_outside_the_project(tmp_path):
     for name in ("judge.py", "other.py"):
         done = subprocess.run([sys.executable, name], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0 and "out of reach" in done.stdout, done.stdout + done.stderr
-    ledger = own_ledger(tmp_path / "lab-results" / "ledger.yaml")
-    assert [claim.exercise for claim in ledger.values()] == ["copy-rotary-mine", "parity-causal-even"]
+    there = {path.name for path in (tmp_path / "lab-results").glob("[!.]*")}
+    assert there == {"copy-rotary-mine", "parity-causal-even"}
 
 
 PROBED = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page(False, "probes"), re.DOTALL))

@@ -28,7 +28,7 @@ def card(claim, lines, own=""):
         head.append(told[:-1] if asked.endswith(("?", "？")) else told)
     below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(claim, lines)]
     below += gates_by_cell(lines)
-    below += [stamp_in_words(claim), holds_for(lines, own), figures(lines)]
+    below += [holds_for(lines, own), figures(lines)]
     parts = ["<br>".join(head), table(claim, lines), "<br>".join(filter(None, below))]
     return "\n\n".join(parts)
 
@@ -165,11 +165,6 @@ def gates(line):
     if line.gates == UNGATED:
         return [tr("not yet gated")]
     return re.split("; (?=[✓✗])", line.gates)
-
-
-def stamp_in_words(claim):
-    stamp = getattr(claim, "stamp", None)
-    return tr("Written {stamp}.", stamp=stamp) if stamp else ""
 
 
 def holds_for(lines, own):

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lab.claims.cells import Part
-from lab.language import in_language, tr
+from lab.language import in_language
 from lab.trials import parameters
 from lab.trials.runs import project_root, shown
 
@@ -204,28 +204,6 @@ def bar_in_words(claim, part):
     return f"> {low:g}" if high == float("inf") else f"< {high:g}"
 
 
-class Stamp(BaseModel):
-    """When a prediction was written, and what was known then."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    time: str  # UTC
-    sha256: str  # of what was predicted, of which models, on what
-    known: int = 0  # trials of the comparison that were there already
-    trials: int = 0
-
-    def __str__(self):
-        told = tr("{time} UTC, sha256 {sha}", time=self.time, sha=self.sha256[:12])
-        if not self.known:
-            return tr("{told}, before the run", told=told)
-        return tr(
-            "{told}, when {known} of {trials} trials were there already",
-            told=told,
-            known=self.known,
-            trials=self.trials,
-        )
-
-
 class OwnClaim(Claim):
     """A claim in a ledger of one's own: it needs no exercise, no source and no Chinese sentence."""
 
@@ -234,7 +212,6 @@ class OwnClaim(Claim):
     priority: Literal["A", "B", "C"] = "C"
     sources: list[str] = []
     metric: str = ""
-    stamp: Stamp | None = None
 
     @model_validator(mode="after")
     def _fit_to_be_published(self):

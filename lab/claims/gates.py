@@ -180,12 +180,6 @@ def rate(part, cell, rates, /, *, column, by="", best="lowest", within=0.0):
     return not faults, "; ".join(dict.fromkeys([told, *hopeless, *faults]))
 
 
-def unseen(part, cell, rates, /, *, column, share=0.01):
-    """Less than this share of the test was seen in training; a column says how much was."""
-    most = numbers(cell.rows, column).max()
-    return most < share, f"{column} {most:.2g}"
-
-
 def no_answer(part, cell, rates, /, *, told):
     """No arm is given what is asked: the column that says so is 0 in every row."""
     most = numbers(cell.rows, told).max()
@@ -200,7 +194,6 @@ GATES = {  # in the order in which they are told
     "size": size,
     "budget": budget,
     "rate": rate,
-    "unseen": unseen,
     "no answer": no_answer,
 }
 
@@ -215,7 +208,6 @@ def titles():
         "size": tr("size"),
         "budget": tr("budget"),
         "rate": tr("rate"),
-        "unseen": tr("unseen"),
         "no answer": tr("no answer"),
     }
 

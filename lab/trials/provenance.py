@@ -62,19 +62,6 @@ def machine_name():
     return f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 
 
-def peak_mib():
-    """The most memory that this process has held, in MiB."""
-    import psutil
-
-    try:
-        import resource
-
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return round(most / (2**20 if platform.system() == "Darwin" else 2**10))
-    except ImportError:  # Windows
-        return round(psutil.Process().memory_info().peak_wset / 2**20)
-
-
 def processor():
     """The processor's name, as far as the system tells."""
     try:

@@ -271,12 +271,6 @@ def sweep(
     return made
 
 
-def count_known(trial, grid, *, sources, device="auto", threads=1):
-    """How many trials of a sweep over the grid are finished already, by the store and the record."""
-    known = Finished(trial, sources, place.here(device, threads)["arithmetic"], threads)
-    return sum(known.find(point) is not None for point in points_of(trial, grid))
-
-
 def run_once(trial, point, *, device="auto", threads=1):
     """The rows that a sweep of this full point gives, run here and never kept."""
     return table([point], [run_body(trial, point, 1, device=available(device), threads=threads)])

@@ -124,11 +124,6 @@ def test_rates_are_the_best_of_a_grid_that_reaches_further():
         gate(RATE, table())
 
 
-def test_less_than_a_hundredth_of_the_test_was_seen_in_training():
-    assert gate({"unseen": {"column": "seen"}}, table(seen=0.009)).passed
-    assert not gate({"unseen": {"column": "seen"}}, table(seen=(0.0, 0.01))).passed
-
-
 def test_no_arm_is_told_the_answer():
     assert gate({"no answer": {"told": "told"}}, table()).passed
     assert not gate({"no answer": {"told": "told"}}, table(told=(0, 1))).passed
@@ -146,11 +141,10 @@ def test_the_steps_that_the_reference_needed_are_told():
 
 @pytest.mark.parametrize("needs", [LEARNED | {"learned": {"measure": "score", "above": 1}}, BELOW,
                                    {"headroom": {"capped": "cut"}}, {"size": {"d_head": [8, None]}},
-                                   {"budget": {"same": ["flops"]}}, {"unseen": {"column": "share"}},
-                                   {"no answer": {"told": "given"}}],
+                                   {"budget": {"same": ["flops"]}}, {"no answer": {"told": "given"}}],
                          ids=lambda n: next(iter(n)))  # fmt: skip
 def test_a_gate_without_numbers_is_an_error(needs):
-    with pytest.raises((NoNumbers, KeyError), match="score|mark|cut|d_head|flops|share|given"):
+    with pytest.raises((NoNumbers, KeyError), match="score|mark|cut|d_head|flops|given"):
         gate(needs, table())
 
 
@@ -167,7 +161,7 @@ def test_a_hole_is_no_number():
 
 
 @pytest.mark.parametrize("needs", [{"learned": {"measure": "a"}}, {"learned": {"measure": "a", "above": 1, "below": 2}},
-                                   {"headroom": {}}, {"headroom": {"measure": "a"}}, {"unseen": {}},
+                                   {"headroom": {}}, {"headroom": {"measure": "a"}}, {"no answer": {}},
                                    {"null": {"rows": {}}}, {"lerned": {}}], ids=str)  # fmt: skip
 def test_gates_that_say_nothing_are_refused(needs):
     with pytest.raises(ValidationError):

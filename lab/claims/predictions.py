@@ -1,17 +1,8 @@
-"""Predictions as they are typed, and the ledger that they are written to, with time and hash,
-before anything runs.
-"""
+"""Predictions as they are typed."""
 
-import hashlib
-import json
 import re
-from datetime import UTC, datetime
 
-import yaml
-
-from lab.claims.claims import own_ledger
 from lab.names import near
-from lab.trials import runs
 
 FORM = re.compile(r"(.+?)\s*(>|<|=)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:(?:±|\+-|\+/-)\s*([\d.]+))?")
 
@@ -50,31 +41,3 @@ def asked_in_words(asked):
     first, second, direction, bar, tolerance = asked
     sign = {"above": ">", "below": "<", "equal": "="}[direction]
     return f"{first} - {second} {sign} {bar:g}" + (f" ± {tolerance:g}" if tolerance else "")
-
-
-def stamp(path, body, made_of, known, trials):
-    """The claim of a ledger file, with the time at which it was first written there: now, unless it
-    is there already.
-
-    Its hash is that of the prediction, its gates, the models' configuration and the code of their
-    kinds.
-    """
-    sha = hashlib.sha256(
-        json.dumps([body, made_of], sort_keys=True, default=str).encode()
-    ).hexdigest()
-    name = f"{body['exercise']}-{sha[:8]}"
-    ledger = own_ledger(path) if path.exists() else {}
-    if name not in ledger:
-        told = {
-            "time": datetime.now(UTC).isoformat(" ", "seconds")[:19],
-            "sha256": sha,
-            "known": known,
-            "trials": trials,
-        }
-        text = path.read_text("utf-8") if path.exists() else ""
-        entry = yaml.safe_dump(
-            [{"id": name} | body | {"stamp": told}], allow_unicode=True, sort_keys=False, width=100
-        )
-        runs.write_text(path, text + entry)
-        ledger = own_ledger(path)
-    return ledger[name]
