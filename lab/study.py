@@ -158,13 +158,7 @@ class Study:
         run an hour later or more: see trials.sittings. The rows have the columns `repeat`, the
         process, and `sitting`. The smoke profile takes two repetitions at most, here.
         """
-        if timing and (busy := psutil.cpu_percent(0.3)) > BUSY:
-            self.say(
-                tr(
-                    "Other programs take {n:.0f} percent of this machine: its times may be wrong.",
-                    n=busy,
-                )
-            )
+        busy = psutil.cpu_percent(0.3) if timing else 0
         began, options = time.time(), self.options
         at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
         progress = runs.Progress(trial.__name__, options.progress)
@@ -187,6 +181,13 @@ class Study:
         except KeyboardInterrupt:
             progress.stopped()
             raise
+        if busy > BUSY and progress.ran:
+            self.say(
+                tr(
+                    "Other programs take {n:.0f} percent of this machine: its times may be wrong.",
+                    n=busy,
+                )
+            )
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
         return table
 

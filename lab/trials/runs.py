@@ -130,10 +130,11 @@ class Progress:
 
     def __init__(self, name, file=None):
         self.name, self.file, self.began, self.told, self.first = name, file, time.time(), 0.0, None
-        self.said, self.bar = "", None
+        self.said, self.bar, self.ran = "", None, 0
 
     def __call__(self, done, total, workers):
         self.first = done if self.first is None else self.first
+        self.ran = done - self.first  # trials that were not known already
         left = None  # seconds, if the others take as long as those that ended here
         if done > self.first:
             left = (time.time() - self.began) / (done - self.first) * (total - done)
@@ -164,7 +165,7 @@ class Progress:
             self.bar.update(HTML(bar))
 
     def _words(self, done, total, left):
-        counts = {"total": total, "known": self.first, "here": done - self.first}
+        counts = {"total": total, "known": self.first, "here": self.ran}
         self.said = tr("{total} trials: {known} known, {here} run here", **counts)
         ahead = tr("about {left:.0f} s left", left=left) if left else ""
         return f"{self.name}: {self.said}. {ahead}"
