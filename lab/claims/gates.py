@@ -244,16 +244,16 @@ class Needs(BaseModel):
     def check(self, part, cell, rates=None):
         """[Passed] of every gate that is needed, in the order of `GATES`.
 
-        Absent where a control has no row; NoNumbers names the gate that lacks its columns.
+        Absent where a control or the reference has no row; NoNumbers names the gate that lacks its columns.
         """
         found = []
         for name in filter(self.gates.get, GATES):
             title = titles()[name]
             try:
                 passed, told = GATES[name](part, cell, rates, **self.gates[name])
+            except Absent:
+                raise
             except (NoNumbers, LookupError) as error:
-                if name in ("null", "twin") and isinstance(error, Absent):
-                    raise
                 raise NoNumbers(f"gate {title}: {error.args[0]}") from None
             found.append(Passed(title, bool(passed), told))
         return found
