@@ -78,24 +78,31 @@ def compare(
     jobs=None,
     **settings,
 ):
-    """Train every arm on the task with the same seeds and data, and judge what was predicted;
-    returns a Comparison.
+    """Train every arm on the task with the same seeds and data, judge what was predicted, and
+    return a Comparison.
 
-    task     copy, recall, sums or code (the next byte of program text), or a dataclass of lab.tasks.task.Task
-    arms     {name: arm}: a kind ("rotary", {"kind": "rotary", "base": 500}), a class of a seam (Position, Mixer, Mask,
-             Norm, ...), a dict of ModelConfig's fields, a ModelConfig, or an nn.Module class built
-             from a ModelConfig
-    predict  "mine - rotary > 0.05", with < or with = 0 ± 0.02, or several in a list; `because` says why this bar
-    seeds    runs of each arm, paired; `rates` are learning rates of which each arm gets its best, on a seed of its own
+    task     copy, recall, sums or code (the next byte of program text), or a dataclass of
+             lab.tasks.task.Task
+    arms     {name: arm}: a kind ("rotary", {"kind": "rotary", "base": 500}), a class of a seam
+             (Position, Mixer, Mask, Norm, ...), a dict of ModelConfig's fields, a ModelConfig, or
+             an nn.Module class built from a ModelConfig
+    predict  "mine - rotary > 0.05", with < or with = 0 ± 0.02, or several in a list; `because` says
+             why this bar
+    seeds    runs of each arm, paired; `rates` are learning rates of which each arm gets its best,
+             on a seed of its own
     seam     of the arms, where a word such as "none" is a kind of several
-    measure  accuracy, exact or loss (nats an answer), at `length`: else the task's own, at its longest test
-    mark     what the reference has to reach in training: the second arm of a prediction, unless `reference` names one
-    settings further fields of the task, of ModelConfig and of TrainConfig (steps, d_model, longest ...), and `lengths`
+    measure  accuracy, exact or loss (nats an answer), at `length`: else the task's own, at its
+             longest test
+    mark     what the reference has to reach in training: the second arm of a prediction, unless
+             `reference` names one
+    settings further fields of the task, of ModelConfig and of TrainConfig (steps, d_model, longest
+             ...), and `lengths`
 
     A card says whether its prediction was fixed before these runs. Finished trials are kept in
     RESULTS/.trials; those of the project's record, and of the folders `record`, are used.
-    ValueError names what is not known with what was meant; UnfairComparison tells that arms are
-    one, or do not read the same.
+
+    Raises ValueError where a name is not known, with the one that was meant, and UnfairComparison
+    where two arms are the same, or did not read the same data.
     """
     entry_points.load()
     known = set(inspect.signature(compare).parameters) - {"settings"} | {"lengths"}
@@ -103,18 +110,16 @@ def compare(
     plan = Plan(*about, settings, known)
     if not isinstance(arms, dict) or len(arms) < 2:
         raise ValueError(
-            "arms: a dict with two arms or more is wanted, such as {'rotary': 'rotary', 'mine': Mine}"
+            "arms: give a dict of two arms or more, such as {'rotary': 'rotary', 'mine': Mine}"
         )
     if not (isinstance(seeds, int) and seeds >= 2):
-        raise ValueError(f"seeds {seeds!r}: two runs of each arm or more are wanted")
+        raise ValueError(f"seeds {seeds!r}: give two runs of each arm or more")
     plan.arms = {arm: configured(arm, choice, seam_of(arms, seam)) for arm, choice in arms.items()}
     plan.measure = near(measure or plan.about.measure, SIGNS, "measure")
-    plan.mark = plan.usual_mark() if mark is None else mark
-    if (
-        plan.mark is None
-        or (plan.measure == "loss") != (plan.about.measure == "loss")
-        and mark is None
-    ):
+    plan.mark = mark
+    if mark is None and (plan.measure == "loss") == (plan.about.measure == "loss"):
+        plan.mark = plan.usual_mark()
+    if plan.mark is None:
         raise ValueError("mark: say what the reference has to reach before a comparison counts")
     plan.length = plan.lengths[-1] if length is None and plan.lengths else length
     if plan.lengths and plan.length not in plan.lengths:
@@ -122,12 +127,12 @@ def compare(
             f"length {length} is not among the test lengths {plan.lengths}: give lengths=[...]"
         )
     reference = reference and near(reference, arms, "reference")
-    wanted = [
-        read_prediction(each, arms) for each in ([predict] if isinstance(predict, str) else predict)
-    ]
+    predictions = [predict] if isinstance(predict, str) else predict
+    wanted = [read_prediction(each, arms) for each in predictions]
     plan.check_different()
-    place = (Path(results).expanduser()).resolve()
-    title = re.sub(r"[^a-z0-9]+", "-", (name or f"{plan.task}-{'-'.join(arms)}").lower()).strip("-")
+    place = Path(results).expanduser().resolve()
+    name = name or f"{plan.task}-{'-'.join(arms)}"
+    title = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     predicted = [plan.claim(title, each, reference, because, bool(rates)) for each in wanted]
     mine = study.Study(
         title,
@@ -135,13 +140,9 @@ def compare(
         ledger=predicted,
         notebook=place / f"{title}.ipynb",
     )
-    mine.kept_as = (
-        "compare"  # one file of trials for all comparisons: an arm that ran is there for the next
-    )
-    mine.options.record.extend(
-        Path(folder).resolve()
-        for folder in ([record] if isinstance(record, str | Path) else record)
-    )
+    mine.kept_as = "compare"  # one file for all: an arm that ran is there for the next comparison
+    folders = [record] if isinstance(record, str | Path) else record
+    mine.options.record.extend(Path(folder).resolve() for folder in folders)
     for claim in predicted:
         what = f"{claim.parts[0].asked} {cards.expected(claim, claim.parts[0])}"
         mine.say(tr("Predicted: {what}.", what=what))
@@ -179,25 +180,27 @@ class Plan:
         model = set(ModelConfig.model_fields) - OF_TASK
         for name in settings:
             near(name, {*options, *model, *TrainConfig.model_fields, *known}, "setting")
+
+        def given(names):
+            return {name: value for name, value in settings.items() if name in names}
+
         self.task, self.about = task, about
-        self.options = about.options | {
-            name: value for name, value in settings.items() if name in options
-        }
-        self.model = about.model | {
-            name: value for name, value in settings.items() if name in model
-        }
-        self.schedule = about.schedule | {
-            n: v for n, v in settings.items() if n in TrainConfig.model_fields
-        }
-        trained_at = getattr(problem(self.asked), "longest", None)
-        usual = [n * trained_at // about.lengths[0] for n in about.lengths] if about.lengths else []
-        self.lengths = (
-            sorted({*settings.get("lengths", usual), trained_at} - {None}) if trained_at else []
-        )
+        self.options = about.options | given(options)
+        self.model = about.model | given(model)
+        self.schedule = about.schedule | given(TrainConfig.model_fields)
+        self.lengths = []
+        if self.trained_at:
+            usual = [n * self.trained_at // about.lengths[0] for n in about.lengths or ()]
+            self.lengths = sorted({*settings.get("lengths", usual), self.trained_at})
 
     @property
     def asked(self):
         return {"kind": self.task} | self.options
+
+    @property
+    def trained_at(self):
+        """The longest trained length; None where the task has none."""
+        return getattr(problem(self.asked), "longest", None)
 
     def usual_mark(self):
         """That of the recipe; of a table, its nats on the test after the bytes that seed 0 reads,
@@ -205,36 +208,19 @@ class Plan:
         """
         if not isinstance(self.about.mark, str):
             return self.about.mark
-        return round(
-            ngram_baselines(problem(self.asked), schedule_of(self.schedule), 0)[self.about.mark], 3
-        )
+        tables = ngram_baselines(problem(self.asked), schedule_of(self.schedule), 0)
+        return round(tables[self.about.mark], 3)
 
     def points(self, seeds, rates=None):
         """A point for each arm and seed."""
-        lengths = self.lengths and [
-            self.trained_at,
-            *(n for n in self.lengths if n != self.trained_at),
-        ]
-        same = {
-            "task": self.asked,
-            "lengths": lengths,
-            "measure": self.measure,
-            "pass_at": self.mark,
-        }
-        return [
-            same
-            | {
-                "seed": seed,
-                "config": self.model | fields,
-                "schedule": self.schedule | (rates or {}).get(arm, {}),
-            }
-            for arm, fields in self.arms.items()
-            for seed in seeds
-        ]
-
-    @property
-    def trained_at(self):
-        return problem(self.asked).longest
+        same = {"task": self.asked, "measure": self.measure, "pass_at": self.mark}
+        same["lengths"] = sorted(self.lengths, key=lambda n: n != self.trained_at)  # trained first
+        points = []
+        for arm, changes in self.arms.items():
+            schedule = self.schedule | (rates or {}).get(arm, {})
+            about = same | {"config": self.model | changes, "schedule": schedule}
+            points += [about | {"seed": seed} for seed in seeds]
+        return points
 
     def check_different(self):
         """UnfairComparison where two arms give the same outputs, before training and after two
@@ -246,8 +232,8 @@ class Plan:
             if found in seen:
                 same = [json.dumps(self.arms[each], default=str) for each in (seen[found], arm)]
                 raise UnfairComparison(
-                    f"arms {seen[found]!r} and {arm!r} give the same outputs, before training and after two steps "
-                    f"({same[0]} and {same[1]}): one was never switched"
+                    f"arms {seen[found]!r} and {arm!r} give the same outputs, before training and "
+                    f"after two steps ({same[0]} and {same[1]}): one was never switched"
                 )
             seen[found] = arm
 
@@ -287,41 +273,31 @@ class Plan:
 
     def what(self):
         """What is compared, in words."""
-        at = (
-            f" at length {self.length}, after training up to {self.trained_at}"
-            if self.lengths
-            else ""
-        )
-        return f"{self.measure} on {self.task}{at}"
+        what = f"{self.measure} on {self.task}"
+        if self.lengths:
+            what += f" at length {self.length}, after training up to {self.trained_at}"
+        return what
 
     # What ran
 
     def rates(self, mine, rates):
-        """(rows of the last step of a sweep of learning rates, {arm: {"learning_rate": its best}})."""
-        points = [
-            (arm, point | {"schedule": point["schedule"] | {"learning_rate": float(rate)}})
-            for rate in rates
-            for arm, point in zip(self.arms, self.points([RATE_SEED]), strict=True)
-        ]
-        rows = self.rows(
-            mine.sweep(trained, [point for _, point in points]), [arm for arm, _ in points]
-        )
-        rows = self.checked(rows, fair=False)
+        """(rows of the last step of a sweep of learning rates, {arm: {"learning_rate": best}})."""
+        points = []
+        for rate in rates:
+            tried = {arm: {"learning_rate": float(rate)} for arm in self.arms}
+            points += self.points([RATE_SEED], tried)
+        rows = self.checked(self.rows(mine.sweep(trained, points)), fair=False)
         rows = rows[rows.length == self.length] if self.lengths else rows
-        by = rows.groupby("arm").learned
-        best = (
-            rows.loc[by.idxmin() if self.measure == "loss" else by.idxmax()]
-            .set_index("arm")
-            .learning_rate
-        )
+        learned = rows.groupby("arm").learned
+        chosen = rows.loc[learned.idxmin() if self.measure == "loss" else learned.idxmax()]
+        best = dict(zip(chosen.arm, chosen.learning_rate, strict=True))
         return rows, {arm: {"learning_rate": float(rate)} for arm, rate in best.items()}
 
-    def rows(self, table, arms=None):
+    def rows(self, table):
         """The rows of a sweep with the name of their arm in place of what made it."""
-        known = {
-            json.dumps(self.model | fields, sort_keys=True): arm
-            for arm, fields in self.arms.items()
-        }
+        known = {}
+        for arm, changes in self.arms.items():
+            known[json.dumps(self.model | changes, sort_keys=True)] = arm
         arm = [known[json.dumps(config, sort_keys=True)] for config in table.config]
         kept = table.drop(columns=["task", "config", "schedule", "lengths", "measure", "pass_at"])
         return kept.assign(
@@ -370,23 +346,11 @@ class Plan:
             parts += [end.assign(panel="compared", x=end.length, y=end[self.measure])]
         else:
             wide = end.pivot(index="seed", columns="arm", values=self.measure)
-            gaps = {
-                f"{arm} - {second}": wide[arm] - wide[second]
-                for arm in [first, *self.arms]
-                if arm != second
-            }
-            parts += [
-                pd.DataFrame(
-                    {
-                        "arm": arm,
-                        "seed": gap.index,
-                        "x": 0,
-                        "y": gap.to_numpy(),
-                        "panel": "compared",
-                    }
-                )
-                for arm, gap in gaps.items()
-            ]
+            for arm in [first, *self.arms]:
+                if arm != second:
+                    gap = (wide[arm] - wide[second]).rename("y").reset_index()
+                    name = f"{arm} - {second}"
+                    parts.append(gap.assign(panel="compared", arm=name, x=0))
         return pd.concat(parts)[["panel", "arm", "seed", "x", "y"]].drop_duplicates()
 
 
@@ -404,23 +368,14 @@ def draw(rows, plan, asked):
     charts.by_arm(left, curve, "x", "y", "arm", **said)
     charts.marks(left, {"mark": plan.mark})
     if plan.lengths:
-        said = {
-            "title": "At lengths beyond those of training, the dashed line",
-            "xlabel": "length of the test",
-        }
-        charts.by_arm(right, compared, "x", "y", "arm", **said, ylabel=word[plan.measure])
+        title = "At lengths beyond those of training, the dashed line"
+        said |= {"title": title, "xlabel": "length of the test"}
+        charts.by_arm(right, compared, "x", "y", "arm", **said)
         right.axvline(plan.trained_at, **figures.PREDICTION)
         right.set_xticks(plan.lengths)
     else:
-        charts.forest(
-            right,
-            compared,
-            "y",
-            "arm",
-            bar=bar,
-            title="How large is the difference?",
-            xlabel=word[plan.measure],
-        )
+        said = {"title": "How large is the difference?", "xlabel": word[plan.measure]}
+        charts.forest(right, compared, "y", "arm", bar=bar, **said)
 
 
 class _Callable(ModuleType):
