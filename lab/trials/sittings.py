@@ -10,10 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 from lab.device import available
-from lab.trials import models, place, workers
+from lab.trials import place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import table
 from lab.trials.run import run_trial
@@ -42,8 +41,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     left = missing(known, points, processes, sitting)
     report, total = progress or (lambda done, total, workers: None), processes * len(points)
     report(done := total - sum(map(len, left.values())), total, 1)
-    options = {"device": where["device"], "threads": threads, "timing": True}
-    call = partial(run_trial, **options, models_in=Path(sources.store) / models.FOLDER)
+    call = partial(run_trial, device=where["device"], threads=threads, timing=True)
     packed = workers.pack(trial, known.code.modules)
     for number, (repeat, of_process) in enumerate(left.items()):
         if number and datetime.now(UTC).timestamp() > sources.deadline:

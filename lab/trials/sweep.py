@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from lab.device import available
-from lab.trials import code, files, models, place, workers
+from lab.trials import code, files, place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import LABELS, canonical, encoded, table
 from lab.trials.run import run_trial
@@ -222,13 +222,8 @@ def sweep(
     """
     points = points_of(trial, grid)
     report = progress or (lambda done, total, workers: None)
-    models_in = (
-        None if cluster else Path(sources.store) / models.FOLDER
-    )  # another machine does not see this one's
     if timing:
-        return _timed(
-            trial, points, report, device=available(device), threads=threads, models_in=models_in
-        )
+        return _timed(trial, points, report, device=available(device), threads=threads)
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
         where = place.of_cluster(client, device, threads) if client else place.here(device, threads)
@@ -245,7 +240,7 @@ def sweep(
         if not cluster and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
         report(len(finished), len(work), workers.count(client))
-        call = partial(run_trial, device=where["device"], threads=threads, models_in=models_in)
+        call = partial(run_trial, device=where["device"], threads=threads)
         if client:
             outcomes = workers.run(client, call, trial, known.code, left, sources.deadline)
         else:
