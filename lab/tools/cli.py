@@ -160,21 +160,7 @@ def claims(
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.label == label) | (not label)]
     for (name, _), lines in table.groupby(["id", "part"], sort=False):
-        claim, first = by_id[name], next(lines.itertuples())
-        part = next((part for part in claim.parts if part.name == first.part), None)
-        typer.echo(f"{first.exercise:7}{claim.sentence}")
-        asked = cards.part_in_words(part) if ids or first.part else ""
-        bare = first.gates if first.gates == ledger.UNGATED else ""
-        note = first.note if first.label == "open" and not ids else ""
-        told = [asked, " · ".join(filter(None, [cards.in_a_line(first), name, bare, note]))]
-        if ids:
-            for line in lines.itertuples():
-                answer = cards.words()[line.answer]
-                told.append(
-                    " · ".join(filter(None, [line.where, cards.measured(line), answer, line.note]))
-                )
-                told += cards.gates(line)
-        typer.echo("\n".join(f"{'':7}{line}" for line in filter(None, told)))
+        typer.echo(cards.in_text(by_id[name], [*lines.itertuples()], whole=bool(ids)))
     typer.echo(f"{table.id.nunique()} claims: {report.label_counts(table) or 'none'}")
     raise typer.Exit(1 if (table.label == "pending").any() else 0)
 

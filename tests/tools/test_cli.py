@@ -341,53 +341,42 @@ def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
     assert "trial" not in str(now)
 
 
-def told(*jobs, width=80):
-    return list(terminal.at_the_end(jobs, Console(width=width, file=io.StringIO())))
+def told(*jobs):
+    return "\n".join(terminal.at_the_end(jobs)).splitlines()
 
 
 def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     head, *lines = told(job)
     assert re.fullmatch(r"1\.1 What do dice show\? · 1 \w+, 1 \w+", head)
+    assert "\n".join(lines[:4]) in lab("claims", "--exercise", "1.1").output, "as `lab claims` tells it"
     more, number, count, exact, where, look = lines
-    assert (more, count) == ("  It is so that dice-more-sides.", "  It is so that dice-count.")
-    assert re.fullmatch(r"      \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0", number)
-    assert exact == "      checked: 1 throws; predicted = 1"
+    assert (more, count) == ("1.1    It is so that dice-more-sides.", "1.1    It is so that dice-count.")
+    assert re.fullmatch(r"       \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0 · dice-more-sides", number)
+    assert exact == "       checked: 1 throws; predicted = 1 · dice-count"
     assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
     assert look == "To look at it: lab show 1.1" and told() == []
 
 
-def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_the_rest(
-    dice_ran, project, tmp_path, monkeypatch
-):
+def test_at_the_end_of_several_runs_what_changed_is_told(dice_ran, project, tmp_path, monkeypatch):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
-    monkeypatch.setattr(terminal, "MOST", 0)
-    monkeypatch.setattr(
-        terminal,
-        "published",
-        lambda job: {("dice-count", ""): "disproved", ("dice-more-sides", ""): "refuted"},
-    )
-    changed = [line for line in told(job) if " (was " in line]
-    assert changed[-1] == "      checked (was disproved): 1 throws; predicted = 1"
     monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved"})
-    _, _, changed, rest, *_ = told(job)
-    assert "(was disproved)" in changed and rest == "1 more claims: lab claims --exercise 1.1"
-    other = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path, name="mine")
-    shutil.copytree(dice_ran, other.folder)
-    assert f"2 more claims: lab claims --exercise 1.1, {other.folder}/verdicts.csv" in told(job, other)
+    assert len(told(job)) == 7 and sum(" (was " in line for line in told(job)) == 1
+    shutil.copytree(dice_ran, tmp_path / "runs" / "quick" / DICE)
+    _, sentence, changed, *_ = told(job, replace(job, results=tmp_path))
+    assert sentence == "1.1    It is so that dice-count." and len(told(job, replace(job, results=tmp_path))) == 8
+    assert changed == "       checked (was disproved): 1 throws; predicted = 1 · dice-count"
 
 
 def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path, monkeypatch):
     job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
     rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
     runs.write_table(job.folder / "verdicts.csv", rows)
-    assert "  own" in told(job)
-    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", **ABOVE}
+    assert "1.1    own" in told(job)
+    said = {"id": "own", "claim": "Mine is better.", **ABOVE}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump([said]))
-    lines = told(job, width=40)
-    first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
-    assert first.startswith("  Mine is much") and second.endswith("…") and max(len(first), len(second)) <= 40
-    assert lines[-1] == f"To look at it: lab show {job.folder}"
+    lines = told(job)
+    assert "1.1    Mine is better." in lines and lines[-1] == f"To look at it: lab show {job.folder}"
     monkeypatch.chdir(tmp_path)
     assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-mine", "from where one stands"
 
