@@ -178,7 +178,7 @@ class Study:
                     used=self.used,
                 )
         except KeyboardInterrupt:
-            progress.stopped()
+            print(tr("Stopped: what is finished is kept; run the cell again to go on."))
             raise
         if busy > BUSY and progress.ran:
             self.say(

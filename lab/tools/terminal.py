@@ -1,6 +1,5 @@
 """What a run shows: how far it is, a line for each notebook, and why one failed."""
 
-import json
 import re
 import tempfile
 import threading
@@ -80,7 +79,7 @@ def run_all(todo, options, again=False):
 def run_one(job, options, console):
     """Run one notebook, showing how far it is; returns the error that it failed with, or None."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "sweep.json"
+        file = Path(folder) / "sweep.txt"
         now = Running(job.notebook.stem, file)
         with shown(console, now):
             try:
@@ -190,9 +189,7 @@ def shown(console, now, often=OFTEN):
 
 
 class Running:
-    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and
-    remaining time.
-    """
+    """How far a notebook is: its cell, seconds, and the bar of the sweep that runs in it."""
 
     def __init__(self, name, file):
         self.name, self.file, self.began = name, file, time.time()
@@ -207,12 +204,7 @@ class Running:
     def __str__(self):
         cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
         line = f"{self.name}: " + tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
-        try:
-            sweep = json.loads(self.file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return line
-        if sweep["done"] == sweep["total"]:
-            return line
-        line += ", " + tr("{done}/{total} trials", done=sweep["done"], total=sweep["total"])
-        left = sweep["left"]
-        return line if left is None else f"{line}, " + tr("about {left:.0f} s left", left=left)
+        with suppress(OSError):
+            if sweep := self.file.read_text("utf-8"):
+                line += f", {sweep}"
+        return line

@@ -311,34 +311,30 @@ def test_a_worker_has_the_settings_of_workers_here():
 
 
 def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
-    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    now = terminal.Running("01_x", tmp_path / "sweep.txt")
     now.hear(cell=7, cells=58)
     progress = Progress("language_model", now.file)
     progress(0, 480, 2)
-    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 0/480 trials", str(now)), "nothing tells yet"
-    progress.began -= 120
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, language_model: 0/480 trials \[00:00<\?\]", str(now))
+    progress.bar.start_t -= 120
     progress(12, 480, 2)
-    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 4680 s left", str(now))
+    assert str(now).endswith(" s, language_model: 12/480 trials [02:00<1:18:00]")
     console = Console(file=io.StringIO(), force_terminal=True)
     with terminal.shown(console, now):
         wait_for(lambda: "cell 7/58" in console.file.getvalue())
+    progress(480, 480, 2)
+    assert "language_model" not in str(now), "it is done"
 
 
 def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
-    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.json")
+    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.txt")
+    Progress("trial", now.file)(12, 480, 2)
+    now.hear(cell=3, cells=9)
     before = threading.active_count()
     with terminal.shown(Console(file=log), now, often=0.01):
-        now.hear(cell=3, cells=9)
-        Progress("trial", now.file)(12, 480, 2)
-        wait_for(lambda: " trials\n" in log.getvalue())
-    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials$", log.getvalue(), re.MULTILINE)
+        wait_for(lambda: " trials" in log.getvalue())
+    assert re.search(r"^  01_x: cell 3/9, \d+ s, trial: 12/480 trials", log.getvalue(), re.MULTILINE)
     assert threading.active_count() <= before, "it ends with the notebook"
-
-
-def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
-    now = terminal.Running("01_x", tmp_path / "sweep.json")
-    Progress("trial", now.file)(480, 480, 2)
-    assert "trial" not in str(now)
 
 
 def told(*jobs):
@@ -394,49 +390,23 @@ def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch)
     assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}
 
 
-def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
-    from IPython import display
-
-    drawn = []
-    handle = SimpleNamespace(update=lambda shown: drawn.append(shown.data))
-    monkeypatch.setattr(display, "display", lambda shown, display_id: drawn.append(shown.data) or handle)
-    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
-    progress = Progress("trial")
-    progress.began -= 7
-    for done in (3, 4, 5):
-        progress(done, 5, 1)
-    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. ' in drawn[0]
-    assert "3 known, 1 run here. about 7 s left" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
-    progress.stopped()
-    assert "Stopped: what is finished is kept" in drawn[-1]
-    whole = Progress("trial")
-    whole(5, 5, 1)
-    whole.stopped()
-    assert len(drawn) == 4, "where all is known, nothing is shown"
-
-
 def squared(seed):
     return {"value": seed**2}
 
 
-def test_a_bar_is_there_before_the_first_trial_has_ended(monkeypatch, tmp_path):
-    from IPython import display
+@pytest.mark.parametrize("timing", [False, True])
+def test_a_bar_is_there_before_the_first_trial_has_ended_and_goes_with_the_last(timing, tmp_path, capsys):
+    grid, told = {"seed": [1, 2]}, {"sources": trials.Sources("n", store=tmp_path), "timing": timing}
+    trials.sweep(squared, grid, progress=(progress := Progress("squared")), **told)
+    shown = capsys.readouterr().err.split("\r")
+    assert [line[:19] for line in shown[1:4]] == [f"squared: {n}/2 trials "[:19] for n in (0, 1, 2)]
+    assert not shown[-2].strip() and not shown[-1], "nothing stays"
+    assert progress.ran == 2
 
-    drawn, handle = [], SimpleNamespace(update=lambda shown: None)
 
-    def draw(shown, display_id):
-        drawn.append((shown.data, list(tmp_path.rglob("*.jsonl"))))
-        return handle
-
-    monkeypatch.setattr(display, "display", draw)
-    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
-    grid = {"seed": [1, 2]}
-    trials.sweep(squared, grid, sources=trials.Sources("n", store=tmp_path), progress=Progress("squared"))
-    trials.sweep(
-        squared, grid, sources=trials.Sources("n", store=tmp_path / "other"), timing=True, progress=Progress("timed")
-    )
-    bar = '<progress value="0" max="2"></progress> {}: 2 trials: 0 known, 0 run here. '
-    assert drawn[0] == (bar.format("squared"), []) and drawn[1][0] == bar.format("timed")
+def test_where_all_is_known_no_bar_is_shown(capsys):
+    Progress("trial")(5, 5, 1)
+    assert capsys.readouterr().err == ""
 
 
 # After a mistake
