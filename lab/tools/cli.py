@@ -175,11 +175,16 @@ def diff(
 ):
     """Parameters, answers and effects of two runs side by side; what differs first."""
     from lab.claims import difference
+    from lab.trials.runs import shown
 
     try:
-        typer.echo(difference.text(difference.find(run_a), difference.find(run_b)))
+        a, b = difference.find(run_a), difference.find(run_b)
     except ValueError as error:
         refuse(error)
+    typer.echo(f"A  {shown(a)}\nB  {shown(b)}")
+    for table in difference.tables(a, b):
+        typer.echo()
+        browse.in_columns(table)
 
 
 @app.command()
