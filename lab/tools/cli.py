@@ -62,9 +62,6 @@ def run(
     cluster: arguments.Cluster = "",
     parameter: arguments.Parameters = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")
-    ] = None,
     results: Annotated[
         str | None, typer.Option(help="Folder for results; the project's own by default.")
     ] = None,
@@ -105,7 +102,7 @@ def run(
         refuse(error)
 
     def plan():
-        told = {"file": file, "name": name, "speak": language, "under_test": under_test}
+        told = {"file": file, "speak": language, "under_test": under_test}
         return batch.plan(notebooks or [], profile, folder, overrides, **told)
 
     with using(language):

@@ -28,7 +28,7 @@ def execute(plan, folder, options, again=False):
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
             for place in {
-                job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()
+                job.folder.parent for job in todo if job.usual and job.folder.parent.exists()
             }:
                 if report.outdated(place):
                     report.summarise(place)

@@ -149,7 +149,7 @@ def ledger_of(job):
 
 def address(job):
     """What `lab show` knows a run by."""
-    if job.name is not None or job.results != runs.project_root() / "results":
+    if not job.usual or job.results != runs.project_root() / "results":
         here = Path.cwd()
         return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
     profile = "" if job.profile == "quick" else f" --profile {job.profile}"
@@ -158,7 +158,7 @@ def address(job):
 
 def published(job):
     """{(claim, part): label} of the published run in the place of this one; none where there is none."""
-    if job.name is not None:
+    if not job.usual:
         return {}
     table = claims.read_verdicts(runs.published(job.profile, job.notebook.stem))
     return {(row.id, row.part): row.label for row in table.itertuples()}

@@ -3,7 +3,7 @@ how it is run.
 
 results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  parameters.yaml  run.json  verdicts.csv
                                     tables/*.csv  figures/*.png, *.svg
-results/runs/PROFILE/NN_slug-NAME/  the same of other parameters than the profile's, or of another notebook
+results/runs/PROFILE/NN_slug-…/     the same of other parameters than the profile's
 results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
 results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are those before it
 results/.running/                   runs that are not complete

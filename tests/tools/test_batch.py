@@ -157,14 +157,14 @@ def kernel_of(process):
 @slow
 def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undisturbed, job):
     before = files_of(job.folder)
-    result = here("-p", "seeds=3", "--name", "near")
-    assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-near" in result.output, result.output
-    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, name="near", under_test=under_test)[0]
+    result = here("-p", "seeds=3")
+    assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-seeds-3" in result.output, result.output
+    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, under_test=under_test)[0]
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     lines = pd.read_csv(mine.folder / "verdicts.csv")
     assert text.count("own parameters: seeds 3 |") == (lines.label == "not judged").sum() > 0
-    assert f"Results: `results/runs/smoke/{DICE}-near`" in text and ".running" not in text
+    assert f"Results: `results/runs/smoke/{DICE}-seeds-3`" in text and ".running" not in text
     assert files_of(job.folder) == before
 
 

@@ -56,7 +56,7 @@ def jobs(monkeypatch):
     started = []
 
     class Invented(batch.Job):
-        fingerprint = "invented"
+        fingerprint, foreign, usual = "invented", False, True
 
         def run(self, options, watch):
             started.append(self.notebook.stem)
@@ -365,7 +365,7 @@ def test_at_the_end_of_several_runs_what_changed_is_told(dice_ran, project, tmp_
 
 
 def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path, monkeypatch):
-    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
+    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", own={"a": 1})
     rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
     runs.write_table(job.folder / "verdicts.csv", rows)
     assert "1.1    own" in told(job)
@@ -374,12 +374,12 @@ def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tm
     lines = told(job)
     assert "1.1    Mine is better." in lines and lines[-1] == f"To look at it: lab show {job.folder}"
     monkeypatch.chdir(tmp_path)
-    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-mine", "from where one stands"
+    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-a-1", "from where one stands"
 
 
 def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
-    job = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path / "elsewhere")
+    job = batch.Job(tmp_path / "notebooks" / "01_x.ipynb", "quick", {}, tmp_path / "elsewhere")
     assert terminal.published(job) == {}
     folder = runs.published("quick", "01_x")
     said = {("a", "one"): "supported", ("a", "two"): "checked"}
@@ -387,7 +387,7 @@ def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch)
             for (name, part), word in said.items()]  # fmt: skip
     runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
     assert terminal.published(job) == said
-    assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}
+    assert terminal.published(replace(job, language="zh")) == terminal.published(replace(job, profile="smoke")) == {}
 
 
 def squared(seed):
