@@ -2,9 +2,7 @@
 in parallel.
 """
 
-import ast
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -21,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from lab import language
 from lab.tools import kernel
-from lab.trials import cells, parameters, place, provenance, runs
+from lab.trials import cells, entry_points, parameters, place, provenance, runs
 from lab.trials.code import kind_hash
 
 
@@ -87,13 +85,10 @@ class Job:
         return None
 
     def _other_kinds(self, run):
-        """Whether a kind that the run's trials looked up is another one now; of kinds of its own
-        its cells tell.
+        """Whether a kind that the run's trials looked up in an installed package is another one
+        now; of others the code of lab and the notebook's cells tell.
         """
-        if run.get("kinds"):
-            for node in ast.walk(parameters.parsed(self.code)):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab."):
-                    importlib.import_module(node.module)  # which registers its kinds
+        entry_points.load()
         return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
 
     def run(self, options, watch=lambda **state: None):

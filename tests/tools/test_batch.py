@@ -23,8 +23,8 @@ from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
 from typer.testing import CliRunner
 
-import lab.models.positions  # noqa: F401, which registers rotary
 from lab.claims import report
+from lab.models.gpt import Position, Rotary
 from lab.tools import batch, kernel
 from lab.tools.cli import app, under_test
 from lab.trials import runs, workers
@@ -115,12 +115,12 @@ def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_p
     assert heard == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
-def test_a_run_is_done_again_when_a_kind_that_it_looked_up_is_another_now(undisturbed, job):
+def test_a_run_is_done_again_when_a_kind_of_a_package_is_another_now(undisturbed, job, monkeypatch):
     sound, run = (job.folder / "run.json").read_bytes(), runs.read_run(job.folder)
-    rotary = kind_hash("Position.rotary")
+    monkeypatch.setattr(batch.entry_points, "load", lambda: monkeypatch.setitem(Position.kinds, "brought", Rotary))
     for kinds, reason in (
-        ({"Position.rotary": rotary, "Position.of my own": "x"}, None),
-        ({"Position.rotary": "x"}, "code"),
+        ({"Position.brought": kind_hash("Position.rotary"), "Position.of my own": "x"}, None),
+        ({"Position.brought": "x"}, "code"),
     ):
         runs.write_run(job.folder, run | {"kinds": kinds})
         assert (job.to_do() or "").startswith(reason or "") and bool(job.to_do()) == bool(reason)
