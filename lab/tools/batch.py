@@ -18,6 +18,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lab import language
+from lab.claims import claims
 from lab.tools import kernel
 from lab.trials import cells, entry_points, parameters, place, provenance, runs
 from lab.trials.code import kind_hash
@@ -32,7 +33,6 @@ class Job:
     parameters: dict
     results: Path
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
-    under_test: str = ""  # the claims, in words that change when they do
     language: str = "en"
 
     @property
@@ -63,7 +63,8 @@ class Job:
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         code = [cells.hash_of(self.notebook), place.files_hash()]
         words = language.messages(language.catalogue(self.language))
-        return runs.text_hash(json.dumps([code, values, self.under_test, words], sort_keys=True))
+        asked = under_test(parameters.exercise_of(self.notebook))
+        return runs.text_hash(json.dumps([code, values, asked, words], sort_keys=True))
 
     def to_do(self, fresh=False):
         """Why the notebook has to run, or None where this very code ran with these parameters.
@@ -187,22 +188,21 @@ class Job:
         }
 
 
-def plan(
-    names,
-    profile,
-    folder,
-    overrides=None,
-    *,
-    file=None,
-    speak="en",
-    under_test=lambda exercise: "",
-):
+def under_test(exercise):
+    """The claims of an exercise, in words that change when one of them does."""
+    return [
+        claim.model_dump_json(exclude={"finding", "finding_zh"})
+        for claim in claims.known().values()
+        if claim.exercise == exercise
+    ]
+
+
+def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
     """The jobs of the named notebooks (all of the project's when none is named), checked before
     anything starts.
 
     Parameters come from the profile, then from `file`, then from `overrides`. Refused where a value
-    is not allowed, or where the run of another notebook stands. `under_test(exercise)` tells the
-    claims.
+    is not allowed, or where the run of another notebook stands.
     """
     chosen = list(
         dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks())
@@ -230,7 +230,6 @@ def plan(
             values,
             folder,
             own=own,
-            under_test=under_test(parameters.exercise_of(notebook)),
             language=speak,
         )
         there = runs.read_run(job.folder)

@@ -116,22 +116,17 @@ def show(
     from lab.trials import parameters, runs
 
     speaks(language)
-    try:
-        folder = Path(lesson)
-        if not (folder / "run.json").exists():
-            notebook = parameters.notebook_of(lesson)
-            folder = runs.latest(profile, notebook.stem)
-            if (
-                notebook not in parameters.notebooks()
-            ):  # its profile is that of its run, if it has one
-                there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
-                folder = next((place for place in there if of_notebook(place, notebook)), there[0])
-        if runs.read_run(folder) is None:
-            raise parameters.Refused(
-                f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
-            )
-    except ValueError as error:
-        refuse(error)
+    folder = Path(lesson)
+    if not (folder / "run.json").exists():
+        notebook = parameters.notebook_of(lesson)
+        folder = runs.latest(profile, notebook.stem)
+        if notebook not in parameters.notebooks():  # its profile is that of its run, if it has one
+            there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
+            folder = next((place for place in there if of_notebook(place, notebook)), there[0])
+    if runs.read_run(folder) is None:
+        raise parameters.Refused(
+            f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
+        )
     with using(language):
         page = (
             figures_page(folder)

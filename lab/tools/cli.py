@@ -19,16 +19,18 @@ from lab.tools import (
     verify,
     worker,
 )
-from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds, under_test
+from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds
 from lab.tools.execution import execute, mended
 
 
 class Commands(typer.core.TyperGroup):
-    """Answers in a sentence where the project's folder cannot be written."""
+    """Answers in a sentence what is refused, and where the project's folder cannot be written."""
 
     def invoke(self, context):
         try:
             return super().invoke(context)
+        except ValueError as error:
+            refuse(error)
         except OSError as error:
             if not (way_out := mended(error, runs=False)):
                 raise
@@ -93,20 +95,14 @@ def run(
     options |= {"recorded_only": recorded_only}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
-    try:
-        folder = place_of(results) if results is not None else runs.project_root() / "results"
-        overrides = assignments(parameter or [])
-        if not cluster:  # there, each worker is asked
-            check_device(device)
-    except ValueError as error:
-        refuse(error)
-
-    def plan():
-        told = {"file": file, "speak": language, "under_test": under_test}
-        return batch.plan(notebooks or [], profile, folder, overrides, **told)
-
+    folder = place_of(results) if results is not None else runs.project_root() / "results"
+    overrides = assignments(parameter or [])
+    if not cluster:  # there, each worker is asked
+        check_device(device)
     with using(language):
-        _, failed = execute(plan, folder, runs.Options(**options), again)
+        told = {"file": file, "speak": language}
+        todo = batch.plan(notebooks or [], profile, folder, overrides, **told)
+        failed = execute(todo, folder, runs.Options(**options), again)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -129,30 +125,22 @@ def claims(
     from lab.trials import parameters
     from lab.trials.runs import homes
 
-    try:
-        if label and label not in ledger.LABELS:
-            raise parameters.Refused(f"--label {label!r}: one of {', '.join(ledger.LABELS)}")
-        if profile not in parameters.PROFILES:
-            raise parameters.Refused(
-                f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
-            )
-        by_id, notebooks = ledger.ledger(), parameters.notebooks()
-        named = [
-            (name, path)
-            for name in ids or []
-            for path in notebooks
-            if parameters.is_called(path, name)
-        ]
-        asked = {parameters.exercise_of(path) for _, path in named}
-        ids = [name for name in ids or [] if name not in dict(named)]
-        chosen = {ledger.find(name).id for name in ids}
-        chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
-        if exercise not in ("", ledger.BEYOND):
-            exercise = parameters.exercise_of(parameters.notebook_of(exercise))
-    except ValueError as error:
-        refuse(error)
-    except FileNotFoundError:
-        refuse(parameters.ALONE)
+    if label and label not in ledger.LABELS:
+        raise parameters.Refused(f"--label {label!r}: one of {', '.join(ledger.LABELS)}")
+    if profile not in parameters.PROFILES:
+        raise parameters.Refused(
+            f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
+        )
+    by_id, notebooks = ledger.ledger(), parameters.notebooks()
+    named = [
+        (name, path) for name in ids or [] for path in notebooks if parameters.is_called(path, name)
+    ]
+    asked = {parameters.exercise_of(path) for _, path in named}
+    ids = [name for name in ids or [] if name not in dict(named)]
+    chosen = {ledger.find(name).id for name in ids}
+    chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
+    if exercise not in ("", ledger.BEYOND):
+        exercise = parameters.exercise_of(parameters.notebook_of(exercise))
     table = report.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.label == label) | (not label)]
@@ -174,10 +162,7 @@ def diff(
     from lab.claims import difference
     from lab.trials.runs import shown
 
-    try:
-        a, b = difference.find(run_a), difference.find(run_b)
-    except ValueError as error:
-        refuse(error)
+    a, b = difference.find(run_a), difference.find(run_b)
     typer.echo(f"A  {shown(a)}\nB  {shown(b)}")
     for table in difference.tables(a, b):
         typer.echo()
@@ -195,7 +180,7 @@ def book(
         index = pages.build(older=record.older())
     except ImportError as error:
         refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         refuse(error)
     typer.echo(index)
     if open_it:

@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lab.tools.arguments import refuse
+from lab.tools.arguments import Lessons
 
 
 def record(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
-    ] = None,
+    notebooks: Lessons = None,
     status: Annotated[
         bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")
     ] = False,
@@ -29,29 +27,24 @@ def record(
     from lab.trials import record as trials
 
     root = runs.project_root() / "results"
-    try:
-        chosen = [parameters.notebook_of(name) for name in notebooks or []]
-        if status:
-            raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
-        recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
-        if accept:
-            chosen = [path for path in chosen or recorded if path in recorded]
-            raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
-        chosen = chosen or recorded
-        for notebook in chosen:
-            finished = runs.place_of_run("quick", notebook.stem)
-            stored = root / ".trials" / f"{notebook.stem}.jsonl"
-            found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
-            said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
-            typer.echo(f"{notebook.stem}: {said}")
-    except ValueError as error:
-        refuse(error)
+    chosen = [parameters.notebook_of(name) for name in notebooks or []]
+    if status:
+        raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
+    recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
+    if accept:
+        chosen = [path for path in chosen or recorded if path in recorded]
+        raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
+    chosen = chosen or recorded
+    for notebook in chosen:
+        finished = runs.place_of_run("quick", notebook.stem)
+        stored = root / ".trials" / f"{notebook.stem}.jsonl"
+        found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
+        said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
+        typer.echo(f"{notebook.stem}: {said}")
 
 
 def publish(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
-    ] = None,
+    notebooks: Lessons = None,
     profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
 ):
     """Put finished runs of a clean commit in the place of the published ones, and rewrite what the
@@ -59,29 +52,23 @@ def publish(
     """
     from lab.claims import report
     from lab.tools import batch
-    from lab.tools.arguments import under_test
     from lab.trials import parameters, runs
 
-    try:
-        if profile not in ("quick", "full"):
-            raise parameters.Refused(f"--profile {profile!r}: quick or full")
-        chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
-            path
-            for path in parameters.notebooks()
-            if runs.read_run(runs.place_of_run(profile, path.stem))
-        ]
-        if not chosen:
-            raise parameters.Refused(
-                f"no notebook has run at {profile} here: `lab run` comes first"
-            )
-        stems, results = [path.stem for path in chosen], runs.project_root() / "results"
-        planned = batch.plan(stems, profile, results, under_test=under_test)
-        for job in planned:
-            job.check_publishable()
-        for job in planned:
-            typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
-    except ValueError as error:
-        refuse(error)
+    if profile not in ("quick", "full"):
+        raise parameters.Refused(f"--profile {profile!r}: quick or full")
+    chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
+        path
+        for path in parameters.notebooks()
+        if runs.read_run(runs.place_of_run(profile, path.stem))
+    ]
+    if not chosen:
+        raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
+    stems, results = [path.stem for path in chosen], runs.project_root() / "results"
+    planned = batch.plan(stems, profile, results)
+    for job in planned:
+        job.check_publishable()
+    for job in planned:
+        typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
     report.publish(older())
 
 

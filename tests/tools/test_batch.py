@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from lab.claims import report
 from lab.models.gpt import Position, Rotary
 from lab.tools import batch, kernel
-from lab.tools.cli import app, under_test
+from lab.tools.cli import app
 from lab.trials import runs, workers
 from lab.trials.code import kind_hash
 from lab.trials.runs import CHECKOUT
@@ -50,7 +50,7 @@ def start(*options, **more):
 
 @pytest.fixture(scope="module")
 def job(project):
-    return batch.plan(["1.1"], "smoke", project / "results", under_test=under_test)[0]
+    return batch.plan(["1.1"], "smoke", project / "results")[0]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undist
     before = files_of(job.folder)
     result = here("-p", "seeds=3")
     assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-seeds-3" in result.output, result.output
-    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, under_test=under_test)[0]
+    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3})[0]
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     lines = pd.read_csv(mine.folder / "verdicts.csv")
