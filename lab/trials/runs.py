@@ -133,7 +133,7 @@ class Progress:
         self.name, self.file, self.bar = name, file, None
         self.ran = 0  # trials that were not known already
 
-    def __call__(self, done, total, workers):
+    def __call__(self, done, total):
         if self.bar is None and done < total:
             from IPython import get_ipython
 

@@ -39,8 +39,8 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     known = Finished(trial, apart, where["arithmetic"], threads)
     sitting = now(sittings_of(known), sources.recorded_only)
     left = missing(known, points, processes, sitting)
-    report, total = progress or (lambda done, total, workers: None), processes * len(points)
-    report(done := total - sum(map(len, left.values())), total, 1)
+    report, total = progress or (lambda done, total: None), processes * len(points)
+    report(done := total - sum(map(len, left.values())), total)
     call = partial(run_trial, device=where["device"], threads=threads, timing=True)
     packed = workers.pack(trial, known.code.modules)
     for number, (repeat, of_process) in enumerate(left.items()):
@@ -51,7 +51,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
                 failure = point, outcome["failed"], outcome.get("traceback", "")
                 raise TrialsFailed(trial.__name__, [failure], total)
             keep(known, at(point, sitting, repeat), outcome, where)
-            report(done := done + 1, total, 1)
+            report(done := done + 1, total)
     known = Finished(trial, apart, where["arithmetic"], threads)  # with what ran
     began = [each for each in sittings_of(known) if not missing(known, points, processes, each)]
     numbered, bodies = [], []

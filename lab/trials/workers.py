@@ -279,14 +279,6 @@ def slots(client):
     return dict.fromkeys(there, 1), None
 
 
-def count(client):
-    """How many workers there are now; without a client it is this process."""
-    try:
-        return len(client.nthreads()) if client else 1
-    except Exception:  # a cluster that goes away is reported by whoever waits for its trials
-        return 0
-
-
 # Trials
 
 

@@ -314,21 +314,21 @@ def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
     now = terminal.Running("01_x", tmp_path / "sweep.txt")
     now.hear(cell=7, cells=58)
     progress = Progress("language_model", now.file)
-    progress(0, 480, 2)
+    progress(0, 480)
     assert re.fullmatch(r"01_x: cell 7/58, \d+ s, language_model: 0/480 trials \[00:00<\?\]", str(now))
     progress.bar.start_t -= 120
-    progress(12, 480, 2)
+    progress(12, 480)
     assert str(now).endswith(" s, language_model: 12/480 trials [02:00<1:18:00]")
     console = Console(file=io.StringIO(), force_terminal=True)
     with terminal.shown(console, now):
         wait_for(lambda: "cell 7/58" in console.file.getvalue())
-    progress(480, 480, 2)
+    progress(480, 480)
     assert "language_model" not in str(now), "it is done"
 
 
 def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
     log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.txt")
-    Progress("trial", now.file)(12, 480, 2)
+    Progress("trial", now.file)(12, 480)
     now.hear(cell=3, cells=9)
     before = threading.active_count()
     with terminal.shown(Console(file=log), now, often=0.01):
@@ -405,7 +405,7 @@ def test_a_bar_is_there_before_the_first_trial_has_ended_and_goes_with_the_last(
 
 
 def test_where_all_is_known_no_bar_is_shown(capsys):
-    Progress("trial")(5, 5, 1)
+    Progress("trial")(5, 5)
     assert capsys.readouterr().err == ""
 
 
