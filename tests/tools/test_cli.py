@@ -56,7 +56,7 @@ def jobs(monkeypatch):
     started = []
 
     class Invented(batch.Job):
-        fingerprint, foreign, usual = "invented", False, True
+        fingerprint, usual = "invented", True
 
         def run(self, options, watch):
             started.append(self.notebook.stem)
