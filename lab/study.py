@@ -25,7 +25,7 @@ from lab.guesses import Guesses
 from lab.language import folded, tr
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
-from lab.trials import entry_points, models, parameters, provenance, runs, sittings, sweep
+from lab.trials import entry_points, parameters, provenance, runs, sittings, sweep
 from lab.trials.code import kind_hash
 
 DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # sources of more than a file
@@ -78,7 +78,6 @@ class Study:
         if (ledger is not None or read_only) and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
             self.options = self.options.model_copy(update=kept)
-        models.home = self.options.store
         named = (
             beside.with_suffix(".ipynb") if beside and not exercise else None
         )  # lab new names them alike
@@ -179,7 +178,7 @@ class Study:
                     used=self.used,
                 )
         except KeyboardInterrupt:
-            progress.stopped()
+            print(tr("Stopped: what is finished is kept; run the cell again to go on."))
             raise
         if busy > BUSY and progress.ran:
             self.say(

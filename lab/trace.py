@@ -35,13 +35,12 @@ class Touched:
     timing: bool = False  # whether clocks may be read
     inputs: tuple = ()  # files and folders given as parameters, which may be read
     until: float = float("inf")  # time.perf_counter() at which training is stopped
-    spared: float = 0.0  # seconds saved by reusing trained models
+    spared: float = 0.0  # added to a trial's seconds
 
     def merge(self, other):
         if not self.curve:
             self.curve = list(other.curve)
             self.batch = other.batch
-        self.spared += other.spared
         self.kinds |= other.kinds
         self.data |= other.data
         self.written |= other.written
@@ -84,12 +83,6 @@ def reads(name, digest):
     """Report a data source, such as "corpus", with its hash."""
     if (here := running.get()) is not None:
         here.data[name] = digest
-
-
-def replay(touched):
-    """Report again what an earlier, cached computation used."""
-    if (here := running.get()) is not None:
-        here.merge(touched)
 
 
 def clock(what):

@@ -15,7 +15,7 @@ from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
 from lab import figures, language
-from lab.trials import cells, models, parameters, runs
+from lab.trials import cells, parameters, runs
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def shell():
     """An IPython whose names are those of a module without a file, as in a kernel."""
     module = ModuleType("typed_in_cells")
     config = Config({"HistoryManager": {"enabled": False}})
-    threads, home = torch.get_num_threads(), models.home
+    threads = torch.get_num_threads()
     try:
         coarse = patch.dict(figures.STYLE, {"savefig.dpi": 20})  # half of the time goes into dots
         with coarse, mpl.rc_context(), language.using(""), warnings.catch_warnings():
@@ -34,7 +34,6 @@ def shell():
         InteractiveShell.clear_instance()
         sys.modules.pop(module.__name__, None)
         torch.set_num_threads(threads)
-        models.home = home
         cells.forget_kinds(module.__name__)
         vars(module).clear()  # tables and models
 

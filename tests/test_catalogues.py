@@ -145,15 +145,6 @@ def test_a_run_in_another_language_has_a_folder_of_its_own(project, tmp_path):
         places("quick", speak="fr")
 
 
-def test_a_named_run_of_one_language_stays_when_another_is_asked_for(project, tmp_path):
-    (job,) = batch.plan(["1.1"], "quick", tmp_path, name="x")
-    job.folder.mkdir(parents=True)
-    runs.write_run(job.folder, {"profile": "quick", "own_parameters": {}, "language": "en"})
-    batch.plan(["1.1"], "quick", tmp_path, name="x")
-    with pytest.raises(parameters.Refused, match="choose another --name"):
-        batch.plan(["1.1"], "quick", tmp_path, name="x", speak="zh")
-
-
 @pytest.mark.slow
 def test_an_executed_notebook_has_turned_cells_and_the_same_code(tmp_path):
     code = "import lab\nlab.study(globals()).say('{n} heads', '{n} 个头', n=4)"

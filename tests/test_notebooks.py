@@ -21,7 +21,6 @@ from packaging.specifiers import SpecifierSet
 
 from lab.claims import claims
 from lab.tools import batch
-from lab.tools.arguments import under_test
 from lab.trials import parameters, runs
 from lab.trials.runs import CHECKOUT, project_root
 from lab.trials.store import File
@@ -254,7 +253,7 @@ def check_seeds(notebook, first, seeds):
 def test_a_lesson_runs_as_lab_run_runs_it(tmp_path):
     """In a kernel, under papermill; a lesson that registers kinds of its own."""
     notebook = parameters.notebook_of("1.3")
-    (job,) = batch.plan([notebook.stem], "smoke", tmp_path, under_test=under_test)
+    (job,) = batch.plan([notebook.stem], "smoke", tmp_path)
     job.run(runs.Options(record=[]))
     check_run(job.folder, notebook)
     assert job.to_do() is None

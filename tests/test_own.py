@@ -237,7 +237,8 @@ def test_list_shows_question_minutes_and_state_in_aligned_columns(project, langu
     for line, notebook in zip(lines, parameters.notebooks(), strict=True):
         assert line.startswith(f"{parameters.exercise_of(notebook)} ") and cell_len(line) <= 80
     assert bool(re.search("[\u4e00-\u9fff]", lines[0])) == (language == "zh")
-    starts = {cell_len(line) - cell_len(re.split(r" {2,}", line.rstrip())[-1]) for line in lines}
+    rows = [line.rstrip() for line in lines]
+    starts = {cell_len(row) - cell_len(re.split(r" {2,}", row)[-1]) for row in rows}
     assert len(starts) == 1, "the last column begins at one place"
     assert command("list", "--language", "fr").exit_code == 2
 

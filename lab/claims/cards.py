@@ -190,12 +190,38 @@ def in_a_line(line, was=""):
     `was` is an earlier label. Of several cells there is no single effect.
     """
     word = label(line)
-    if was:
+    if was not in ("", line.label):
         before = tr("was {verdict}", verdict=words()[was])
         word += f" ({before})"
     found = measured(line) if line.cells < 2 else ""
     held = tr("predicted {bar}", bar=bar(line)) if bar(line) else ""
     return "; ".join(filter(None, [": ".join(filter(None, [word, found])), held]))
+
+
+def in_text(claim, lines, was="", whole=False):
+    """A part for a terminal: its claim, then what came of it. `whole` has every cell with its
+    gates; `was` is an earlier label.
+
+    Where the claim is not known (None), its id stands for it.
+    """
+    first = lines[0]
+    parts = {part.name: part for part in claim.parts} if claim else {}
+    asked = part_in_words(parts.get(first.part)) or first.part
+    bare = first.gates if first.gates == UNGATED else ""
+    note = first.note if first.label == "open" and not whole else ""
+    told = [
+        asked if whole or first.part else "",
+        in_one(in_a_line(first, was), first.id, bare, note),
+    ]
+    for line in lines if whole else ():
+        told.append(in_one(line.where, measured(line), words()[line.answer], line.note))
+        told += gates(line)
+    below = [f"{'':7}{line}" for line in filter(None, told)]
+    return "\n".join([f"{first.exercise:6} {claim.sentence if claim else first.id}", *below])
+
+
+def in_one(*words):
+    return " · ".join(filter(None, words))
 
 
 def cell_text(text):

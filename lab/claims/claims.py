@@ -225,7 +225,7 @@ def ledger(folder=None):
     """
     folder = folder or claims_folder()
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no ledger {folder}")
+        raise parameters.Refused(f"there is no ledger {folder}; {parameters.ALONE}")
     homes = {parameters.exercise_of(notebook): notebook.stem for notebook in parameters.notebooks()}
     found = [
         (path, claim)

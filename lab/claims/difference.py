@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from rich.table import Table
+
 from lab.claims import cards, claims
 from lab.trials import parameters, runs
 
@@ -36,32 +38,29 @@ def find(name):
     )
 
 
-def text(a, b):
-    """The comparison of the runs in the folders `a` and `b`, as plain text."""
-    differing, equal = {}, {}
-    told = beside(given(a), given(b), NONE) | beside(place(a), place(b), NONE)
-    for name, (one, other) in told.items():
-        if one == other:
-            equal[name] = [one]
-        else:
-            differing[name] = [one, other]
-    verdicts, effects, same = {}, {}, {}
-    for name, (one, other) in beside(judged(a), judged(b), (NONE, "")).items():
-        if one == other:
-            same[name] = [whole(one)]
-        elif one[0] == other[0]:
-            effects[name] = [whole(one), whole(other)]
-        else:
-            verdicts[name] = [whole(one), whole(other)]
-    blocks = [
-        [f"A  {runs.shown(a)}", f"B  {runs.shown(b)}"],
-        block("parameters that differ", differing),
-        block("answers that differ", verdicts),
-        block("the same answer, another effect", effects),
-        block("the same answer and effect", same),
-        block("the same parameters", equal),
-    ]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+def tables(a, b):
+    """The comparison of the runs in the folders `a` and `b`, a table for each part of it."""
+    about = beside(given(a), given(b)) | beside(place(a), place(b))
+    found = beside(judged(a), judged(b))
+    blocks = {
+        "parameters that differ": {name: pair for name, pair in about.items() if len(pair) > 1},
+        "answers that differ": {},
+        "the same answer, another effect": {},
+        "the same answer and effect": {name: pair for name, pair in found.items() if len(pair) < 2},
+        "the same parameters": {name: pair for name, pair in about.items() if len(pair) < 2},
+    }
+    for name, pair in found.items():
+        if len(pair) > 1:
+            answers = {text.partition("  ")[0] for text in pair}
+            kind = "answers that differ" if len(answers) > 1 else "the same answer, another effect"
+            blocks[kind][name] = pair
+    for title, rows in blocks.items():
+        if rows:
+            sides = ("A", "B") if len(next(iter(rows.values()))) > 1 else ("A and B",)
+            table = Table(title, *sides, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            for name, pair in rows.items():
+                table.add_row(name, *pair)
+            yield table
 
 
 def given(folder):
@@ -77,34 +76,17 @@ def place(folder):
 
 
 def judged(folder):
-    """{claim, part and cell: (answer, effect with its interval)} of a run."""
+    """{claim, part and cell: answer and effect with its interval} of a run."""
     return {
-        ", ".join(filter(None, [row.id, row.part, row.where])): (row.answer, cards.measured(row))
+        ", ".join(filter(None, [row.id, row.part, row.where])): (
+            f"{row.answer}  {cards.measured(row)}".strip()
+        )
         for row in claims.read_verdicts(folder).itertuples()
     }
 
 
-def beside(one, other, missing):
-    """{name: (value in the one, in the other)} of two dicts."""
+def beside(one, other):
+    """{name: (value in the one, in the other), or (value,) where they are the same}."""
     names = dict.fromkeys([*one, *other])
-    return {name: (one.get(name, missing), other.get(name, missing)) for name in names}
-
-
-def whole(pair):
-    """Verdict and effect on one line."""
-    return "  ".join(pair).strip()
-
-
-def block(title, rows):
-    """A title over aligned lines of name and cells; nothing where there are no rows."""
-    table = [[name, *cells] for name, cells in rows.items()]
-    if not table:
-        return []
-    if len(table[0]) == 3:
-        table.insert(0, ["", "A", "B"])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [title]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(["", *cells]).rstrip())
-    return lines
+    pairs = {name: (one.get(name, NONE), other.get(name, NONE)) for name in names}
+    return {name: tuple(dict.fromkeys(pair)) for name, pair in pairs.items()}

@@ -1,6 +1,5 @@
 """What is given on the command line, read or refused."""
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,9 @@ import typer
 Notebooks = Annotated[
     list[str] | None,
     typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises."),
+]
+Lessons = Annotated[
+    list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that there are.")
 ]
 Profile = Annotated[str, typer.Option(help="smoke, quick or full.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")]
@@ -64,18 +66,3 @@ def check_device(wanted):
         from lab.device import available
 
         available(wanted)
-
-
-def under_test(exercise):
-    """The claims of an exercise as text, which changes when one of them does; none where the
-    package is alone.
-    """
-    from lab.claims import claims
-
-    try:
-        known = [claim for claim in claims.ledger().values() if claim.exercise == exercise]
-        return json.dumps(
-            [claim.model_dump_json(exclude={"finding", "finding_zh"}) for claim in known]
-        )
-    except FileNotFoundError:
-        return "[]"

@@ -2,16 +2,14 @@
 in parallel.
 """
 
-import ast
 import contextlib
-import importlib
 import json
 import os
 import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,8 +18,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from lab import language
+from lab.claims import claims
 from lab.tools import kernel
-from lab.trials import cells, parameters, place, provenance, runs
+from lab.trials import cells, entry_points, parameters, place, provenance, runs
 from lab.trials.code import kind_hash
 
 
@@ -33,16 +32,18 @@ class Job:
     profile: str
     parameters: dict
     results: Path
-    name: str | None = None  # after that of the notebook; None: the run of the profile
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
-    under_test: str = ""  # the claims, in words that change when they do
     language: str = "en"
 
     @property
     def folder(self):
-        return runs.place_of_run(
-            self.profile, "-".join(filter(None, (self.notebook.stem, self.name))), self.results
-        )
+        name = "-".join(filter(None, (self.notebook.stem, name_of(self.own, self.language))))
+        return runs.place_of_run(self.profile, name, self.results)
+
+    @property
+    def usual(self):
+        """Whether it is a lesson as its profile has it, in English."""
+        return not (self.own or self.foreign or self.language != "en")
 
     @property
     def foreign(self):
@@ -62,7 +63,8 @@ class Job:
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         code = [cells.hash_of(self.notebook), place.files_hash()]
         words = language.messages(language.catalogue(self.language))
-        return runs.text_hash(json.dumps([code, values, self.under_test, words], sort_keys=True))
+        asked = under_test(parameters.exercise_of(self.notebook))
+        return runs.text_hash(json.dumps([code, values, asked, words], sort_keys=True))
 
     def to_do(self, fresh=False):
         """Why the notebook has to run, or None where this very code ran with these parameters.
@@ -84,31 +86,11 @@ class Job:
         return None
 
     def _other_kinds(self, run):
-        """Whether a kind that the run's trials looked up is another one now; of kinds of its own
-        its cells tell.
+        """Whether a kind that the run's trials looked up in an installed package is another one
+        now; of others the code of lab and the notebook's cells tell.
         """
-        if run.get("kinds"):
-            for node in ast.walk(parameters.parsed(self.code)):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab."):
-                    importlib.import_module(node.module)  # which registers its kinds
+        entry_points.load()
         return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
-
-    def conflict(self):
-        """What stands where this run would go and must stay, in words; None where nothing does."""
-        there = runs.read_run(self.folder) if self.name is not None else None
-        if there is None:
-            return None
-        if there.get("notebook", "") != (str(self.notebook) if self.foreign else ""):
-            return f"{runs.shown(self.folder)} holds the run of another notebook, {there.get('notebook')}"
-        spoken = there.get("language", "en")
-        mine = (self.profile, json.loads(json.dumps(self.own)), self.language)
-        if (there["profile"], there["own_parameters"], spoken) != mine:
-            words = runs.own_words(there["own_parameters"]) or "those of the profile"
-            return (
-                f"{runs.shown(self.folder)} holds a run of {there['profile'] or 'it'} "
-                f"with {words}, language {spoken}"
-            )
-        return None
 
     def run(self, options, watch=lambda **state: None):
         """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in
@@ -206,24 +188,21 @@ class Job:
         }
 
 
-def plan(
-    names,
-    profile,
-    folder,
-    overrides=None,
-    *,
-    file=None,
-    name=None,
-    speak="en",
-    under_test=lambda exercise: "",
-):
+def under_test(exercise):
+    """The claims of an exercise, in words that change when one of them does."""
+    return [
+        claim.model_dump_json(exclude={"finding", "finding_zh"})
+        for claim in claims.known().values()
+        if claim.exercise == exercise
+    ]
+
+
+def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
     """The jobs of the named notebooks (all of the project's when none is named), checked before
     anything starts.
 
-    Parameters come from the profile, then from `file`, then from `overrides`. Where they are not
-    all the profile's, or where it does not speak English, the run has a name, `name` or one made of
-    them, and so has every run of a notebook from elsewhere. Refused where a value is not allowed,
-    or where a run of that name has other parameters. `under_test(exercise)` tells the claims.
+    Parameters come from the profile, then from `file`, then from `overrides`. Refused where a value
+    is not allowed, or where the run of another notebook stands.
     """
     chosen = list(
         dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks())
@@ -233,10 +212,6 @@ def plan(
     given = (parameters.read_file(file) if file else {}) | (overrides or {})
     if "results" in given:
         raise parameters.Refused("results: choose the folder with --results")
-    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
-        raise parameters.Refused(
-            f"--name {name!r}: letters, digits, and . _ - after the first are allowed"
-        )
     if speak not in language.languages():
         raise parameters.Refused(f"--language {speak!r}: one of {', '.join(language.languages())}")
     given = {key: from_anywhere(value) for key, value in given.items()}
@@ -255,31 +230,31 @@ def plan(
             values,
             folder,
             own=own,
-            under_test=under_test(parameters.exercise_of(notebook)),
             language=speak,
         )
-        if own or name is not None or job.foreign or speak != "en":
-            job = replace(job, name=name or name_of(own, speak))
-        if earlier := job.conflict():
-            raise parameters.Refused(f"{earlier}, which stays as it is: choose another --name")
+        there = runs.read_run(job.folder)
+        if there and there.get("notebook", "") != (str(notebook) if job.foreign else ""):
+            raise parameters.Refused(
+                f"{runs.shown(job.folder)} holds the run of another notebook, which stays as it is: "
+                "choose another --results"
+            )
         if any(job.folder == other.folder for other in jobs):
             raise parameters.Refused(
-                f"two notebooks are called {notebook.stem}: run one after the other, with --name"
+                f"two notebooks are called {notebook.stem}: run one alone, with --results"
             )
         jobs.append(job)
     return jobs
 
 
 def name_of(own, speak="en"):
-    """A short name of a run from its own parameters, such as seeds-10; a hash tells those apart
-    that say not all.
+    """What a run's folder is called after its notebook, by its own parameters, such as seeds-10; a
+    hash tells those apart that say not all. "" where there are none.
     """
     words = [] if speak == "en" else [speak]
     for key, value in own.items():
         words += [key, *map(str, value if isinstance(value, list) else [value])]
-    said = "-".join(words)
-    name = re.sub(r"[^\w.-]+", "-", said)
-    if name == said and len(name) <= 40:
+    name = re.sub(r"[^\w.-]+", "-", "-".join(words))
+    if len(name) <= 40 and all(re.fullmatch(r"[\w.]+", word) for word in words):
         return name
     return f"{name[:32].rstrip('-')}-{runs.text_hash(json.dumps(own, sort_keys=True))[:6]}"
 

@@ -38,36 +38,31 @@ def lessons(language: Language = "en"):
     """The lessons: question, minutes of the last run, minutes without the record, and whether they
     ran here.
     """
-    from rich.cells import cell_len, set_cell_size
+    from rich.table import Table
 
     from lab.trials import parameters
 
     speaks(language)
     with using(language):
-        rows = [
-            (tr("lesson"), tr("question"), tr("minutes"), tr("fresh"), tr("record"), tr("state"))
-        ]
-        asked = [(path, question(path)) for path in parameters.notebooks()]
-        fit = [
-            said if cell_len(said) <= WIDEST else set_cell_size(said, WIDEST - 1).rstrip() + "…"
-            for _, said in asked
-        ]
-        rows += [
-            (parameters.exercise_of(path), said, *state(path))
-            for (path, _), said in zip(asked, fit, strict=True)
-        ]
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [
-            gap + cell if i in (2, 3) else cell + gap
-            for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))
-        ]
-        typer.echo("  ".join(cells).rstrip())
-    if len(rows) > 1:
-        typer.echo(tr("minutes: of the last run; fresh: minutes without the record"))
-    if not parameters.notebooks():
-        typer.echo(parameters.ALONE)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(tr("lesson"))
+        table.add_column(tr("question"), max_width=WIDEST, no_wrap=True)
+        table.add_column(tr("minutes"), justify="right")
+        table.add_column(tr("fresh"), justify="right")
+        table.add_column(tr("record"))
+        table.add_column(tr("state"))
+        for path in parameters.notebooks():
+            table.add_row(parameters.exercise_of(path), question(path), *state(path))
+        legend = tr("minutes: of the last run; fresh: minutes without the record")
+    in_columns(table)
+    typer.echo(legend if table.rows else parameters.ALONE)
+
+
+def in_columns(table):
+    """Print a table as plain text, however wide the terminal is."""
+    from rich.console import Console
+
+    Console(width=999, highlight=False, markup=False, emoji=False).print(table)
 
 
 def speaks(language):
@@ -121,22 +116,17 @@ def show(
     from lab.trials import parameters, runs
 
     speaks(language)
-    try:
-        folder = Path(lesson)
-        if not (folder / "run.json").exists():
-            notebook = parameters.notebook_of(lesson)
-            folder = runs.latest(profile, notebook.stem)
-            if (
-                notebook not in parameters.notebooks()
-            ):  # its profile is that of its run, if it has one
-                there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
-                folder = next((place for place in there if of_notebook(place, notebook)), there[0])
-        if runs.read_run(folder) is None:
-            raise parameters.Refused(
-                f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
-            )
-    except ValueError as error:
-        refuse(error)
+    folder = Path(lesson)
+    if not (folder / "run.json").exists():
+        notebook = parameters.notebook_of(lesson)
+        folder = runs.latest(profile, notebook.stem)
+        if notebook not in parameters.notebooks():  # its profile is that of its run, if it has one
+            there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
+            folder = next((place for place in there if of_notebook(place, notebook)), there[0])
+    if runs.read_run(folder) is None:
+        raise parameters.Refused(
+            f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
+        )
     with using(language):
         page = (
             figures_page(folder)

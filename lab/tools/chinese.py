@@ -8,27 +8,20 @@ from typing import Annotated
 import typer
 
 from lab.language import sides, translated
-from lab.tools.arguments import refuse
+from lab.tools.arguments import Lessons
 
 MADE = "lab_made"  # metadata: the hash of what was written
 
 
 def zh(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all.")
-    ] = None,
+    notebooks: Lessons = None,
     to: Annotated[Path | None, typer.Option(help="The folder for them; else notebooks/zh.")] = None,
 ):
     """Write the notebooks in Chinese, English unfolds; what was edited there stays as it is."""
     from lab.trials import parameters, runs
 
     folder = to or runs.project_root() / "notebooks" / "zh"
-    try:
-        chosen = [
-            parameters.notebook_of(name) for name in notebooks or []
-        ] or parameters.notebooks()
-    except ValueError as error:
-        refuse(error)
+    chosen = [parameters.notebook_of(name) for name in notebooks or []] or parameters.notebooks()
     for edited in write(chosen, folder):
         typer.echo(f"{runs.shown(edited)} was edited here and stays as it is")
     typer.echo(runs.shown(folder))

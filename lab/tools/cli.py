@@ -19,16 +19,18 @@ from lab.tools import (
     verify,
     worker,
 )
-from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds, under_test
+from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds
 from lab.tools.execution import execute, mended
 
 
 class Commands(typer.core.TyperGroup):
-    """Answers in a sentence where the project's folder cannot be written."""
+    """Answers in a sentence what is refused, and where the project's folder cannot be written."""
 
     def invoke(self, context):
         try:
             return super().invoke(context)
+        except ValueError as error:
+            refuse(error)
         except OSError as error:
             if not (way_out := mended(error, runs=False)):
                 raise
@@ -62,9 +64,6 @@ def run(
     cluster: arguments.Cluster = "",
     parameter: arguments.Parameters = None,
     file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of the run, after the notebook's; else made of parameters.")
-    ] = None,
     results: Annotated[
         str | None, typer.Option(help="Folder for results; the project's own by default.")
     ] = None,
@@ -96,20 +95,14 @@ def run(
     options |= {"recorded_only": recorded_only}
     options |= {"deadline": time.time() + seconds(budget)} if budget else {}
     options |= {"record": [path.resolve() for path in record]} if record else {}
-    try:
-        folder = place_of(results) if results is not None else runs.project_root() / "results"
-        overrides = assignments(parameter or [])
-        if not cluster:  # there, each worker is asked
-            check_device(device)
-    except ValueError as error:
-        refuse(error)
-
-    def plan():
-        told = {"file": file, "name": name, "speak": language, "under_test": under_test}
-        return batch.plan(notebooks or [], profile, folder, overrides, **told)
-
+    folder = place_of(results) if results is not None else runs.project_root() / "results"
+    overrides = assignments(parameter or [])
+    if not cluster:  # there, each worker is asked
+        check_device(device)
     with using(language):
-        _, failed = execute(plan, folder, runs.Options(**options), again)
+        told = {"file": file, "speak": language}
+        todo = batch.plan(notebooks or [], profile, folder, overrides, **told)
+        failed = execute(todo, folder, runs.Options(**options), again)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -132,49 +125,27 @@ def claims(
     from lab.trials import parameters
     from lab.trials.runs import homes
 
-    try:
-        if label and label not in ledger.LABELS:
-            raise parameters.Refused(f"--label {label!r}: one of {', '.join(ledger.LABELS)}")
-        if profile not in parameters.PROFILES:
-            raise parameters.Refused(
-                f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
-            )
-        by_id, notebooks = ledger.ledger(), parameters.notebooks()
-        named = [
-            (name, path)
-            for name in ids or []
-            for path in notebooks
-            if parameters.is_called(path, name)
-        ]
-        asked = {parameters.exercise_of(path) for _, path in named}
-        ids = [name for name in ids or [] if name not in dict(named)]
-        chosen = {ledger.find(name).id for name in ids}
-        chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
-        if exercise not in ("", ledger.BEYOND):
-            exercise = parameters.exercise_of(parameters.notebook_of(exercise))
-    except ValueError as error:
-        refuse(error)
-    except FileNotFoundError:
-        refuse(parameters.ALONE)
+    if label and label not in ledger.LABELS:
+        raise parameters.Refused(f"--label {label!r}: one of {', '.join(ledger.LABELS)}")
+    if profile not in parameters.PROFILES:
+        raise parameters.Refused(
+            f"there is no profile {profile!r}; there are {', '.join(parameters.PROFILES)}"
+        )
+    by_id, notebooks = ledger.ledger(), parameters.notebooks()
+    named = [
+        (name, path) for name in ids or [] for path in notebooks if parameters.is_called(path, name)
+    ]
+    asked = {parameters.exercise_of(path) for _, path in named}
+    ids = [name for name in ids or [] if name not in dict(named)]
+    chosen = {ledger.find(name).id for name in ids}
+    chosen |= {claim.id for claim in by_id.values() if claim.exercise in asked}
+    if exercise not in ("", ledger.BEYOND):
+        exercise = parameters.exercise_of(parameters.notebook_of(exercise))
     table = report.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.label == label) | (not label)]
     for (name, _), lines in table.groupby(["id", "part"], sort=False):
-        claim, first = by_id[name], next(lines.itertuples())
-        part = next((part for part in claim.parts if part.name == first.part), None)
-        typer.echo(f"{first.exercise:7}{claim.sentence}")
-        asked = cards.part_in_words(part) if ids or first.part else ""
-        bare = first.gates if first.gates == ledger.UNGATED else ""
-        note = first.note if first.label == "open" and not ids else ""
-        told = [asked, " · ".join(filter(None, [cards.in_a_line(first), name, bare, note]))]
-        if ids:
-            for line in lines.itertuples():
-                answer = cards.words()[line.answer]
-                told.append(
-                    " · ".join(filter(None, [line.where, cards.measured(line), answer, line.note]))
-                )
-                told += cards.gates(line)
-        typer.echo("\n".join(f"{'':7}{line}" for line in filter(None, told)))
+        typer.echo(cards.in_text(by_id[name], [*lines.itertuples()], whole=bool(ids)))
     typer.echo(f"{table.id.nunique()} claims: {report.label_counts(table) or 'none'}")
     raise typer.Exit(1 if (table.label == "pending").any() else 0)
 
@@ -189,11 +160,13 @@ def diff(
 ):
     """Parameters, answers and effects of two runs side by side; what differs first."""
     from lab.claims import difference
+    from lab.trials.runs import shown
 
-    try:
-        typer.echo(difference.text(difference.find(run_a), difference.find(run_b)))
-    except ValueError as error:
-        refuse(error)
+    a, b = difference.find(run_a), difference.find(run_b)
+    typer.echo(f"A  {shown(a)}\nB  {shown(b)}")
+    for table in difference.tables(a, b):
+        typer.echo()
+        browse.in_columns(table)
 
 
 @app.command()
@@ -207,7 +180,7 @@ def book(
         index = pages.build(older=record.older())
     except ImportError as error:
         refuse(f"{error.name} is missing: pip install -e '.[book]', or make book")
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         refuse(error)
     typer.echo(index)
     if open_it:

@@ -12,28 +12,27 @@ from lab.language import tr
 from lab.tools.arguments import refuse
 
 
-def execute(plan, folder, options, again=False):
-    """Run the jobs that `plan()` gives, on the results folder; returns (jobs, those that failed).
+def execute(todo, folder, options, again=False):
+    """Run the jobs on the results folder; returns those that failed.
 
-    Exits with 2 where something is refused, 1 where the folder cannot be written, 130 after Ctrl-C
+    Exits with 2 where a cluster is refused, 1 where the folder cannot be written, 130 after Ctrl-C
     or SIGTERM.
     """
     from lab.claims import report
     from lab.tools import batch, terminal
 
     try:
-        todo = plan()
         if options.cluster:
             announce(options.cluster, options.device)
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
             for place in {
-                job.folder.parent for job in todo if job.name is None and job.folder.parent.exists()
+                job.folder.parent for job in todo if job.usual and job.folder.parent.exists()
             }:
                 if report.outdated(place):
                     report.summarise(place)
-        return todo, failed
-    except (ConnectionError, RuntimeError, ValueError) as error:  # ValueError: Refused
+        return failed
+    except (ConnectionError, RuntimeError) as error:
         refuse(error)
     except OSError as error:
         typer.echo(

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lab.language import languages, tr, using
+from lab.language import tr, using
 from lab.tools.arguments import refuse
+from lab.tools.browse import speaks
 
 TEMPLATES = Path(__file__).parents[1] / "own"  # notebook.ipynb in both languages, and ledger.yaml
 
@@ -28,8 +29,7 @@ def new(
     path = Path(name).expanduser().resolve()
     path = path.with_suffix("") if path.suffix in (".ipynb", ".yaml") else path
     slug = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")
-    if language not in languages():
-        refuse(f"--language {language!r}: one of {', '.join(languages())}")
+    speaks(language)
     if not slug:
         refuse(f"{name!r}: a name with a letter or digit of ASCII is wanted")
     files = [path.with_name(f"{path.name}.ipynb"), path.with_name(f"{path.name}.yaml")]

@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lab.tools.arguments import refuse
+from lab.tools.arguments import Lessons
 
 
 def record(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
-    ] = None,
+    notebooks: Lessons = None,
     status: Annotated[
         bool, typer.Option("--status", help="What is stale, and what it takes; nothing runs.")
     ] = False,
@@ -29,29 +27,24 @@ def record(
     from lab.trials import record as trials
 
     root = runs.project_root() / "results"
-    try:
-        chosen = [parameters.notebook_of(name) for name in notebooks or []]
-        if status:
-            raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
-        recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
-        if accept:
-            chosen = [path for path in chosen or recorded if path in recorded]
-            raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
-        chosen = chosen or recorded
-        for notebook in chosen:
-            finished = runs.place_of_run("quick", notebook.stem)
-            stored = root / ".trials" / f"{notebook.stem}.jsonl"
-            found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
-            said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
-            typer.echo(f"{notebook.stem}: {said}")
-    except ValueError as error:
-        refuse(error)
+    chosen = [parameters.notebook_of(name) for name in notebooks or []]
+    if status:
+        raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
+    recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
+    if accept:
+        chosen = [path for path in chosen or recorded if path in recorded]
+        raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
+    chosen = chosen or recorded
+    for notebook in chosen:
+        finished = runs.place_of_run("quick", notebook.stem)
+        stored = root / ".trials" / f"{notebook.stem}.jsonl"
+        found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
+        said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
+        typer.echo(f"{notebook.stem}: {said}")
 
 
 def publish(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that ran.")
-    ] = None,
+    notebooks: Lessons = None,
     profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
 ):
     """Put finished runs of a clean commit in the place of the published ones, and rewrite what the
@@ -59,29 +52,23 @@ def publish(
     """
     from lab.claims import report
     from lab.tools import batch
-    from lab.tools.arguments import under_test
     from lab.trials import parameters, runs
 
-    try:
-        if profile not in ("quick", "full"):
-            raise parameters.Refused(f"--profile {profile!r}: quick or full")
-        chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
-            path
-            for path in parameters.notebooks()
-            if runs.read_run(runs.place_of_run(profile, path.stem))
-        ]
-        if not chosen:
-            raise parameters.Refused(
-                f"no notebook has run at {profile} here: `lab run` comes first"
-            )
-        stems, results = [path.stem for path in chosen], runs.project_root() / "results"
-        planned = batch.plan(stems, profile, results, under_test=under_test)
-        for job in planned:
-            job.check_publishable()
-        for job in planned:
-            typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
-    except ValueError as error:
-        refuse(error)
+    if profile not in ("quick", "full"):
+        raise parameters.Refused(f"--profile {profile!r}: quick or full")
+    chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
+        path
+        for path in parameters.notebooks()
+        if runs.read_run(runs.place_of_run(profile, path.stem))
+    ]
+    if not chosen:
+        raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
+    stems, results = [path.stem for path in chosen], runs.project_root() / "results"
+    planned = batch.plan(stems, profile, results)
+    for job in planned:
+        job.check_publishable()
+    for job in planned:
+        typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
     report.publish(older())
 
 
@@ -122,7 +109,9 @@ def accepted(notebook, why):
 
 
 def status_of(notebook, data):
-    """([Status] of a notebook's recorded trials, the `Run` that is committed of it or None)."""
+    """([Status] of a notebook's recorded trials, its committed run or None, what of that is another
+    now, in words).
+    """
     from lab.claims import claims
     from lab.trials import cells, runs, status
     from lab.trials.store import File
@@ -132,7 +121,7 @@ def status_of(notebook, data):
     now = {"ledger": claims.ledger_hash(notebook), "cells": cells.hash_of(notebook)}
     file = File(record_of(notebook))
     with status.of_record(notebook, file.trials, file.accepted, data, trials) as (_, found):
-        return found, run and status.of_run(run, found, data, **now)
+        return found, run, status.changes_of_run(run, found, data, **now) if run else []
 
 
 def older():
@@ -140,55 +129,54 @@ def older():
     from lab.trials import parameters
 
     data = data_hash()
-    found = {notebook.stem: status_of(notebook, data)[1] for notebook in parameters.notebooks()}
-    return {stem for stem, run in found.items() if run and run.older}
+    return {
+        notebook.stem
+        for notebook in parameters.notebooks()
+        if is_older(status_of(notebook, data)[2])
+    }
+
+
+def is_older(changes):
+    from lab.trials.status import OTHER_CLAIMS
+
+    return bool({*changes} - {OTHER_CLAIMS})
 
 
 def told(notebooks):
     """Print how the record and the committed runs of the notebooks stand; whether anything is stale
     or older.
     """
-    data, rows, stale, older_runs = data_hash(), [], 0, 0
+    from lab.trials.status import shortened
+
+    data, totals = data_hash(), [0, 0, 0, 0, 0]
+    typer.echo(f"{'':28}{'fresh':>6}{'accepted':>9}{'stale':>6}{'minutes':>8}  committed run")
     for notebook in notebooks:
-        found, run = status_of(notebook, data)
-        counts = [
+        found, run, changes = status_of(notebook, data)
+        fresh, accepted_, stale = (
             sum(len(getattr(each, kind)) for each in found)
             for kind in ("fresh", "accepted", "stale")
-        ]
-        minutes = sum(body["seconds"] for each in found for body in each.stale) / 60
-        changed = sorted({name for each in found for name in each.changed()})
-        stale, older_runs = stale + counts[2], older_runs + bool(run and run.older)
-        rows.append((notebook.stem, *counts, minutes, run, changed))
-    typer.echo(f"{'':28}{'fresh':>6}{'accepted':>9}{'stale':>6}{'minutes':>8}  committed run")
-    for stem, fresh, accepted_, stale_, minutes, run, changed in rows:
-        typer.echo(
-            f"{stem:28}{fresh:6}{accepted_:9}{stale_:6}{minutes:8.1f}  {words_of(run)}".rstrip()
         )
-        if changed:
+        minutes = sum(body["seconds"] for each in found for body in each.stale) / 60
+        row = f"{notebook.stem:28}{fresh:6}{accepted_:9}{stale:6}{minutes:8.1f}"
+        typer.echo(f"{row}  {words_of(run, changes)}")
+        if changed := sorted({name for each in found for name in each.changed()}):
             typer.echo(f"{'':28}changed: {shortened(changed)}")
+        row = fresh, accepted_, stale, minutes, is_older(changes)
+        totals = [total + one for total, one in zip(totals, row, strict=True)]
+    fresh, accepted_, stale, minutes, older_runs = totals
     typer.echo(
-        f"record: {sum(r[1] for r in rows)} rows fresh, {sum(r[2] for r in rows)} accepted, {stale} stale "
-        f"({sum(r[4] for r in rows):.0f} minutes of one core to run anew); {older_runs} committed runs by older code"
+        f"record: {fresh} rows fresh, {accepted_} accepted, {stale} stale "
+        f"({minutes:.0f} minutes of one core to run anew); {older_runs} committed runs by older code"
     )
     return stale or older_runs
 
 
-def words_of(run):
+def words_of(run, changes):
     """What is told of a committed run."""
     if run is None:
         return "none"
     from lab.trials import provenance
 
-    here = "" if provenance.is_here(run.commit) else ", which is not here"
-    parts = [f"by commit {run.commit[:8]}{here}" if run.commit else "by no commit"]
-    parts += ["another text"] if run.corpus is False else []
-    parts += ["other cells"] if run.cells is False else []
-    parts += ["other claims"] if run.ledger is False else []
-    parts += [f"older code: {shortened(run.changed)}"] if run.changed else []
-    return "; ".join(parts)
-
-
-def shortened(names, most=4):
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    commit = run.get("commit", "")
+    here = "" if provenance.is_here(commit) else ", which is not here"
+    return "; ".join([f"by commit {commit[:8]}{here}" if commit else "by no commit", *changes])

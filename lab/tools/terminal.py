@@ -1,6 +1,5 @@
 """What a run shows: how far it is, a line for each notebook, and why one failed."""
 
-import json
 import re
 import tempfile
 import threading
@@ -18,7 +17,6 @@ from lab.tools.browse import question
 from lab.trials import runs
 from lab.trials.parameters import exercise_of
 
-MOST = 12  # claims that are told at the end of a run; a command tells the others
 OFTEN = 30  # seconds between two lines of a log
 NO_TRACEBACK = (
     "TrialsFailed",
@@ -66,8 +64,8 @@ def run_all(todo, options, again=False):
             console.print(f"{name}: {said}, {runs.shown(job.folder)}")
             if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
                 console.print(f"  {told}")
-    for line in at_the_end(finished, console):
-        console.print(line)
+    for told in at_the_end(finished):
+        console.print(told)
     if left:
         console.print(f"{len(left)} notebooks are left; the same command goes on from here")
     if failed:
@@ -81,7 +79,7 @@ def run_all(todo, options, again=False):
 def run_one(job, options, console):
     """Run one notebook, showing how far it is; returns the error that it failed with, or None."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "sweep.json"
+        file = Path(folder) / "sweep.txt"
         now = Running(job.notebook.stem, file)
         with shown(console, now):
             try:
@@ -112,35 +110,17 @@ def explain(job, error):
     return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
 
 
-def at_the_end(finished, console):
-    """What finished jobs found, a claim in two or three lines; where their notebooks are, and what
-    to open next.
-
-    Of many parts only those are told whose label is another than in the published run, and the
-    first few.
+def at_the_end(finished):
+    """What finished jobs found: of one all claims, of several those whose label is another than in
+    the published run; then where it is, and what to open next.
     """
-    hidden = {}
     for job in finished:
-        table, before = claims.read_verdicts(job.folder), published(job)
-        rows = list(claims.by_part(table).itertuples())
-        turned = [row for row in rows if before.get((row.id, row.part), row.label) != row.label]
-        others = [row for row in rows if row not in turned][
-            : max(0, MOST // len(finished) - len(turned))
-        ]
-        yield " · ".join(filter(None, [title(job), report.label_counts(table)]))
-        said = ""
-        for row in (*turned, *others):
-            if row.id != said:
-                yield from (f"  {line}" for line in in_two_lines(sentence(job, row.id), console))
-            said = row.id
-            was = before[row.id, row.part] if row in turned else ""
-            part = f"{row.part}: " if row.part else ""
-            yield f"      {part}{cards.in_a_line(row, was)}"
-        if left := len(rows) - len(turned) - len(others):
-            hidden[all_claims(job)] = left
-    if hidden:
-        command = ", ".join(hidden) if len(hidden) < 4 else "lab claims"
-        yield tr("{n} more claims: {command}", n=sum(hidden.values()), command=command)
+        table, before, by_id = claims.read_verdicts(job.folder), published(job), ledger_of(job)
+        yield cards.in_one(title(job), report.label_counts(table))
+        for row in claims.by_part(table).itertuples():
+            was = before.get((row.id, row.part), row.label)
+            if len(finished) == 1 or was != row.label:
+                yield cards.in_text(by_id.get(row.id), [row], was)
     if finished:
         places = dict.fromkeys(
             runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished
@@ -158,55 +138,30 @@ def title(job):
     )
 
 
-def sentence(job, name):
-    """What a claim says, also one of a ledger that stands beside its notebook and is named alike;
-    else its id.
-    """
+def ledger_of(job):
+    """All claims by id, also those of a ledger that stands beside a notebook and is named alike."""
     by_id, beside = claims.known(), job.notebook.with_suffix(".yaml")
     if job.foreign and beside.exists():
         with suppress(ValueError):  # another kind of file
             by_id = by_id | claims.own_ledger(beside)
-    return by_id[name].sentence if name in by_id else name
-
-
-def in_two_lines(text, console):
-    """The text in at most two lines of the console, cut where it is longer."""
-    lines = Text(text).wrap(console, console.width - 2)
-    if len(lines) > 2:
-        lines[1].truncate(console.width - 3)
-        lines[1].append("…")
-    return [line.plain.rstrip() for line in lines[:2]]
-
-
-def all_claims(job):
-    """The command or file that has all claims of a run."""
-    if job.name is not None or job.foreign:
-        return runs.shown(job.folder / "verdicts.csv")
-    return " ".join(["lab claims --exercise", exercise_of(job.notebook), *of_profile(job)])
+    return by_id
 
 
 def address(job):
     """What `lab show` knows a run by."""
-    if job.name is not None or job.results != runs.project_root() / "results":
+    if not job.usual or job.results != runs.project_root() / "results":
         here = Path.cwd()
         return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
-    return " ".join([exercise_of(job.notebook), *of_profile(job)])
-
-
-def of_profile(job):
-    return [] if job.profile == "quick" else ["--profile", job.profile]
+    profile = "" if job.profile == "quick" else f" --profile {job.profile}"
+    return exercise_of(job.notebook) + profile
 
 
 def published(job):
-    """{(claim, part): label} of the published run in the place of this one, questions aside; none where
-    there is none.
-    """
-    folder = runs.published(job.profile, job.notebook.stem)
-    if job.name is not None or not (folder / "verdicts.csv").exists():
+    """{(claim, part): label} of the published run in the place of this one; none where there is none."""
+    if not job.usual:
         return {}
-    table, by_id = claims.read_verdicts(folder), claims.known()
-    asked = {name for name, claim in by_id.items() if claim.kind == "question"}
-    return {(row.id, row.part): row.label for row in table.itertuples() if row.id not in asked}
+    table = claims.read_verdicts(runs.published(job.profile, job.notebook.stem))
+    return {(row.id, row.part): row.label for row in table.itertuples()}
 
 
 @contextmanager
@@ -234,9 +189,7 @@ def shown(console, now, often=OFTEN):
 
 
 class Running:
-    """How far a notebook is: its cell, seconds, and of the sweep that runs in it trials done and
-    remaining time.
-    """
+    """How far a notebook is: its cell, seconds, and the bar of the sweep that runs in it."""
 
     def __init__(self, name, file):
         self.name, self.file, self.began = name, file, time.time()
@@ -251,12 +204,7 @@ class Running:
     def __str__(self):
         cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
         line = f"{self.name}: " + tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
-        try:
-            sweep = json.loads(self.file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return line
-        if sweep["done"] == sweep["total"]:
-            return line
-        line += ", " + tr("{done}/{total} trials", done=sweep["done"], total=sweep["total"])
-        left = sweep["left"]
-        return line if left is None else f"{line}, " + tr("about {left:.0f} s left", left=left)
+        with suppress(OSError):
+            if sweep := self.file.read_text("utf-8"):
+                line += f", {sweep}"
+        return line

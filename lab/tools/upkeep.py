@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from lab.language import tr
-from lab.tools.arguments import refuse
 
 
 def doctor():
@@ -151,21 +150,18 @@ def clean(
 
     results = place.expanduser() if place else project_root() / "results"
     asked = {"": True, "runs": runs, "trials": trials, "interactive": interactive}
-    try:
-        with only_one(results):
-            for name, (what, option) in LEFT.items():
-                if not (folder := results / name).exists():
-                    continue
-                goes = asked[option]
-                word = ("would go" if dry_run else "removed") if goes else "stays"
-                said = "" if goes else f"; --{option} removes it"
-                typer.echo(
-                    f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}"
-                )
-                if goes and not dry_run:
-                    shutil.rmtree(folder)
-    except ValueError as error:
-        refuse(error)
+    with only_one(results):
+        for name, (what, option) in LEFT.items():
+            if not (folder := results / name).exists():
+                continue
+            goes = asked[option]
+            word = ("would go" if dry_run else "removed") if goes else "stays"
+            said = "" if goes else f"; --{option} removes it"
+            typer.echo(
+                f"{word:8}  {shown(folder)}  {size_on_disk(folder) / 1e6:.1f} MB  {what}{said}"
+            )
+            if goes and not dry_run:
+                shutil.rmtree(folder)
 
 
 def size_on_disk(folder):

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from lab.tools.arguments import refuse
+from lab.tools.arguments import Lessons
 
 
 def verify(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all recorded.")
-    ] = None,
+    notebooks: Lessons = None,
     minutes: Annotated[
         float, typer.Option(min=0, help="How long; a training that has begun may be cut off.")
     ] = 2,
@@ -29,22 +27,17 @@ def verify(
 
     results = runs.project_root() / "results"
     folder = record or results / "record"
-    try:
-        chosen = [
-            parameters.notebook_of(name) for name in notebooks or []
-        ] or parameters.notebooks()
-        pairs = [(notebook, folder / f"{notebook.stem}.jsonl") for notebook in chosen]
-        there = [pair for pair in pairs if pair[1].exists()]
-        if not there:
-            raise parameters.Refused(
-                f"{folder} holds no record of {', '.join(notebook.stem for notebook in chosen)}"
-            )
-        cursor = results / ".verified"
-        found = trials.verify(
-            there, 60 * minutes, cursor, data_hash=data_hash(), report=lambda one: typer.echo(one)
+    chosen = [parameters.notebook_of(name) for name in notebooks or []] or parameters.notebooks()
+    pairs = [(notebook, folder / f"{notebook.stem}.jsonl") for notebook in chosen]
+    there = [pair for pair in pairs if pair[1].exists()]
+    if not there:
+        raise parameters.Refused(
+            f"{folder} holds no record of {', '.join(notebook.stem for notebook in chosen)}"
         )
-    except ValueError as error:
-        refuse(error)
+    cursor = results / ".verified"
+    found = trials.verify(
+        there, 60 * minutes, cursor, data_hash=data_hash(), report=lambda one: typer.echo(one)
+    )
     counts = Counter("DIFFERS" if result.differs else result.found for result in found)
     typer.echo(
         ", ".join(f"{n} {word}" for word, n in counts.items()) or "no recorded trial counts today"

@@ -30,18 +30,8 @@ def command(scheduler, workers=0, gpu=""):
         if gpu
         else ["--nworkers", str(workers or os.cpu_count() or 1)]
     )
-    return [
-        sys.executable,
-        "-m",
-        "dask",
-        "worker",
-        scheduler,
-        "--nthreads",
-        "1",
-        "--memory-limit",
-        "0",
-        *many,
-    ]
+    one_at_a_time = ["--nthreads", "1", "--memory-limit", "0"]
+    return [sys.executable, "-m", "dask", "worker", scheduler, *one_at_a_time, *many]
 
 
 def settings(gpu=""):

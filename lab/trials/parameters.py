@@ -304,14 +304,18 @@ def misspelt(namespace, notebook, declared):
     says nothing of.
     """
     sources = "\n".join(source for kind, _, source in cells_of(notebook) if kind == "code")
-    for name, value in namespace.items():
-        typed = (
-            isinstance(value, (int, float, str, list))
-            and not name.startswith("_")
-            and name not in ("In", "results")
-        )
-        if typed and name not in declared and not re.search(rf"\b{name}\b", sources):
+    for name in typed(namespace).keys() - {"results", *declared}:
+        if not re.search(rf"\b{name}\b", sources):
             yield from ((name, like) for like in difflib.get_close_matches(name, declared, 1, 0.8))
+
+
+def typed(namespace):
+    """The numbers, words and lists in a notebook's globals()."""
+    return {
+        name: value
+        for name, value in namespace.items()
+        if isinstance(value, (int, float, str, list)) and name != "In" and not name.startswith("_")
+    }
 
 
 def in_namespace(namespace, notebook):
@@ -322,13 +326,7 @@ def in_namespace(namespace, notebook):
     Where the notebook cannot be read, they are its numbers, words and lists.
     """
     if not notebook.exists():
-        found = {
-            name: value
-            for name, value in namespace.items()
-            if not name.startswith("_")
-            and name != "In"
-            and isinstance(value, (int, float, str, list))
-        }
+        found = typed(namespace)
         return found, found
     declared = set(read_declared(notebook)) | set(injected(namespace))
     declared -= {"results"}  # where to is no part of what

@@ -3,9 +3,8 @@ digit.
 """
 
 import os
-from datetime import UTC, datetime
 
-from lab.trials import provenance, runs, status, verify, workers
+from lab.trials import place, provenance, runs, status, verify, workers
 from lab.trials.rows import canonical, key
 from lab.trials.store import File, digits, name_of
 
@@ -150,17 +149,5 @@ def who(bodies):
     """Labels of a check that runs now: where, on which commit, and whether the code differs from
     it.
     """
-    from lab.trials import arithmetic
-
-    here, threads = provenance.machine(), bodies[0]["labels"]["threads"]
-    about = {
-        "machine": here["machine"],
-        "arithmetic": arithmetic.digest("cpu", threads),
-        "device": "cpu",
-    }
-    about |= {
-        "threads": threads,
-        "torch": here["versions"]["torch"],
-        "python": here["versions"]["python"],
-    }
-    return about | {"date": datetime.now(UTC).date().isoformat()} | provenance.commit()
+    threads = bodies[0]["labels"]["threads"]
+    return place.labels(place.here("cpu", threads), threads) | provenance.commit()

@@ -3,7 +3,7 @@ how it is run.
 
 results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  parameters.yaml  run.json  verdicts.csv
                                     tables/*.csv  figures/*.png, *.svg
-results/runs/PROFILE/NN_slug-NAME/  the same of other parameters than the profile's, or of another notebook
+results/runs/PROFILE/NN_slug-…/     the same of other parameters than the profile's
 results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
 results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are those before it
 results/.running/                   runs that are not complete
@@ -12,19 +12,19 @@ results/.trials/                    the trial store
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
+from tqdm import tqdm
 
-from lab.language import tr
-
+BAR = "{desc}: {n}/{total} trials [{elapsed}<{remaining}]"
 CHECKOUT = (
     Path(__file__).resolve().parents[2]
 )  # where the package lies, with what it was tested with
@@ -124,72 +124,32 @@ def read_options(folder):
 
 
 class Progress:
-    """Tells how far a sweep is: the runner through a small file, a reader in a notebook by a bar
-    that goes when it is done, who runs a script with a line every few seconds.
+    """A bar of how far a sweep is, which goes when it is done; for the runner its text, in a file.
+
+    Where all trials are known, there is none.
     """
 
     def __init__(self, name, file=None):
-        self.name, self.file, self.began, self.told, self.first = name, file, time.time(), 0.0, None
-        self.said, self.bar, self.ran = "", None, 0
+        self.name, self.file, self.bar = name, file, None
+        self.ran = 0  # trials that were not known already
 
-    def __call__(self, done, total, workers):
-        self.first = done if self.first is None else self.first
-        self.ran = done - self.first  # trials that were not known already
-        left = None  # seconds, if the others take as long as those that ended here
-        if done > self.first:
-            left = (time.time() - self.began) / (done - self.first) * (total - done)
-        if self.file:
-            write_text(self.file, json.dumps(self._state(done, total, workers, left)))
-        elif in_notebook():
-            self._draw(done, total, left)
-        elif done == total or time.time() - self.told > 5:
-            self.told = time.time()
-            ahead = f", about {left:.0f} s left" if left else ""
-            print(
-                f"{self.name}: {done}/{total} trials, {self.told - self.began:.0f} s{ahead}",
-                file=sys.stderr,
-            )
-
-    def _state(self, done, total, workers, left):
-        return {"sweep": self.name, "done": done, "total": total, "workers": workers, "left": left}
-
-    def _draw(self, done, total, left):
-        from IPython.display import HTML, display
-
-        bar = f'<progress value="{done}" max="{total}"></progress> {self._words(done, total, left)}'
+    def __call__(self, done, total):
         if self.bar is None and done < total:
-            self.bar = display(HTML(bar), display_id=True)
-        elif self.bar and done == total:
-            self.bar.update(HTML(""))
-        elif self.bar:
-            self.bar.update(HTML(bar))
+            from IPython import get_ipython
 
-    def _words(self, done, total, left):
-        counts = {"total": total, "known": self.first, "here": self.ran}
-        self.said = tr("{total} trials: {known} known, {here} run here", **counts)
-        ahead = tr("about {left:.0f} s left", left=left) if left else ""
-        return f"{self.name}: {self.said}. {ahead}"
-
-    def stopped(self):
-        """Say in a notebook that an interrupt lost nothing but what was in flight."""
-        from IPython.display import HTML
-
-        if self.bar:
-            self.bar.update(
-                HTML(
-                    tr(
-                        "{said}. Stopped: what is finished is kept; run the cell again to go on.",
-                        said=self.said,
-                    )
-                )
-            )
-
-
-def in_notebook():
-    """Whether a kernel runs this, for someone who looks on."""
-    from IPython import get_ipython
-
-    return getattr(get_ipython(), "kernel", None) is not None
+            kernel = getattr(get_ipython(), "kernel", None)  # where stderr is red
+            out = io.StringIO() if self.file else sys.stdout if kernel else sys.stderr
+            options = {"miniters": 1, "mininterval": 0, "smoothing": 0, "leave": False}
+            about = {"desc": self.name, "initial": done, "total": total, "bar_format": BAR}
+            self.bar = tqdm(file=out, **about, **options)
+        if self.bar is None:
+            return
+        self.ran += done - self.bar.n
+        self.bar.update(done - self.bar.n)
+        if self.file:
+            write_text(self.file, str(self.bar) if done < total else "")
+        if done == total:
+            self.bar.close()
 
 
 # Writing

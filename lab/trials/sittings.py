@@ -10,10 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 from lab.device import available
-from lab.trials import models, place, workers
+from lab.trials import place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import table
 from lab.trials.run import run_trial
@@ -40,10 +39,9 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     known = Finished(trial, apart, where["arithmetic"], threads)
     sitting = now(sittings_of(known), sources.recorded_only)
     left = missing(known, points, processes, sitting)
-    report, total = progress or (lambda done, total, workers: None), processes * len(points)
-    report(done := total - sum(map(len, left.values())), total, 1)
-    options = {"device": where["device"], "threads": threads, "timing": True}
-    call = partial(run_trial, **options, models_in=Path(sources.store) / models.FOLDER)
+    report, total = progress or (lambda done, total: None), processes * len(points)
+    report(done := total - sum(map(len, left.values())), total)
+    call = partial(run_trial, device=where["device"], threads=threads, timing=True)
     packed = workers.pack(trial, known.code.modules)
     for number, (repeat, of_process) in enumerate(left.items()):
         if number and datetime.now(UTC).timestamp() > sources.deadline:
@@ -53,7 +51,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
                 failure = point, outcome["failed"], outcome.get("traceback", "")
                 raise TrialsFailed(trial.__name__, [failure], total)
             keep(known, at(point, sitting, repeat), outcome, where)
-            report(done := done + 1, total, 1)
+            report(done := done + 1, total)
     known = Finished(trial, apart, where["arithmetic"], threads)  # with what ran
     began = [each for each in sittings_of(known) if not missing(known, points, processes, each)]
     numbered, bodies = [], []

@@ -10,6 +10,8 @@ from functools import lru_cache
 from lab.trials import cells, code
 from lab.trials.state import State
 
+OTHER_CLAIMS = "other claims"  # no run is older for that
+
 
 @dataclass
 class Status:
@@ -79,30 +81,9 @@ def _code(module, name):
         return code.Code()
 
 
-@dataclass(frozen=True)
-class Run:
-    """A published run beside what is there now: `changed` names the trials and kinds that are not
-    as they were then.
-
-    corpus, ledger, cells: whether its text, its claims and its code cells are today's; None where
-    it does not say.
-    """
-
-    commit: str
-    changed: tuple
-    corpus: bool | None
-    ledger: bool | None
-    cells: bool | None
-
-    @property
-    def older(self):
-        """Whether older code made it, or another text."""
-        return bool(self.changed) or False in (self.corpus, self.cells)
-
-
-def of_run(run, found, data_hash, *, ledger, cells):
-    """The `Run` that a run.json tells of, by the `Status` of its trials and the hashes of its
-    claims and cells now.
+def changes_of_run(run, found, data_hash, *, ledger, cells):
+    """What a published run was made of and is another now, in words, by its run.json, the `Status`
+    of its trials, and the hashes of its claims and cells now.
     """
     counts, kinds = {each.trial: {each.state.code.digest} for each in found}, set()
     for each in found:
@@ -115,12 +96,15 @@ def of_run(run, found, data_hash, *, ledger, cells):
     changed += [
         name for name, was in run.get("kinds", {}).items() - kinds if code.kind_hash(name) != was
     ]
-    corpus = data_hash(_corpus_name(run)) if run.get("corpus") else None
-    now = {"corpus": corpus, "ledger": ledger, "cells": cells}
-    same = {name: run[name] == value if run.get(name) else None for name, value in now.items()}
-    return Run(run.get("commit", ""), tuple(sorted(changed)), **same)
+    corpus = f"corpus {run['parameters'].get('corpus', '')}".strip()
+    text = data_hash(corpus) if run.get("corpus") else None
+    now = {"corpus": text, "cells": cells, "ledger": ledger}
+    words = {"corpus": "another text", "cells": "other cells", "ledger": OTHER_CLAIMS}
+    said = [words[name] for name, value in now.items() if run.get(name) not in (None, "", value)]
+    return said + ([f"older code: {shortened(sorted(changed))}"] if changed else [])
 
 
-def _corpus_name(run):
-    """The corpus of a run as trials report it."""
-    return f"corpus {run['parameters'].get('corpus', '')}".strip()
+def shortened(names, most=4):
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -25,7 +25,6 @@ LINES = ("run", "code", "accepted", "trial")  # by the first word of a line
 DIGITS = ("n", "columns", "curve", "batch")  # what two runs of one trial must agree on
 MADE_OF = ("code", "kinds", "data")
 BODY = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
-LABELS = ("machine", "arithmetic", "device", "threads", "torch", "python", "commit", "date")
 
 
 class Contradiction(ValueError):

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from lab.device import available
-from lab.trials import code, files, models, place, workers
+from lab.trials import code, files, place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import LABELS, canonical, encoded, table
 from lab.trials.run import run_trial
@@ -211,7 +211,7 @@ def sweep(
     processes of this machine, and an address such as tcp://host:8786 as `cluster` on the Dask
     workers there. `timing` marks trials that read clocks or measure memory: they run here and now,
     one after another, and are never kept; `sittings.sweep` runs those whose numbers a process
-    moves. `progress(done, total, workers)` is called at the start
+    moves. `progress(done, total)` is called at the start
     and after every trial. `used` is a list that gets a `Used` for every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads
@@ -221,14 +221,9 @@ def sweep(
     other trials have finished.
     """
     points = points_of(trial, grid)
-    report = progress or (lambda done, total, workers: None)
-    models_in = (
-        None if cluster else Path(sources.store) / models.FOLDER
-    )  # another machine does not see this one's
+    report = progress or (lambda done, total: None)
     if timing:
-        return _timed(
-            trial, points, report, device=available(device), threads=threads, models_in=models_in
-        )
+        return _timed(trial, points, report, device=available(device), threads=threads)
     with ExitStack() as stack:
         client = stack.enter_context(workers.connected(cluster)) if cluster else None
         where = place.of_cluster(client, device, threads) if client else place.here(device, threads)
@@ -244,8 +239,8 @@ def sweep(
             print(f"{len(left)} of {len(work)} trials of {known.name} run here{stale}")
         if not cluster and min(jobs, len(left)) > 1:
             client = stack.enter_context(workers.local(jobs))
-        report(len(finished), len(work), workers.count(client))
-        call = partial(run_trial, device=where["device"], threads=threads, models_in=models_in)
+        report(len(finished), len(work))
+        call = partial(run_trial, device=where["device"], threads=threads)
         if client:
             outcomes = workers.run(client, call, trial, known.code, left, sources.deadline)
         else:
@@ -257,7 +252,7 @@ def sweep(
                 failures.append((point, outcome["failed"], outcome.get("traceback", "")))
             else:
                 finished[name] = keep(known, point, outcome, where), "run"
-            report(len(work) - len(left), len(work), workers.count(client))
+            report(len(work) - len(left), len(work))
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
     if left:
@@ -284,9 +279,9 @@ def with_labels(body):
 def _timed(trial, points, report, **options):
     bodies = []
     for point in points:
-        report(len(bodies), len(points), 1)
+        report(len(bodies), len(points))
         bodies.append(run_body(trial, point, len(points), **options))
-    report(len(bodies), len(points), 1)
+    report(len(bodies), len(points))
     return table(points, bodies)
 
 

@@ -58,28 +58,13 @@ def foreign_kinds():
     return found
 
 
-def foreign_hashes():
-    """{name: hash} of every kind that is registered outside lab, such as {"Mixer.mine": "…"}.
-
-    A worker, which has no cells to read a kind from, answers with what was sent with its trial.
-    """
-    if _sent is not None:
-        return _sent
-    names = [f"{seam}.{kind}" for seam, kind, _ in foreign_kinds()]
-    return {name: code.kind_hash(name) for name in names}
-
-
-_sent = None  # in a worker the hashes that came with the last trial
-
-
 def pack(trial, modules):
     """The trial, the kinds that are registered outside lab, and the user's modules, as bytes."""
     kinds = foreign_kinds()
-    sources, modules, hashes = [trial], set(modules), {}
-    for seam, kind, variant in kinds:
+    sources, modules = [trial], set(modules)
+    for _, _, variant in kinds:
         found = code.Code()
         found.add_object(variant)
-        hashes[f"{seam}.{kind}"] = found.digest
         modules |= found.modules
         sources.append(variant)
     homes = {each.__module__ for each in sources} - {"__main__"}  # which is sent by value anyway
@@ -87,7 +72,7 @@ def pack(trial, modules):
     for module in typed_in:
         cloudpickle.register_pickle_by_value(module)
     try:
-        inner = cloudpickle.dumps((trial, kinds, hashes))
+        inner = cloudpickle.dumps((trial, kinds))
     finally:
         for module in typed_in:
             cloudpickle.unregister_pickle_by_value(module)
@@ -111,12 +96,11 @@ def files_of(modules):
 @lru_cache(maxsize=1)  # a process holds the modules of one
 def unpack(packed):
     """The trial; its modules and kinds, and no other's, are here from now on."""
-    global _sent
     files, inner, _ = cloudpickle.loads(packed)
     place_modules(files)
     for seam, kind, _ in foreign_kinds():
         del trace.SEAMS[seam].kinds[kind]
-    trial, kinds, _sent = cloudpickle.loads(inner)
+    trial, kinds = cloudpickle.loads(inner)
     for seam, kind, variant in kinds:
         trace.SEAMS[seam].kinds[kind] = variant
     return trial
@@ -293,14 +277,6 @@ def slots(client):
     if any(gpus.values()):  # dask worker --resources GPU=1
         return gpus, {"GPU": 1}
     return dict.fromkeys(there, 1), None
-
-
-def count(client):
-    """How many workers there are now; without a client it is this process."""
-    try:
-        return len(client.nthreads()) if client else 1
-    except Exception:  # a cluster that goes away is reported by whoever waits for its trials
-        return 0
 
 
 # Trials

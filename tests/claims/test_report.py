@@ -10,7 +10,7 @@ import yaml
 
 from lab.claims import claims, report
 from lab.language import using
-from lab.tools.arguments import under_test
+from lab.tools.batch import under_test
 from lab.trials import runs
 
 
@@ -74,7 +74,7 @@ def test_each_lesson_tells_one_finding_the_first_that_has_a_sentence(project):
 
 
 def test_a_sentence_for_readers_makes_no_run_stale(project):
-    assert "four-win" in under_test("1.1") and "finding" not in under_test("1.1")
+    assert "four-win" in str(under_test("1.1")) and "finding" not in str(under_test("1.1"))
 
 
 def test_a_notebook_opens_in_the_language_that_it_has(project):

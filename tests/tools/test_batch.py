@@ -23,10 +23,10 @@ from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
 from typer.testing import CliRunner
 
-import lab.models.positions  # noqa: F401, which registers rotary
 from lab.claims import report
+from lab.models.gpt import Position, Rotary
 from lab.tools import batch, kernel
-from lab.tools.cli import app, under_test
+from lab.tools.cli import app
 from lab.trials import runs, workers
 from lab.trials.code import kind_hash
 from lab.trials.runs import CHECKOUT
@@ -50,7 +50,7 @@ def start(*options, **more):
 
 @pytest.fixture(scope="module")
 def job(project):
-    return batch.plan(["1.1"], "smoke", project / "results", under_test=under_test)[0]
+    return batch.plan(["1.1"], "smoke", project / "results")[0]
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +115,12 @@ def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_p
     assert heard == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
-def test_a_run_is_done_again_when_a_kind_that_it_looked_up_is_another_now(undisturbed, job):
+def test_a_run_is_done_again_when_a_kind_of_a_package_is_another_now(undisturbed, job, monkeypatch):
     sound, run = (job.folder / "run.json").read_bytes(), runs.read_run(job.folder)
-    rotary = kind_hash("Position.rotary")
+    monkeypatch.setattr(batch.entry_points, "load", lambda: monkeypatch.setitem(Position.kinds, "brought", Rotary))
     for kinds, reason in (
-        ({"Position.rotary": rotary, "Position.of my own": "x"}, None),
-        ({"Position.rotary": "x"}, "code"),
+        ({"Position.brought": kind_hash("Position.rotary"), "Position.of my own": "x"}, None),
+        ({"Position.brought": "x"}, "code"),
     ):
         runs.write_run(job.folder, run | {"kinds": kinds})
         assert (job.to_do() or "").startswith(reason or "") and bool(job.to_do()) == bool(reason)
@@ -157,14 +157,14 @@ def kernel_of(process):
 @slow
 def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undisturbed, job):
     before = files_of(job.folder)
-    result = here("-p", "seeds=3", "--name", "near")
-    assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-near" in result.output, result.output
-    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3}, name="near", under_test=under_test)[0]
+    result = here("-p", "seeds=3")
+    assert result.exit_code == 0 and f"results/runs/smoke/{DICE}-seeds-3" in result.output, result.output
+    mine = batch.plan(["1.1"], "smoke", job.results, {"seeds": 3})[0]
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     lines = pd.read_csv(mine.folder / "verdicts.csv")
     assert text.count("own parameters: seeds 3 |") == (lines.label == "not judged").sum() > 0
-    assert f"Results: `results/runs/smoke/{DICE}-near`" in text and ".running" not in text
+    assert f"Results: `results/runs/smoke/{DICE}-seeds-3`" in text and ".running" not in text
     assert files_of(job.folder) == before
 
 

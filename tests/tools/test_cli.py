@@ -56,7 +56,7 @@ def jobs(monkeypatch):
     started = []
 
     class Invented(batch.Job):
-        fingerprint = "invented"
+        fingerprint, usual = "invented", True
 
         def run(self, options, watch):
             started.append(self.notebook.stem)
@@ -311,90 +311,75 @@ def test_a_worker_has_the_settings_of_workers_here():
 
 
 def test_on_a_terminal_one_line_tells_how_far_a_notebook_is(tmp_path):
-    now = terminal.Running("01_x", tmp_path / "sweep.json")
+    now = terminal.Running("01_x", tmp_path / "sweep.txt")
     now.hear(cell=7, cells=58)
     progress = Progress("language_model", now.file)
-    progress(0, 480, 2)
-    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 0/480 trials", str(now)), "nothing tells yet"
-    progress.began -= 120
-    progress(12, 480, 2)
-    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, 12/480 trials, about 4680 s left", str(now))
+    progress(0, 480)
+    assert re.fullmatch(r"01_x: cell 7/58, \d+ s, language_model: 0/480 trials \[00:00<\?\]", str(now))
+    progress.bar.start_t -= 120
+    progress(12, 480)
+    assert str(now).endswith(" s, language_model: 12/480 trials [02:00<1:18:00]")
     console = Console(file=io.StringIO(), force_terminal=True)
     with terminal.shown(console, now):
         wait_for(lambda: "cell 7/58" in console.file.getvalue())
+    progress(480, 480)
+    assert "language_model" not in str(now), "it is done"
 
 
 def test_a_log_has_a_line_now_and_then_while_a_notebook_runs(tmp_path):
-    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.json")
+    log, now = io.StringIO(), terminal.Running("01_x", tmp_path / "sweep.txt")
+    Progress("trial", now.file)(12, 480)
+    now.hear(cell=3, cells=9)
     before = threading.active_count()
     with terminal.shown(Console(file=log), now, often=0.01):
-        now.hear(cell=3, cells=9)
-        Progress("trial", now.file)(12, 480, 2)
-        wait_for(lambda: " trials\n" in log.getvalue())
-    assert re.search(r"^  01_x: cell 3/9, \d+ s, 12/480 trials$", log.getvalue(), re.MULTILINE)
+        wait_for(lambda: " trials" in log.getvalue())
+    assert re.search(r"^  01_x: cell 3/9, \d+ s, trial: 12/480 trials", log.getvalue(), re.MULTILINE)
     assert threading.active_count() <= before, "it ends with the notebook"
 
 
-def test_of_a_sweep_that_is_done_nothing_is_told(tmp_path):
-    now = terminal.Running("01_x", tmp_path / "sweep.json")
-    Progress("trial", now.file)(480, 480, 2)
-    assert "trial" not in str(now)
-
-
-def told(*jobs, width=80):
-    return list(terminal.at_the_end(jobs, Console(width=width, file=io.StringIO())))
+def told(*jobs):
+    return "\n".join(terminal.at_the_end(jobs)).splitlines()
 
 
 def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     head, *lines = told(job)
     assert re.fullmatch(r"1\.1 What do dice show\? · 1 \w+, 1 \w+", head)
+    assert "\n".join(lines[:4]) in lab("claims", "--exercise", "1.1").output, "as `lab claims` tells it"
     more, number, count, exact, where, look = lines
-    assert (more, count) == ("  It is so that dice-more-sides.", "  It is so that dice-count.")
-    assert re.fullmatch(r"      \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0", number)
-    assert exact == "      checked: 1 throws; predicted = 1"
+    assert (more, count) == ("1.1    It is so that dice-more-sides.", "1.1    It is so that dice-count.")
+    assert re.fullmatch(r"       \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0 · dice-more-sides", number)
+    assert exact == "       checked: 1 throws; predicted = 1 · dice-count"
     assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
     assert look == "To look at it: lab show 1.1" and told() == []
 
 
-def test_at_the_end_what_changed_comes_first_and_of_many_claims_a_command_tells_the_rest(
-    dice_ran, project, tmp_path, monkeypatch
-):
+def test_at_the_end_of_several_runs_what_changed_is_told(dice_ran, project, tmp_path, monkeypatch):
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
-    monkeypatch.setattr(terminal, "MOST", 0)
-    monkeypatch.setattr(
-        terminal,
-        "published",
-        lambda job: {("dice-count", ""): "disproved", ("dice-more-sides", ""): "refuted"},
-    )
-    changed = [line for line in told(job) if " (was " in line]
-    assert changed[-1] == "      checked (was disproved): 1 throws; predicted = 1"
     monkeypatch.setattr(terminal, "published", lambda job: {("dice-count", ""): "disproved"})
-    _, _, changed, rest, *_ = told(job)
-    assert "(was disproved)" in changed and rest == "1 more claims: lab claims --exercise 1.1"
-    other = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path, name="mine")
-    shutil.copytree(dice_ran, other.folder)
-    assert f"2 more claims: lab claims --exercise 1.1, {other.folder}/verdicts.csv" in told(job, other)
+    assert len(told(job)) == 7 and sum(" (was " in line for line in told(job)) == 1
+    shutil.copytree(dice_ran, tmp_path / "runs" / "quick" / DICE)
+    _, sentence, changed, *_ = told(job, replace(job, results=tmp_path))
+    assert sentence == "1.1    It is so that dice-count." and len(told(job, replace(job, results=tmp_path))) == 8
+    assert changed == "       checked (was disproved): 1 throws; predicted = 1 · dice-count"
 
 
 def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tmp_path, monkeypatch):
-    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", name="mine")
+    job = batch.Job(tmp_path / "mine.ipynb", "", {}, tmp_path / "out", own={"a": 1})
     rows = pd.read_csv(dice_ran / "verdicts.csv").replace("dice-count", "own")
     runs.write_table(job.folder / "verdicts.csv", rows)
-    assert "  own" in told(job)
-    said = {"id": "own", "claim": "Mine is " + "much " * 40 + "better.", **ABOVE}
+    assert "1.1    own" in told(job)
+    said = {"id": "own", "claim": "Mine is better.", **ABOVE}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump([said]))
-    lines = told(job, width=40)
-    first, second = (lines[i] for i, line in enumerate(lines) if "much" in line)
-    assert first.startswith("  Mine is much") and second.endswith("…") and max(len(first), len(second)) <= 40
-    assert lines[-1] == f"To look at it: lab show {job.folder}"
+    lines = told(job)
+    assert "1.1    Mine is better." in lines and lines[-1] == f"To look at it: lab show {job.folder}"
     monkeypatch.chdir(tmp_path)
-    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-mine", "from where one stands"
+    assert told(job)[-1] == "To look at it: lab show out/runs/own/mine-a-1", "from where one stands"
 
 
 def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
-    job = batch.Job(Path("01_x.ipynb"), "quick", {}, tmp_path / "elsewhere")
+    job = batch.Job(tmp_path / "notebooks" / "01_x.ipynb", "quick", {}, tmp_path / "elsewhere")
     assert terminal.published(job) == {}
     folder = runs.published("quick", "01_x")
     said = {("a", "one"): "supported", ("a", "two"): "checked"}
@@ -402,52 +387,26 @@ def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch)
             for (name, part), word in said.items()]  # fmt: skip
     runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
     assert terminal.published(job) == said
-    assert terminal.published(replace(job, name="mine")) == terminal.published(replace(job, profile="smoke")) == {}
-
-
-def test_in_a_notebook_a_bar_comes_and_goes(monkeypatch):
-    from IPython import display
-
-    drawn = []
-    handle = SimpleNamespace(update=lambda shown: drawn.append(shown.data))
-    monkeypatch.setattr(display, "display", lambda shown, display_id: drawn.append(shown.data) or handle)
-    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
-    progress = Progress("trial")
-    progress.began -= 7
-    for done in (3, 4, 5):
-        progress(done, 5, 1)
-    assert '<progress value="3" max="5"></progress> trial: 5 trials: 3 known, 0 run here. ' in drawn[0]
-    assert "3 known, 1 run here. about 7 s left" in drawn[1] and drawn[2:] == [""], "nothing stays in the notebook"
-    progress.stopped()
-    assert "Stopped: what is finished is kept" in drawn[-1]
-    whole = Progress("trial")
-    whole(5, 5, 1)
-    whole.stopped()
-    assert len(drawn) == 4, "where all is known, nothing is shown"
+    assert terminal.published(replace(job, language="zh")) == terminal.published(replace(job, profile="smoke")) == {}
 
 
 def squared(seed):
     return {"value": seed**2}
 
 
-def test_a_bar_is_there_before_the_first_trial_has_ended(monkeypatch, tmp_path):
-    from IPython import display
+@pytest.mark.parametrize("timing", [False, True])
+def test_a_bar_is_there_before_the_first_trial_has_ended_and_goes_with_the_last(timing, tmp_path, capsys):
+    grid, told = {"seed": [1, 2]}, {"sources": trials.Sources("n", store=tmp_path), "timing": timing}
+    trials.sweep(squared, grid, progress=(progress := Progress("squared")), **told)
+    shown = capsys.readouterr().err.split("\r")
+    assert [line[:19] for line in shown[1:4]] == [f"squared: {n}/2 trials "[:19] for n in (0, 1, 2)]
+    assert not shown[-2].strip() and not shown[-1], "nothing stays"
+    assert progress.ran == 2
 
-    drawn, handle = [], SimpleNamespace(update=lambda shown: None)
 
-    def draw(shown, display_id):
-        drawn.append((shown.data, list(tmp_path.rglob("*.jsonl"))))
-        return handle
-
-    monkeypatch.setattr(display, "display", draw)
-    monkeypatch.setattr("lab.trials.runs.in_notebook", lambda: True)
-    grid = {"seed": [1, 2]}
-    trials.sweep(squared, grid, sources=trials.Sources("n", store=tmp_path), progress=Progress("squared"))
-    trials.sweep(
-        squared, grid, sources=trials.Sources("n", store=tmp_path / "other"), timing=True, progress=Progress("timed")
-    )
-    bar = '<progress value="0" max="2"></progress> {}: 2 trials: 0 known, 0 run here. '
-    assert drawn[0] == (bar.format("squared"), []) and drawn[1][0] == bar.format("timed")
+def test_where_all_is_known_no_bar_is_shown(capsys):
+    Progress("trial")(5, 5)
+    assert capsys.readouterr().err == ""
 
 
 # After a mistake

@@ -22,17 +22,16 @@ def finish(job):
 
 
 @pytest.mark.parametrize("given, profile, name", [
-    ({}, "quick", None),
-    ({"seeds": 4}, "quick", None),
+    ({}, "quick", ""),
+    ({"seeds": 4}, "quick", ""),
     ({"seeds": 5}, "quick", "seeds-5"),
     ({"seeds": 5}, "smoke", "seeds-5"),
     ({"seeds": 5, "sides": [2, 6]}, "quick", "seeds-5-sides-2-6"),
 ], ids=str)  # fmt: skip
 def test_a_run_of_ones_own_parameters_has_a_folder_of_its_own(given, profile, name, tmp_path):
     job = planned(tmp_path, profile=profile, overrides=given)
-    assert job.name == name and job.own == (given if name else {})
+    assert job.usual == (not name) and job.own == (given if name else {})
     assert job.folder == tmp_path / "runs" / profile / "-".join(filter(None, [DICE, name]))
-    assert planned(tmp_path, overrides=given, name="mine").folder == tmp_path / "runs" / "quick" / f"{DICE}-mine"
 
 
 @pytest.mark.parametrize("recorded, again", [(0, None), (3, "trials of its run came from the record")])
@@ -45,22 +44,10 @@ def test_a_run_with_trials_from_the_record_is_not_done_where_all_is_to_be_fresh(
 
 def test_names_are_short_and_differ(tmp_path):
     values = [{"sides": list(range(64, 64 + 2 * n, 2))} for n in (4, 20, 21)]
-    names = [planned(tmp_path, overrides=given).name for given in values]
+    names = [planned(tmp_path, overrides=given).folder.name.removeprefix(f"{DICE}-") for given in values]
     assert names[0] == "sides-64-66-68-70" and len(set(names)) == 3 and max(map(len, names)) <= 40
     said = [batch.name_of({"text": text}) for text in ("a/b", "a b", "a-b")]
     assert len(set(said)) == 3 and not any("/" in name or " " in name for name in said)
-
-
-def test_the_same_name_for_other_parameters_is_refused(tmp_path):
-    mine = planned(tmp_path, overrides={"seeds": 5}, name="mine")
-    finish(mine)
-    assert planned(tmp_path, overrides={"seeds": 5}, name="mine") == mine
-    for other in ({"overrides": {"seeds": 6}}, {"overrides": {"seeds": 5}, "speak": "zh"}, {}):
-        with pytest.raises(parameters.Refused, match="holds a run of quick with own parameters: seeds 5"):
-            planned(tmp_path, name="mine", **other)
-    for wrong in ("../mine", ".mine", "a b", ""):
-        with pytest.raises(parameters.Refused, match="--name"):
-            planned(tmp_path, name=wrong)
 
 
 def test_notebooks_of_ones_own_do_not_replace_each_other(tmp_path):

@@ -7,7 +7,9 @@ import pytest
 from lab.trials import parameters
 from lab.trials.rows import canonical, of_body
 from lab.trials.runs import project_root
-from lab.trials.store import LABELS, File
+from lab.trials.store import File
+
+LABELS = {"machine", "arithmetic", "device", "threads", "torch", "python", "commit", "date"}
 
 FILES = sorted((project_root() / "results" / "record").glob("*.jsonl"))
 SHARES = ("accuracy", "exact", "share")  # columns of these names, or that end so, lie within [0, 1]
@@ -19,7 +21,7 @@ def test_every_row_says_who_made_it_and_from_what(path):
     file = File(path, strict=True)
     assert file.trials and path.stem in {notebook.stem for notebook in parameters.notebooks()}
     for run in file.runs.values():
-        assert set(LABELS) <= run.keys() and len(run["commit"]) == 40
+        assert LABELS <= run.keys() and len(run["commit"]) == 40
     for body in file.trials:
         assert body["labels"] and body["parts"] and body["seconds"] > 0
         assert all(not name.startswith("/") for name in body["data"]), "a path of one machine"

@@ -14,7 +14,6 @@ from lab import trace
 from lab.models.gpt import Norm, Position
 from lab.models.registry import Seam
 from lab.trials import sweep as trials
-from lab.trials import workers
 from lab.trials.code import Code, code_of, kind_hash
 from lab.trials.state import State
 
@@ -71,17 +70,6 @@ def test_an_edited_kind_of_ones_own_is_run_again(beside, tmp_path, apart, jobs):
     changed = (before.logit != after.logit).tolist()
     assert changed == [True, True, False, False], "each trial that looked it up, and no other"
     assert [each.origin for each in used] == ["run", "run", "store", "store"]
-
-
-def test_a_worker_knows_the_hash_of_a_kind_that_it_cannot_read(beside, monkeypatch):
-    """A model that a worker keeps is named by its kinds too; those of a notebook cell are read where the cell is."""
-    trial = beside("mine", TRIAL, MINE).logit
-    known, packed = workers.foreign_hashes(), workers.pack(trial, ())
-    assert list(known) == ["Position.mine"]
-    monkeypatch.setattr(workers, "_sent", None)  # as it was, after the test
-    workers.unpack(packed)
-    monkeypatch.setattr(workers.code, "kind_hash", lambda name: pytest.fail("it was read again"))
-    assert workers.foreign_hashes() == known
 
 
 @pytest.mark.slow

@@ -69,12 +69,12 @@ def test_table_is_in_grid_order_with_parameters_first(tmp_path):
         curve,
         {"shape": [{"slope": 2.0}, {"slope": 1.0}], "seed": range(2)},
         sources=trials.Sources("n", store=tmp_path),
-        progress=lambda done, total, workers: seen.append((done, total, workers)),
+        progress=lambda *told: seen.append(told),
     )
     assert list(table.columns) == ["shape", "seed", "step", "loss", *LABELS]
     assert [shape["slope"] for shape in table["shape"]] == [2.0] * 6 + [1.0] * 6
     assert list(table["seed"]) == [0, 0, 0, 1, 1, 1] * 2
-    assert seen == [(done, 4, 1) for done in range(5)]
+    assert seen == [(done, 4) for done in range(5)]
 
 
 def test_resume_returns_the_same_table_without_calling_the_trial(tmp_path):

@@ -174,7 +174,7 @@ def test_workers_that_went_away_are_started_anew(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     allow(gate, 1)
 
-    def lose_them(done, total, at_work):
+    def lose_them(done, total):
         if done == 1:  # the three workers wait, each with a trial
             cluster = workers._pools[3].cluster
             nannies = list(cluster.workers.values())
