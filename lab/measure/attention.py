@@ -311,16 +311,6 @@ def distance(weights, positions=None):
     return (weights * gap).sum(-1)
 
 
-def offset_mass(offset):
-    """Measure: weight on the key `offset` positions back, NaN if there is none."""
-
-    def measure(weights, positions=None):
-        return _on_targets(weights, (_positions(weights, positions) - offset)[None])
-
-    measure.__name__ = f"offset_mass_{offset}"
-    return measure
-
-
 def mass_on(targets):
     """Measure: weight on the target keys of each query, NaN for queries without a target.
 

@@ -1,4 +1,4 @@
-"""Single heads: scores of their maps, ablation, attention knockout. Chapter §1.1.4, §1.2.
+"""Single heads: tables of their maps, ablation, attention knockout. Chapter §1.1.4, §1.2.
 
 Maps are weights (b, h, q, k) of causal attention, a list with one entry per layer. A head is
 identified by its layer, the index of the attention call within a forward pass, and its index among
@@ -6,13 +6,11 @@ the query heads.
 """
 
 from contextlib import contextmanager
-from functools import partial
 
 import pandas as pd
 import torch
 
 from lab.measure.hooks import Calls
-from lab.measure.maps import content_share, mass, relative_distance, relative_entropy, uniform_mass
 
 
 def head_table(maps, measures):
@@ -25,30 +23,6 @@ def head_table(maps, measures):
         columns = {name: measure(weights).tolist() for name, measure in measures.items()}
         tables.append(pd.DataFrame({"layer": layer, "head": range(weights.shape[1])} | columns))
     return pd.concat(tables, ignore_index=True)
-
-
-def head_scores(maps, queries, targets):
-    """Where heads attend, in long form: layer, head, measure, value, uniform.
-
-    `uniform` is the value for uniform causal weights. queries (b, q): the queries at which distance
-    and entropy are taken, relative to uniform weights; targets: {measure: pattern (b or 1, q, k)},
-    the mass on it. "previous token" and "content" use all queries.
-    """
-    at = torch.arange(maps[0].shape[2], device=queries.device)
-    near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
-    patterns = {"within 3": near, "first token": (at == 0) & queries[..., None]}
-    patterns |= {"previous token": (at[:, None] - at == 1)[None]} | targets
-    uniform = {"distance": 1.0, "entropy": 1.0, "content": 0.0}
-    uniform |= {name: uniform_mass(pattern) for name, pattern in patterns.items()}
-    measures = {
-        "distance": partial(relative_distance, queries=queries),
-        "entropy": partial(relative_entropy, queries=queries),
-        "content": content_share,
-    }
-    measures |= {name: partial(mass, targets=pattern) for name, pattern in patterns.items()}
-    table = head_table(maps, measures).melt(["layer", "head"], list(measures), "measure")
-    table = table.sort_values("layer", kind="stable", ignore_index=True)
-    return table.assign(uniform=table.measure.map(uniform))
 
 
 @contextmanager

@@ -52,19 +52,6 @@ def induction_targets(n, period, offset):
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
 
 
-def copying_targets(period, repeats):
-    """{name: targets} of copying heads, on a block of `period` tokens repeated `repeats` times.
-
-    The targets are after the earlier occurrences of a token, on them, and as printed in Olsson
-    2022.
-    """
-    offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
-    return {
-        name: induction_targets(period * repeats, period, offset)
-        for name, offset in offsets.items()
-    }
-
-
 def one_hot_targets(index):
     """One-hot targets (b, q, q) from one key index per query (b, q), -1 for none."""
     return index[..., None] == torch.arange(index.shape[1], device=index.device)
@@ -88,19 +75,9 @@ def mass(maps, targets):
 def relative_distance(maps, queries):
     """Mean |q - k| under the weights at `queries`, relative to uniform causal weights: (h,)."""
     uniform = torch.arange(maps.shape[2], device=maps.device) / 2  # (q,)
-    return _over_uniform(distance(maps), uniform, queries)
-
-
-def relative_entropy(maps, queries):
-    """Entropy of the weights at `queries`, relative to uniform causal weights, 0..1: (h,)."""
-    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log()  # (q,)
-    return _over_uniform(entropy(maps), uniform, queries)
-
-
-def _over_uniform(values, uniform, queries):
-    """Sum of values (b, h, q) at `queries`, over that of uniform weights (q,): (h,)."""
-    queries = queries.expand(len(values), -1)
-    return (values * queries[:, None]).sum((0, 2)) / uniform.expand(queries.shape)[queries].sum()
+    queries = queries.expand(len(maps), -1)
+    total = (distance(maps) * queries[:, None]).sum((0, 2))  # (h,)
+    return total / uniform.expand(queries.shape)[queries].sum()
 
 
 def offset_profile(maps):

@@ -10,14 +10,6 @@ from lab.measure import heads
 from lab.measure.attention import attention_maps
 
 
-def test_uniform_attention_scores_one_or_its_baseline_everywhere():
-    maps = [uniform_maps(3, 2, 9)] * 2
-    queries = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) > 0.5
-    targets = {"any": torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.7}
-    table = heads.head_scores(maps, queries, targets)
-    assert len(table) == 2 * 2 * 7 and table.value.tolist() == pytest.approx(table.uniform.tolist(), abs=1e-6)
-
-
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_a_hidden_key_gets_no_weight_from_the_last_query_alone(position):
     model, x = small_model(position=position), tokens(10, batch=1)[0]
