@@ -1,4 +1,4 @@
-"""Single heads: tables of their maps, ablation, attention knockout. Chapter §1.1.4, §1.2.
+"""Single heads: tables of their maps, and ablation. Chapter §1.1.4, §1.2.
 
 Maps are weights (b, h, q, k) of causal attention, a list with one entry per layer. A head is
 identified by its layer, the index of the attention call within a forward pass, and its index among
@@ -87,57 +87,3 @@ def pruning_costs(loss, layers, heads):
         with ablate_heads(order[: rank + 1], layers):
             costs.append(loss() - whole)
     return table.assign(pruned_cost=costs)
-
-
-@contextmanager
-def attention_knockout(layer, calls):
-    """Within, the last query of row i of the batch cannot see key i, in one call per forward pass.
-
-    It is call `layer` of `calls`. A batch that repeats one sequence once per key thus shows the
-    effect of each key on the last prediction. For causal attention only.
-    """
-
-    def hide(call):
-        if call.index % calls != layer:
-            return None
-        b = len(call.query)
-        q = call.query.shape[2]
-        k = call.key.shape[2]
-        rows = torch.arange(b, device=call.query.device)
-        mask = call.dense_mask()
-        seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
-        if mask is not None:
-            seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)
-        seen[rows, :, -1, rows] = False
-        bias = 0 if mask is None or mask.dtype == torch.bool else mask
-        hidden = torch.zeros_like(seen, dtype=call.query.dtype).masked_fill(~seen, -torch.inf)
-        return call(attn_mask=hidden + bias, is_causal=False)
-
-    with Calls(hide):
-        yield
-
-
-@torch.no_grad()
-def key_effects(predict, tokens, maps):
-    """Effect of each key on the last prediction: sequence, layer, key, weight, effect.
-
-    weight: mean over heads. effect: KL(original || key hidden) in nats. predict maps tokens (b, t)
-    to logits (b, t, classes); use float64, as most effects are below the rounding error of float32.
-    For causal models with one attention call per layer; `maps` are theirs on the tokens (b, t).
-    """
-    parts = []
-    for i, sequence in enumerate(tokens):
-        with ablate_heads([], len(maps)):
-            whole = predict(sequence[None])[0, -1].log_softmax(-1)
-        for layer, m in enumerate(maps):
-            with attention_knockout(layer, len(maps)):
-                without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
-            effect = (whole.exp() * (whole - without)).sum(-1)
-            weight = m[i, :, -1].mean(0)
-            columns = {
-                "key": range(len(weight)),
-                "weight": weight.tolist(),
-                "effect": effect.tolist(),
-            }
-            parts.append(pd.DataFrame({"sequence": i, "layer": layer} | columns))
-    return pd.concat(parts, ignore_index=True)
