@@ -66,24 +66,3 @@ def ablation_costs(losses, layers, heads):
         with ablate_heads([(layer, head)], layers):
             rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
     return pd.DataFrame(rows, columns=["layer", "head", "measure", "value"])
-
-
-@torch.no_grad()
-def pruning_costs(loss, layers, heads):
-    """Increase of loss(), a number, without heads: one row per head, with layer and head.
-
-    removal_cost: this head ablated alone; importance_rank: 0 for the least costly; pruned_cost:
-    this head and all less costly ones ablated together.
-    """
-    table = ablation_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
-    table = table.rename(columns={"value": "removal_cost"})
-    table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
-    cheapest_first = table.sort_values("importance_rank")[["layer", "head"]]
-    order = list(cheapest_first.itertuples(index=False, name=None))
-    costs = []
-    with ablate_heads([], layers):
-        whole = loss()
-    for rank in table.importance_rank:
-        with ablate_heads(order[: rank + 1], layers):
-            costs.append(loss() - whole)
-    return table.assign(pruned_cost=costs)

@@ -29,25 +29,6 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
     assert table.abs().min() > 0
 
 
-def test_pruning_costs_are_those_of_the_cheapest_heads_together():
-    model, x = small_model(), tokens(batch=3)
-
-    def loss():
-        return model(x).square().mean().item()
-
-    table = heads.pruning_costs(loss, 2, 4)
-    alone = heads.ablation_costs(lambda: {"loss": loss()}, 2, 4)
-    assert table.removal_cost.tolist() == alone.value.tolist()
-    ranked = table.sort_values("importance_rank")
-    assert ranked.importance_rank.tolist() == list(range(8)) and ranked.removal_cost.is_monotonic_increasing
-    assert ranked.pruned_cost.iloc[0] == ranked.removal_cost.iloc[0]
-    cheapest = list(zip(ranked.layer, ranked["head"], strict=True))[:3]
-    with torch.no_grad(), heads.ablate_heads(cheapest, 2):
-        together = loss()
-    with torch.no_grad():
-        assert ranked.pruned_cost.iloc[2] == together - loss()
-
-
 def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
     """Heads that write nothing cost nothing, although outputs at padding are 0 on the fast path
     alone.
@@ -61,7 +42,6 @@ def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
         return encoder(x, src_key_padding_mask=padding).abs().sum().item()
 
     assert heads.ablation_costs(lambda: {"loss": loss()}, 1, 2).value.tolist() == [0, 0]
-    assert heads.pruning_costs(loss, 1, 2).pruned_cost.tolist() == [0, 0]
     with torch.no_grad(), heads.ablate_heads([], 1):
         slow = loss()
     with torch.no_grad():
