@@ -1,4 +1,4 @@
-"""Shared layers, and models that may be left early."""
+"""Shared layers, and models that may be left early. Of `lab.models.gpt`."""
 
 import pytest
 import torch
