@@ -4,8 +4,6 @@ An attention map is kept in long form, one row per pair of query and key that ma
 weight, query_token, key_token, and names that distinguish it from other maps.
 """
 
-from itertools import zip_longest
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -89,40 +87,6 @@ def draw_map(axis, table):
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
             ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family=figures.monospace())
     axis.grid(False)
-
-
-def draw_arcs(axis, table, threshold):
-    """Draw tokens along a line and an arc for every weight above the threshold."""
-    keys, queries = (_axis_tokens(table, side) for side in ("key", "query"))
-    last = max(len(keys), len(queries)) - 1
-    for row in table[table.weight > threshold].itertuples():
-        middle = (row.query + row.key) / 2
-        half = max((row.query - row.key) / 2, 0.3)
-        angle = np.linspace(0, np.pi, 30)
-        axis.plot(
-            middle + half * np.cos(angle),
-            np.sqrt(half) * np.sin(angle),
-            color="C0",
-            lw=1,
-            alpha=row.weight,
-        )
-    for position, word in characters(
-        [k if k is not None else q for k, q in zip_longest(keys, queries)]
-    ):
-        turn = 90 if len(word) > 2 else 0
-        axis.text(
-            position,
-            -0.2,
-            word,
-            ha="center",
-            va="top",
-            fontsize=7,
-            family=figures.monospace(),
-            rotation=turn,
-        )
-    axis.set(xlim=(-1, last + 1), ylim=(-1, np.sqrt(last / 2) + 0.3), yticks=[], xticks=[])
-    axis.grid(False)
-    axis.spines[["left", "bottom"]].set_visible(False)
 
 
 def plot_maps(table, names=None):

@@ -16,7 +16,6 @@ from scipy import stats
 from lab import charts, figures
 from lab.measure import maps as patterns
 from lab.measure.attention import attention_probe
-from lab.measure.heads import head_scores
 from lab.tasks.sequences import Blocks
 
 
@@ -44,15 +43,6 @@ def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape()
     plt.close(figure)
 
 
-def test_an_arc_for_every_weight_above_the_threshold():
-    table = charts.long_map([100, 101, 10, 102], np.array([[1, 0, 0, 0], [0.6, 0.4, 0, 0], [0, 1, 0, 0], [0.25] * 4]))
-    _, axis = plt.subplots()
-    charts.draw_arcs(axis, table, 0.3)
-    assert len(axis.lines) == 4
-    assert [text.get_text() for text in axis.texts] == ["d", "e", "\u00b7", "f"]
-    plt.close("all")
-
-
 def test_the_bytes_of_a_character_are_one_text_in_their_middle():
     text = "a\u00e9 \u4e2d\U0001f600\n"  # of 1, 2, 1, 3, 4 and 1 bytes
     wanted = [(0, "a"), (1.5, "\u00e9"), (3, "\u00b7"), (5, "\u4e2d"), (8.5, "\U0001f600"), (11, "\u00b7")]
@@ -69,16 +59,14 @@ def test_the_bytes_of_a_character_are_one_text_in_their_middle():
     ]
 
 
-def test_axes_and_arcs_name_a_character_once():
+def test_axes_name_a_character_once():
     tokens = list("x=\u00e9".encode())
     table = charts.long_map(tokens, np.eye(4))
-    figure, (left, right, plain) = plt.subplots(1, 3)
+    figure, (left, plain) = plt.subplots(1, 2)
     charts.draw_map(left, table)
-    charts.draw_arcs(right, table, 0.3)
     for ticks in (left.xaxis, left.yaxis):
         assert [text.get_text() for text in ticks.get_ticklabels()] == ["x", "=", "\u00e9"]
         assert ticks.get_ticklocs().tolist() == [0, 1, 2.5]
-    assert [(t.get_position()[0], t.get_text()) for t in right.texts] == [(0, "x"), (1, "="), (2.5, "\u00e9")]
     charts.draw_map(plain, charts.long_map([3, 1, 2, 0], np.eye(4)))
     assert "\u00b7" not in [text.get_text() for text in plain.xaxis.get_ticklabels()], "numbers that are no letters"
     plt.close(figure)
@@ -123,13 +111,12 @@ def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     model, _ = load(tmp_path)
-    tokens, targets = Blocks(vocabulary=model.config.vocab_size).batch(torch.Generator().manual_seed(7), 4)
+    tokens, _ = Blocks(vocabulary=model.config.vocab_size).batch(torch.Generator().manual_seed(7), 4)
     with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
         model(tokens)
-    table = head_scores(probe.maps, targets != -100, patterns.copying_targets(25, 4))
-    assert len(table.groupby(["layer", "head"])) == 6
-    score = table[table.measure == "induction"]
-    assert score.value.tolist() == pytest.approx([score.uniform.iloc[0]] * 6, rel=0.1), "at random it looks anywhere"
+    after = patterns.induction_targets(100, 25, 1)
+    scores = torch.cat([patterns.mass(weights, after) for weights in probe.maps])
+    assert scores.tolist() == pytest.approx([patterns.uniform_mass(after)] * 6, rel=0.1), "at random it looks anywhere"
     panel = charts.long_map([str(t) for t in tokens[0].tolist()], probe.maps[0][0, 0].numpy(), panel="layer 0, head 0")
     assert not math.isnan(panel.weight.sum())
     figure = figures.draw(charts.plot_maps, panel)

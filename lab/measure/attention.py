@@ -85,11 +85,10 @@ def attention_probe(
 
 
 @contextmanager
-def kept_logits(*, products=False):
+def kept_logits():
     """Within, a list collects the logits (b, h, q, k) of every attention call, float64 on the CPU.
 
-    Their softmax is the map: they include biases, and -inf at masked pairs. With `products` they
-    are the scaled products of queries and keys alone, whose rank is at most the head width.
+    Their softmax is the map: they include biases, and -inf at masked pairs.
     """
     logits = []
 
@@ -100,13 +99,13 @@ def kept_logits(*, products=False):
         scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
         scores = query @ key.mT * scale
         mask = call.dense_mask()
-        if mask is not None and not products:
+        if mask is not None:
             mask = mask.detach().cpu()
             if mask.dtype == torch.bool:
                 scores = scores.masked_fill(~mask, -math.inf)
             else:
                 scores = scores + mask.double()
-        if call.is_causal and not products:
+        if call.is_causal:
             future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(future, -math.inf)
         logits.append(scores)
@@ -309,16 +308,6 @@ def distance(weights, positions=None):
     """Mean |q - k| under the weights, in positions: (b, h, t)."""
     gap = (_positions(weights, positions)[:, None] - _keys(weights)).abs()  # (t, k)
     return (weights * gap).sum(-1)
-
-
-def offset_mass(offset):
-    """Measure: weight on the key `offset` positions back, NaN if there is none."""
-
-    def measure(weights, positions=None):
-        return _on_targets(weights, (_positions(weights, positions) - offset)[None])
-
-    measure.__name__ = f"offset_mass_{offset}"
-    return measure
 
 
 def mass_on(targets):

@@ -25,21 +25,6 @@ def perturbed_weights(model, size, seed=0):
                 p.copy_(value)
 
 
-@torch.no_grad()
-def perturbation(model, output, *, size=1e-4, seed=0):
-    """Mean square change of output(model) over size² when the weights are perturbed. Liu 2020.
-
-    The weights are restored. Use float64 for small sizes. Raises RuntimeError if the output is not
-    finite.
-    """
-    before = output(model)
-    with perturbed_weights(model, size, seed):
-        change = (output(model) - before).square().mean().item() / size**2
-    if not torch.isfinite(before).all() or change != change:
-        raise RuntimeError("the output is not finite")
-    return change
-
-
 def layer_cosine_similarity(streams):
     """Mean cosine similarity of tokens between neighbouring layers' streams: (layers - 1,).
 

@@ -1,6 +1,5 @@
-"""Gradients: which inputs an output depends on, and the gradient norms of parameters."""
+"""Gradients: which inputs an output depends on."""
 
-import pandas as pd
 import torch
 
 
@@ -35,27 +34,3 @@ def leak(from_embeddings, embeddings):
 def future(matrix):
     """The largest entry at an input later than the output, of (t, t'): 0 for a causal model."""
     return matrix.triu(1).max().item()
-
-
-def gradient_norms(model) -> pd.DataFrame:
-    """Gradient norms, one row per parameter: parameter (its name), layer, norm, rms.
-
-    norm is Euclidean, rms = norm / √size. `layer` is the first integer in the dotted name, missing
-    if there is none; norm and rms are missing for a parameter without gradient. Raises RuntimeError
-    if no parameter has a gradient.
-    """
-    if all(parameter.grad is None for parameter in model.parameters()):
-        raise RuntimeError(
-            "no parameter has a gradient: call backward() on a loss of this model first"
-        )
-    rows = []
-    for name, parameter in model.named_parameters():
-        layer = next((int(part) for part in name.split(".") if part.isdecimal()), pd.NA)
-        norm = float("nan")
-        if parameter.grad is not None:
-            wide = torch.promote_types(parameter.grad.dtype, torch.float32)
-            norm = torch.linalg.vector_norm(parameter.grad.detach(), dtype=wide).item()
-        rows.append((name, layer, norm, norm / parameter.numel() ** 0.5))
-    return pd.DataFrame(rows, columns=["parameter", "layer", "norm", "rms"]).astype(
-        {"layer": "Int64"}
-    )

@@ -1,4 +1,4 @@
-"""Single heads: scores of their maps, ablation, attention knockout. Chapter §1.1.4, §1.2.
+"""Single heads: tables of their maps, and ablation. Chapter §1.1.4, §1.2.
 
 Maps are weights (b, h, q, k) of causal attention, a list with one entry per layer. A head is
 identified by its layer, the index of the attention call within a forward pass, and its index among
@@ -6,13 +6,11 @@ the query heads.
 """
 
 from contextlib import contextmanager
-from functools import partial
 
 import pandas as pd
 import torch
 
 from lab.measure.hooks import Calls
-from lab.measure.maps import content_share, mass, relative_distance, relative_entropy, uniform_mass
 
 
 def head_table(maps, measures):
@@ -25,30 +23,6 @@ def head_table(maps, measures):
         columns = {name: measure(weights).tolist() for name, measure in measures.items()}
         tables.append(pd.DataFrame({"layer": layer, "head": range(weights.shape[1])} | columns))
     return pd.concat(tables, ignore_index=True)
-
-
-def head_scores(maps, queries, targets):
-    """Where heads attend, in long form: layer, head, measure, value, uniform.
-
-    `uniform` is the value for uniform causal weights. queries (b, q): the queries at which distance
-    and entropy are taken, relative to uniform weights; targets: {measure: pattern (b or 1, q, k)},
-    the mass on it. "previous token" and "content" use all queries.
-    """
-    at = torch.arange(maps[0].shape[2], device=queries.device)
-    near = ((at[:, None] - at).abs() <= 3) & queries[..., None]  # (b, q, k)
-    patterns = {"within 3": near, "first token": (at == 0) & queries[..., None]}
-    patterns |= {"previous token": (at[:, None] - at == 1)[None]} | targets
-    uniform = {"distance": 1.0, "entropy": 1.0, "content": 0.0}
-    uniform |= {name: uniform_mass(pattern) for name, pattern in patterns.items()}
-    measures = {
-        "distance": partial(relative_distance, queries=queries),
-        "entropy": partial(relative_entropy, queries=queries),
-        "content": content_share,
-    }
-    measures |= {name: partial(mass, targets=pattern) for name, pattern in patterns.items()}
-    table = head_table(maps, measures).melt(["layer", "head"], list(measures), "measure")
-    table = table.sort_values("layer", kind="stable", ignore_index=True)
-    return table.assign(uniform=table.measure.map(uniform))
 
 
 @contextmanager
@@ -92,78 +66,3 @@ def ablation_costs(losses, layers, heads):
         with ablate_heads([(layer, head)], layers):
             rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
     return pd.DataFrame(rows, columns=["layer", "head", "measure", "value"])
-
-
-@torch.no_grad()
-def pruning_costs(loss, layers, heads):
-    """Increase of loss(), a number, without heads: one row per head, with layer and head.
-
-    removal_cost: this head ablated alone; importance_rank: 0 for the least costly; pruned_cost:
-    this head and all less costly ones ablated together.
-    """
-    table = ablation_costs(lambda: {"removal_cost": loss()}, layers, heads).drop(columns="measure")
-    table = table.rename(columns={"value": "removal_cost"})
-    table["importance_rank"] = table.removal_cost.rank(method="first").astype(int) - 1
-    cheapest_first = table.sort_values("importance_rank")[["layer", "head"]]
-    order = list(cheapest_first.itertuples(index=False, name=None))
-    costs = []
-    with ablate_heads([], layers):
-        whole = loss()
-    for rank in table.importance_rank:
-        with ablate_heads(order[: rank + 1], layers):
-            costs.append(loss() - whole)
-    return table.assign(pruned_cost=costs)
-
-
-@contextmanager
-def attention_knockout(layer, calls):
-    """Within, the last query of row i of the batch cannot see key i, in one call per forward pass.
-
-    It is call `layer` of `calls`. A batch that repeats one sequence once per key thus shows the
-    effect of each key on the last prediction. For causal attention only.
-    """
-
-    def hide(call):
-        if call.index % calls != layer:
-            return None
-        b = len(call.query)
-        q = call.query.shape[2]
-        k = call.key.shape[2]
-        rows = torch.arange(b, device=call.query.device)
-        mask = call.dense_mask()
-        seen = torch.ones(b, 1, q, k, dtype=torch.bool, device=call.query.device).tril(k - q)
-        if mask is not None:
-            seen = seen & (mask if mask.dtype == torch.bool else mask > -torch.inf)
-        seen[rows, :, -1, rows] = False
-        bias = 0 if mask is None or mask.dtype == torch.bool else mask
-        hidden = torch.zeros_like(seen, dtype=call.query.dtype).masked_fill(~seen, -torch.inf)
-        return call(attn_mask=hidden + bias, is_causal=False)
-
-    with Calls(hide):
-        yield
-
-
-@torch.no_grad()
-def key_effects(predict, tokens, maps):
-    """Effect of each key on the last prediction: sequence, layer, key, weight, effect.
-
-    weight: mean over heads. effect: KL(original || key hidden) in nats. predict maps tokens (b, t)
-    to logits (b, t, classes); use float64, as most effects are below the rounding error of float32.
-    For causal models with one attention call per layer; `maps` are theirs on the tokens (b, t).
-    """
-    parts = []
-    for i, sequence in enumerate(tokens):
-        with ablate_heads([], len(maps)):
-            whole = predict(sequence[None])[0, -1].log_softmax(-1)
-        for layer, m in enumerate(maps):
-            with attention_knockout(layer, len(maps)):
-                without = predict(sequence.expand(len(sequence), -1))[:, -1].log_softmax(-1)
-            effect = (whole.exp() * (whole - without)).sum(-1)
-            weight = m[i, :, -1].mean(0)
-            columns = {
-                "key": range(len(weight)),
-                "weight": weight.tolist(),
-                "effect": effect.tolist(),
-            }
-            parts.append(pd.DataFrame({"sequence": i, "layer": layer} | columns))
-    return pd.concat(parts, ignore_index=True)

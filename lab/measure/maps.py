@@ -7,35 +7,11 @@ boolean patterns (b or 1, q, k), True at the keys that count for a query. Querie
 
 import base64
 import math
-from contextlib import ExitStack
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from lab.measure.attention import distance, entropy, mass_on, query_mean
-
-
-@torch.no_grad()
-def weights_of(mixers, run):
-    """Maps of every module of `mixers` during run(), for any kind of attention function.
-
-    A mixer takes q (b, h, t, d), k and v (b, g, t, d) and keywords, and returns weighted means of
-    the values; with unit vectors as values these are the weights. Unlike a probe this also observes
-    attention outside F.scaled_dot_product_attention.
-    """
-    maps = []
-
-    def keep(mixer, qkv, keywords, _):
-        q, k, _ = qkv
-        unit = torch.eye(k.shape[2], dtype=q.dtype, device=k.device).expand(*k.shape[:3], -1)
-        maps.append(mixer.forward(q, k, unit.contiguous(), **keywords))
-
-    with ExitStack() as hooks:
-        for mixer in mixers:
-            hooks.enter_context(mixer.register_forward_hook(keep, with_kwargs=True))
-        run()
-    return maps
 
 
 def induction_targets(n, period, offset):
@@ -50,19 +26,6 @@ def induction_targets(n, period, offset):
     k = torch.arange(n)
     behind = q - k + offset
     return ((behind > 0) & (behind % period == 0) & (q >= period) & (k <= q) & (k >= offset))[None]
-
-
-def copying_targets(period, repeats):
-    """{name: targets} of copying heads, on a block of `period` tokens repeated `repeats` times.
-
-    The targets are after the earlier occurrences of a token, on them, and as printed in Olsson
-    2022.
-    """
-    offsets = {"induction": 1, "duplicate": 0, "before the copy": -1}
-    return {
-        name: induction_targets(period * repeats, period, offset)
-        for name, offset in offsets.items()
-    }
 
 
 def one_hot_targets(index):
@@ -88,40 +51,9 @@ def mass(maps, targets):
 def relative_distance(maps, queries):
     """Mean |q - k| under the weights at `queries`, relative to uniform causal weights: (h,)."""
     uniform = torch.arange(maps.shape[2], device=maps.device) / 2  # (q,)
-    return _over_uniform(distance(maps), uniform, queries)
-
-
-def relative_entropy(maps, queries):
-    """Entropy of the weights at `queries`, relative to uniform causal weights, 0..1: (h,)."""
-    uniform = torch.arange(1, maps.shape[2] + 1, device=maps.device).log()  # (q,)
-    return _over_uniform(entropy(maps), uniform, queries)
-
-
-def _over_uniform(values, uniform, queries):
-    """Sum of values (b, h, q) at `queries`, over that of uniform weights (q,): (h,)."""
-    queries = queries.expand(len(values), -1)
-    return (values * queries[:, None]).sum((0, 2)) / uniform.expand(queries.shape)[queries].sum()
-
-
-def offset_profile(maps):
-    """Mean weight of each head on the key 0, 1, ... positions back: (h, offsets).
-
-    The mean is over queries that have such a key.
-    """
-    diagonals = [maps.diagonal(-offset, -2, -1) for offset in range(maps.shape[2])]
-    return torch.stack([weights.mean((0, 2)) for weights in diagonals], -1)
-
-
-def content_share(maps):
-    """Share of the variance of a head's weights not explained by the positions: (h,).
-
-    0 means that the head attends to fixed positions. The batch holds different inputs; the variance
-    of each cell (q, k) over them is divided by the variance over all visible cells.
-    """
-    visible = torch.ones(maps.shape[2:], dtype=torch.bool, device=maps.device).tril()
-    cells = maps[:, :, visible]  # (b, h, cells)
-    over_inputs = cells.var(0, correction=0).mean(-1)
-    return over_inputs / cells.transpose(0, 1).flatten(1).var(-1, correction=0)
+    queries = queries.expand(len(maps), -1)
+    total = (distance(maps) * queries[:, None]).sum((0, 2))  # (h,)
+    return total / uniform.expand(queries.shape)[queries].sum()
 
 
 def hits(maps, targets):
@@ -133,28 +65,6 @@ def hits(maps, targets):
     some = targets >= 0  # (b, q)
     right = maps.argmax(-1) == targets[:, None]  # (b, h, q)
     return (right & some[:, None]).sum((0, 2)) / some.sum()
-
-
-def best_fixed_offset(targets):
-    """Share of targets at the most frequent distance: hit rate of the best fixed offset."""
-    b, q = (targets >= 0).nonzero(as_tuple=True)
-    return torch.bincount(q - targets[b, q]).max().item() / len(q)
-
-
-def frequency_correlation(maps, log_frequency):
-    """Correlation of the attention a key receives with the log frequency of its token: (h,).
-
-    log_frequency: (b, k). The attention received is relative to the key's uniform share at each
-    query; the mean at each position is removed first.
-    """
-    n = maps.shape[-1]
-    uniform = 1 / torch.arange(1, n + 1, device=maps.device)
-    queries = torch.arange(n, 0, -1, device=maps.device)  # (k,), number of queries that see the key
-    received = (maps / uniform[:, None]).sum(2) / queries  # (b, h, k)
-    received = received - received.mean(0)
-    received = received[..., :-1].transpose(0, 1).flatten(1)  # (h, b k); the last key has one query
-    frequency = (log_frequency - log_frequency.mean(0))[:, :-1].flatten()
-    return F.cosine_similarity(received, frequency[None], dim=-1)
 
 
 def divergence(maps, others=None):

@@ -1,7 +1,4 @@
-"""Hidden units of feed-forward layers: activations, firing rates, idle units, ablation.
-
-Letters: n tokens, u units. Activations are (n, u), or (..., u) as returned by a tap.
-"""
+"""Hidden units of feed-forward layers: activations and ablation. Letters: n tokens, u units."""
 
 import torch
 
@@ -23,19 +20,3 @@ def ablate_units(model, layer, units):
     """Context in which `units` (list or tensor of indices) of a feed-forward layer return 0."""
     units = torch.as_tensor(units, dtype=torch.long, device=next(model.parameters()).device)
     return edit(model, {f"blocks.{layer}.ffn.act": lambda x: x.index_fill(-1, units, 0)})
-
-
-def idle_share(activations, held=0.01):
-    """Share of the smallest activations (..., u) per token that hold `held` of the squared norm."""
-    squares = activations.cpu().double().square().sort(-1).values
-    return (squares.cumsum(-1) <= held * squares.sum(-1, keepdim=True)).double().mean().item()
-
-
-def nonzero_share(activations):
-    """Share of entries that are not exactly zero."""
-    return (activations != 0).cpu().double().mean()
-
-
-def firing_rates(activations):
-    """Share of tokens at which each unit is above zero: (u,). A unit with rate 0 is dead."""
-    return (activations > 0).cpu().double().flatten(0, -2).mean(0)

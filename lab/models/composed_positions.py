@@ -110,9 +110,8 @@ class Randomized(Scattered, kind="randomized"):
 
     The wrapped `encoding` sees `reach` positions, by default twice the context. With gaps=False the
     tokens stay adjacent and only the first position is drawn (Kiyono 2021). In evaluation one fixed
-    draw of `context` positions is used; a text takes the first of them. This draw follows from the
-    seed of the model and is not part of a checkpoint, so loading weights of another seed raises
-    ValueError. At the input, `encoding` may only add to the embeddings.
+    draw of `context` positions is used, which belongs to the weights; a text takes the first of
+    them. At the input, `encoding` may only add to the embeddings.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):
@@ -125,9 +124,8 @@ class Randomized(Scattered, kind="randomized"):
         self.encoding = Position.build(
             encoding, config.model_copy(update={"block_size": self.reach})
         )
-        self.seed = torch.initial_seed()
-        self.generator = torch.Generator().manual_seed(self.seed)
-        self.register_buffer("fixed", self._draw(self.context), persistent=False)
+        self.generator = torch.Generator().manual_seed(torch.initial_seed())
+        self.register_buffer("fixed", self._draw(self.context))
         self.drawn = None
 
     @property
@@ -139,30 +137,6 @@ class Randomized(Scattered, kind="randomized"):
         if not self.gaps:
             return torch.arange(n, device="cpu") + torch.randint(self.reach - n + 1, (), **options)
         return torch.randperm(self.reach, **options)[:n].sort().values
-
-    def _apply(self, fn, recurse=True):
-        """Move the module, then draw the same evaluation positions again on the new device."""
-        super()._apply(fn, recurse)
-        mine = self.generator
-        self.generator = torch.Generator().manual_seed(self.seed)
-        self.fixed = self._draw(self.context).to(self.fixed.device)
-        self.generator = mine
-        return self
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        drawn = {"seed": self.seed, "of": (self.context, self.reach, self.gaps)}
-        destination._metadata[prefix[:-1]]["drawn"] = drawn
-
-    def _load_from_state_dict(self, state, prefix, local_metadata, *rest):
-        drawn = local_metadata.get("drawn")
-        mine = (self.context, self.reach, self.gaps)
-        if drawn is not None and drawn["of"] == mine and drawn["seed"] != self.seed:
-            raise ValueError(
-                f"randomized positions depend on the seed: the weights were made with seed "
-                f"{drawn['seed']}, this model with {self.seed}; build it with the seed of the weights"
-            )
-        super()._load_from_state_dict(state, prefix, local_metadata, *rest)
 
     def places(self, n):
         """Positions of the first n tokens, (n,)."""

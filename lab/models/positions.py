@@ -69,12 +69,16 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
         self.columns = columns
         self.base = base
 
+    def axes(self, t):
+        """The coordinates of positions t, each encoded in a share of the width."""
+        return t // self.columns, t % self.columns
+
     def at_input(self, x, start=0):
-        positions = torch.arange(start, start + x.shape[1])
-        width = x.shape[2]
-        row = sinusoids((positions // self.columns).double(), width - width // 2, self.base)
-        column = sinusoids((positions % self.columns).double(), width // 2, self.base)
-        return x + torch.cat([row, column], 1).to(x)
+        first, *others = self.axes(torch.arange(start, start + x.shape[1], dtype=torch.float64))
+        share = x.shape[2] // (1 + len(others))
+        codes = [sinusoids(first, x.shape[2] - share * len(others), self.base)]
+        codes += [sinusoids(axis, share, self.base) for axis in others]
+        return x + torch.cat(codes, 1).to(x)
 
 
 class Learned(Position, kind="learned"):
@@ -203,7 +207,7 @@ def t5_bucket(distance, buckets, max_distance, causal):
     return offset + torch.where(distance < exact, distance, log.long().clamp(max=buckets - 1))
 
 
-class Sinusoidal3D(Position, kind="sinusoidal-3d"):
+class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
     """Codes of plane, row and column, as for frames of a video. Parmar 2018 §3.3, one more axis.
 
     The text is read as planes of `rows` x `columns` tokens. Each axis gets a third of the width,
@@ -211,23 +215,14 @@ class Sinusoidal3D(Position, kind="sinusoidal-3d"):
     """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):
-        super().__init__(config)
-        if min(rows, columns) < 1:
-            raise ValueError(f"rows and columns must be at least 1, got {rows} and {columns}")
+        super().__init__(config, columns=columns, base=base)
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1, got {rows}")
         self.rows = rows
-        self.columns = columns
-        self.base = base
 
-    def at_input(self, x, start=0):
-        t = torch.arange(start, start + x.shape[1])
-        third = x.shape[2] // 3
-        axes = (t // (self.rows * self.columns), t // self.columns % self.rows, t % self.columns)
-        widths = (x.shape[2] - 2 * third, third, third)
-        codes = [
-            sinusoids(axis.double(), width, self.base)
-            for axis, width in zip(axes, widths, strict=True)
-        ]
-        return x + torch.cat(codes, 1).to(x)
+    def axes(self, t):
+        line, column = super().axes(t)
+        return line // self.rows, line % self.rows, column
 
 
 class Hierarchical(Position, kind="hierarchical"):

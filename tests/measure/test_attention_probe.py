@@ -35,7 +35,6 @@ MEASURES = [
     max_weight,
     row_sum,
     local_mass(1),
-    at.offset_mass(2),
 ]
 
 
@@ -122,7 +121,6 @@ def test_measures_equal_their_definitions():
                     wanted["entropy"].append(-sum(x * math.log(x) for x in p if x > 0))
                     wanted["distance"].append(sum(x * abs(q - k) for k, x in enumerate(p)))
                     wanted["local_mass_1"].append(sum(p[max(q - 1, 0) : q + 2]))
-                    wanted["offset_mass_2"] += [p[q - 2]] if q >= 2 else []
                     wanted["sink_mass"].append(p[0])
                     wanted["max_weight"].append(max(p))
                     wanted["row_sum"].append(1)
@@ -141,7 +139,6 @@ def test_with_a_cache_queries_are_the_last_positions():
     (query, key, value), rng = tensors(1, 2, 2, 6, 6, 4)
     measures = [
         at.distance,
-        at.offset_mass(1),
         at.mass_on(torch.randint(0, 6, (1, 6), generator=rng)),
     ]
     with attention_probe(measures) as full:
@@ -162,7 +159,7 @@ def test_in_a_cache_that_is_not_full_queries_are_the_last_of_those_that_are_ther
     (query, key, value), rng = tensors(2, 2, 2, 2, 6, 4)
     everywhere = at.mass_on(torch.randint(0, 6, (1, 6), generator=rng))
     measures = {"all": everywhere, "own": at.mass_on(torch.tensor([[0, 3]]))}
-    measures |= {"distance": at.distance, "before": at.offset_mass(1)}
+    measures["distance"] = at.distance
     causal = torch.ones(2, 6, dtype=torch.bool).tril(4)
     real = torch.tensor([[False] * 2 + [True] * 4, [True] * 6])
     room = torch.zeros(2, 2, 4, 4)
@@ -190,7 +187,7 @@ def test_a_static_cache_of_huggingface_measures_as_one_that_grows():
     ids, found = torch.arange(8)[None], []
     static = transformers.StaticCache(config=model.config, max_cache_len=32)
     for cache in (transformers.DynamicCache(config=model.config), static):
-        with torch.no_grad(), attention_probe([at.distance, at.offset_mass(1)]) as probe:
+        with torch.no_grad(), attention_probe([at.distance]) as probe:
             model(ids[:, :5], past_key_values=cache, use_cache=True)
             for n in range(5, 8):
                 model(ids[:, n : n + 1], past_key_values=cache, use_cache=True)
@@ -238,7 +235,7 @@ def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
     """Of whole maps and in blocks, causal, with a cache, and with a cache that is not full."""
     (query, key, value), rng = tensors(2, 3, 3, 4, 9, 4)
     targets = at.mass_on(torch.randint(-1, 4, (2, 4), generator=rng))
-    measures = {"entropy": at.entropy, "distance": at.distance, "before": at.offset_mass(2)}
+    measures = {"entropy": at.entropy, "distance": at.distance}
     measures["targets"] = targets
     room = (torch.arange(9) < 7).expand(2, 1, 4, 9)
     for keys, options in ((4, {"is_causal": True}), (9, {}), (9, {"attn_mask": room})):
@@ -376,14 +373,3 @@ def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
         for kept, weights in zip(logits, probe.maps, strict=True):
             assert kept.dtype == torch.float64
             torch.testing.assert_close(kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6)
-
-
-@torch.no_grad()
-def test_kept_products_are_those_of_queries_and_keys_alone():
-    (query, key, value), _ = tensors(1, 4, 2, 5, 5, 4)
-    with at.kept_logits(products=True) as logits:
-        F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.0, enable_gqa=True)
-        F.scaled_dot_product_attention(query, key, value, torch.randn(5, 5), enable_gqa=True)
-    wanted = query.double() @ key.double().repeat_interleave(2, 1).mT
-    torch.testing.assert_close(logits[0], 0 * wanted)
-    torch.testing.assert_close(logits[1], wanted / 2)

@@ -2,32 +2,17 @@
 moved.
 """
 
-import math
-
 import pytest
 import torch
-from helpers import close, loss_of, randn, small_model, tokens
-from torch import nn
+from helpers import close, loss_of, small_model, tokens
 
 from lab.measure.depth import (
     layer_ablation_losses,
     layer_cosine_similarity,
-    perturbation,
     perturbed_weights,
 )
 from lab.measure.hooks import capture
 from lab.training import TrainConfig, train
-
-
-def test_perturbation_of_a_product_is_what_calculus_says_and_leaves_no_trace():
-    model, x = nn.Linear(64, 512, bias=False).double(), randn(256, 64, seed=1, dtype=torch.float64)
-    weight = model.weight.detach().clone()
-    expected = weight.square().mean().item() * x.square().sum(-1).mean().item()
-    got = perturbation(model, lambda m: m(x))
-    assert got == pytest.approx(expected, rel=0.05)
-    assert torch.equal(model.weight, weight)
-    with pytest.raises(RuntimeError, match="finite"):
-        perturbation(model, lambda m: m(x * math.inf))
 
 
 def test_a_moved_model_moves_back_even_after_an_error():

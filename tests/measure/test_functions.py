@@ -1,33 +1,15 @@
 """Constants of activation functions: exact values, with closed forms where there are some."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lab.measure.functions import gaussian_moments, lowest, slope
+from lab.measure.functions import lowest, slope
 from lab.models.gpt import FeedForward
 
 
 def act(kind):
     return FeedForward.kinds[kind].activation()
-
-
-@pytest.mark.parametrize(
-    ("kind", "square", "slope_square"),
-    [("relu", 0.5, 0.5), ("gelu", 0.42522, 0.45585), ("silu", 0.35578, 0.37948), ("relu2", 1.5, 2.0)],
-)
-def test_moments_under_a_gaussian(kind, square, slope_square):
-    found = gaussian_moments(act(kind))
-    assert found["square"] == pytest.approx(square, abs=1e-5)
-    assert found["slope_square"] == pytest.approx(slope_square, abs=1e-5)
-
-
-def test_moments_scale_with_the_spread_of_a_homogeneous_function():
-    one, three = gaussian_moments(nn.ReLU()), gaussian_moments(nn.ReLU(), std=3.0)
-    assert one["mean"] == pytest.approx((2 * np.pi) ** -0.5, abs=1e-8)
-    assert three["square"] == pytest.approx(9 * one["square"], rel=1e-8)
-    assert three["slope_square"] == pytest.approx(one["slope_square"], rel=1e-8)
 
 
 @pytest.mark.parametrize(

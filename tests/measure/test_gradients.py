@@ -1,48 +1,54 @@
-"""Gradient norms against autograd's own tensors."""
+"""The leak meter against Jacobians written out, and against models whose reach is known."""
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from lab.measure.gradients import gradient_norms
+from lab.measure.gradients import future, leak
+from lab.models import ModelConfig, Transformer
 
 
-def model():
-    torch.manual_seed(0)
-    blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(2)])
-    return nn.ModuleDict({"blocks": blocks, "head": nn.Linear(4, 1), "unused": nn.Linear(4, 1)})
+def from_embeddings(mask, position="learned", n_layers=2):
+    model = Transformer(
+        ModelConfig(vocab_size=7, block_size=6, d_model=8, n_heads=2, n_layers=n_layers, mask=mask, position=position)
+    )
+    model.embedding = nn.Identity()
+    return model.double()
 
 
-def test_norm_rms_and_layer_of_every_parameter():
-    m = model()
-    x = torch.randn(8, 4)
-    for block in m["blocks"]:
-        x = x + block(x)
-    m["head"](x).square().mean().backward()
-    table = gradient_norms(m).set_index("parameter")
-    assert list(table.index) == [name for name, _ in m.named_parameters()]
-    # The block's number comes first; the place inside the Sequential is not a layer.
-    assert table.loc["blocks.1.2.weight", "layer"] == 1 and table.loc["head.weight", "layer"] is pd.NA
-    weight = m["blocks"][1][2].weight.grad
-    assert table.loc["blocks.1.2.weight", "norm"] == pytest.approx(weight.norm().item())
-    assert table.loc["blocks.1.2.weight", "rms"] == pytest.approx(weight.square().mean().sqrt().item())
-    assert table.loc["unused.weight", ["norm", "rms"]].isna().all() and table["norm"].notna().sum() == 10
+def inputs():
+    return torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def test_a_zero_gradient_is_not_a_missing_one():
-    m = nn.Linear(2, 1)
-    (0 * m(torch.ones(1, 2))).sum().backward()
-    assert gradient_norms(m)["norm"].tolist() == [0, 0]
+def test_equals_the_jacobian():
+    model, x = from_embeddings("none"), inputs()
+    full = torch.autograd.functional.jacobian(lambda e: model(e[None])[0], x)  # (t, c, t', m)
+    torch.testing.assert_close(leak(model, x), full.square().sum((1, 3)).sqrt())
 
 
-def test_without_backward_it_says_so():
-    with pytest.raises(RuntimeError, match="backward"):
-        gradient_norms(model())
+@pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
+def test_exactly_zero_after_the_diagonal_under_the_causal_mask_only(position):
+    x = inputs()
+    masked, free = (leak(from_embeddings(mask, position), x) for mask in ("causal", "none"))
+    assert future(masked) == 0 and (masked.tril() > 0).sum() == 21
+    assert (free > 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_precisions(dtype):
-    m = nn.Linear(3, 2).to(dtype)
-    m(torch.ones(1, 3, dtype=dtype)).sum().backward()
-    assert gradient_norms(m)["norm"].tolist() == pytest.approx([6**0.5, 2**0.5])
+def test_a_window_reaches_as_far_as_its_layers_carry_it():
+    for n_layers in (1, 2):
+        matrix = leak(from_embeddings({"kind": "window", "size": 2}, n_layers=n_layers), inputs())
+        distance = torch.arange(6)[:, None] - torch.arange(6)
+        assert torch.equal(matrix > 0, (distance >= 0) & (distance <= n_layers))
+
+
+def test_leaves_parameters_without_gradients_and_embeddings_alone():
+    model, x = from_embeddings("causal"), inputs()
+    before = x.clone()
+    with torch.no_grad():
+        leak(model, x)
+    assert all(p.grad is None for p in model.parameters()) and torch.equal(x, before) and not x.requires_grad
+
+
+def test_outputs_must_pair_with_inputs():
+    with pytest.raises(ValueError, match=r"\(1, 6, c\)"):
+        leak(lambda e: e.sum(1, keepdim=True), inputs())

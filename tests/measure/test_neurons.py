@@ -1,16 +1,9 @@
-"""Hidden units: what they return, which fire, which are idle, and a layer without some of them."""
+"""Hidden units: what they return, and a layer without some of them."""
 
-import pytest
 import torch
 
 from lab.measure import neurons
 from lab.models import ModelConfig, Transformer
-
-
-def test_firing_and_nonzero_shares():
-    a = torch.tensor([[[0.0, -1.0, 2.0], [0.0, 1.0, 3.0]]])
-    assert neurons.nonzero_share(a).item() == pytest.approx(4 / 6)
-    assert neurons.firing_rates(a).tolist() == [0, 0.5, 1]
 
 
 def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
@@ -28,9 +21,3 @@ def test_what_is_silenced_returns_zero_and_the_rest_of_hidden_stays():
         assert torch.equal(neurons.hidden(model, tokens), before)
     inputs = neurons.hidden(model, tokens, "ffn_norm")
     assert torch.allclose(torch.relu(model.blocks[1].ffn.up(inputs[1])), before[1], atol=1e-5)
-
-
-def test_idle_are_the_smallest_that_hold_a_hundredth_of_the_square():
-    assert neurons.idle_share(torch.tensor([2.0, 1.0, 0.0])) == pytest.approx(1 / 3)
-    assert neurons.idle_share(torch.tensor([[0.05, 0.05, -1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])) == pytest.approx(0.25)
-    assert neurons.idle_share(torch.ones(7, 8), held=0.5) == pytest.approx(0.5)

@@ -255,7 +255,9 @@ def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encodi
     places = model.position.places(12)
     assert len(places.unique()) == 12 and (places.diff() > 0).all() and places.max() < 40
     long = build(encoding, block_size=40)
-    long.load_state_dict({k.replace("position.encoding.", "position."): v for k, v in model.state_dict().items()})
+    weights = {k.replace("position.encoding.", "position."): v for k, v in model.state_dict().items()}
+    assert weights.pop("position.fixed").equal(model.position.places(CONTEXT))
+    long.load_state_dict(weights)
     padded = torch.zeros(2, 40, dtype=torch.long)
     padded[:, places] = tokens()
     real = torch.zeros(2, 40, dtype=torch.bool)

@@ -10,7 +10,6 @@ import torch
 from helpers import close, differs, loss_of, randn, small_config, small_model, tokens
 from torch import nn
 
-from lab.measure.gradients import gradient_norms
 from lab.measure.hooks import tap
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import Block, Norm, Position
@@ -187,8 +186,7 @@ def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluati
 def test_reversible_layers_send_gradients_to_what_they_read_from_outside():
     model = EncoderDecoder(small_config(residual="reversible"))
     loss_of(model, (tokens(9), tokens(7, seed=1))).backward()
-    norms = gradient_norms(model.encoder.blocks)
-    assert (norms.norm > 0).all() and norms.norm.notna().all()
+    assert all(parameter.grad.norm() > 0 for parameter in model.encoder.blocks.parameters())
 
 
 def test_reversible_layers_are_undone_to_rounding():

@@ -1,10 +1,9 @@
-"""Shared layers, and models that may be left early."""
+"""Shared layers, and models that may be left early. Of `lab.models.gpt`."""
 
 import pytest
 import torch
 from helpers import close, differs, small_model, tokens
 
-from lab.models.generation import early_exit
 from lab.models.initialization import branch_weights, branches
 
 
@@ -39,31 +38,3 @@ def test_exits_end_with_the_whole_model_and_begin_with_the_first_block(residual)
     own = {name for name in first.state_dict() if "weights" not in name}  # dense has as many as it may need
     first.load_state_dict({name: w for name, w in model.state_dict().items() if name in own}, strict=False)
     close(answers[0], first(x))
-
-
-def test_early_exit_takes_the_first_sure_block_and_runs_no_more_than_needed():
-    model, x = small_model(n_layers=4, initialization={"kind": "fan-in", "gain": 2.0}), tokens(8, batch=16)
-    runs = []
-    for block in model.blocks:
-        block.register_forward_hook(lambda *_: runs.append(1))
-    answers = torch.stack(list(model.exits(x)))  # (4, b, t, V)
-    confidence = answers.softmax(-1).amax(-1)  # (4, b, t)
-    for wanted in (0.0, confidence[0].min().item(), confidence.median().item(), 1.0):
-        runs.clear()
-        logits, depth = early_exit(model, x, wanted)
-        assert len(runs) == depth.max()
-        sure = torch.cat([confidence[:-1] >= wanted, torch.ones_like(confidence[:1], dtype=torch.bool)])
-        assert torch.equal(depth, sure.double().argmax(0) + 1)
-        close(logits, answers.gather(0, (depth - 1)[None, ..., None].expand(1, *logits.shape))[0])
-    assert len(early_exit(model, x, confidence.median().item())[1].unique()) > 1
-    with pytest.raises(ValueError, match="confidence"):
-        early_exit(model, x, 1.5)
-
-
-def test_an_early_answer_has_no_dropout_and_leaves_the_mode_of_every_part():
-    model, x = small_model(ffn={"kind": "gelu", "hidden": 0.5}).train(), tokens()
-    model.blocks[0].eval()
-    modes = [module.training for module in model.modules()]
-    logits, _ = early_exit(model, x, 1.0)
-    assert [module.training for module in model.modules()] == modes
-    close(logits, model.eval()(x), 0)
