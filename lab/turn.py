@@ -1,19 +1,18 @@
-"""A lesson's "Your turn": sliders that redraw a figure, and a trial that a reader runs at once.
+"""A lesson's "Your turn": controls above a figure that they redraw, or with a button that runs a
+trial.
 
 The rows of such a run are those of a sweep of the same point. They are drawn and forgotten: no
 table, verdict or record holds them.
 """
 
-import base64
 import html
+import re
 import time
 from functools import partial
 from inspect import signature
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import clear_output, display
-from pydantic import ValidationError
 
 from lab import figures, states, trace
 from lab.language import tr
@@ -22,68 +21,77 @@ from lab.trials.points import points_of
 from lab.trials.rng import preserve_rng
 from lab.trials.rows import LABELS, of_body
 
+prerendered = preserve_rng()(states.prerendered)
+
 
 def play(plot, controls, *, headless=False, most=states.MOST):
     """(PNG of plot(**values) in the first state, output of sliders that redraw it).
 
     Headless, where no sliders run, the output holds at most so many states, for the book's page.
     """
-    widgets = widgets_of(controls)
     draw = partial(picture, plot)
+    widgets = widgets_of(controls)
     first = draw(**values_of(widgets))
     if headless:
-        return first, _prerendered(draw, widgets, most)
-    return first, sliders(draw, widgets)._repr_mimebundle_()
+        return first, prerendered(draw, widgets, most)
+    return first, panel(lambda **values: (draw(**values), ""), widgets, first)._repr_mimebundle_()
 
 
-def sliders(draw, widgets):
-    """Controls above the picture that draw(**values) gives; an exception stands in its place.
-
-    ipywidgets' own `interactive` shows an Output widget, for which nbclient sends messages to the
-    kernel while a cell runs; the cell's end is then lost now and then, and papermill waits for it.
-    """
-    from ipywidgets import HTML, Image, VBox
-
-    picture, said = Image(layout={"max_width": "100%"}), HTML()
-
-    def redraw(_=None):
-        try:
-            picture.value, said.value = draw(**values_of(widgets)) or b"", ""
-        except Exception as error:
-            picture.value, said.value = b"", html.escape(one_line(error))
-
-    for widget in widgets.values():
-        widget.observe(redraw, "value")
-    redraw()
-    return VBox([*widgets.values(), picture, said])
-
-
-def live(
-    trial,
-    draw,
-    controls,
-    *,
-    point=None,
-    button="",
-    used=(),
-    known=(),
-    device="auto",
-    headless=False,
-    most=states.MOST,
-):
+def live(trial, draw, controls, *, button="", headless=False, most=states.MOST, **about):
     """(PNG of the first state, output of a panel whose button runs the trial); see Study.live.
 
     Headless, the output holds the figure with what is stored for the values of the controls.
+    `about` are options of `Turn`.
     """
-    turn = Turn(trial, draw, controls, point=point, used=used, known=known, device=device)
+    turn = Turn(trial, draw, **about)
+    widgets = widgets_of(controls)
     if headless:
-        return turn.first, _prerendered(turn.stored, turn.widgets, most)
-    return turn.first, turn.panel(button)._repr_mimebundle_()
+        return turn.shown, prerendered(turn.stored, widgets, most)
+    button = button or tr("Train now")
+    return turn.shown, panel(turn.run, widgets, turn.shown, button)._repr_mimebundle_()
 
 
-def _prerendered(draw, widgets, most):
-    with preserve_rng():
-        return states.prerendered(draw, widgets, most)
+def panel(answer, widgets, first, button=""):
+    """Controls above a PNG and a line, which answer(**values) gives when a control moves, or when
+    the button is clicked, if there is one. A training inside moves a bar.
+
+    The line tells an exception, which without a button takes the figure's place. An interrupt of
+    the kernel cancels. ipywidgets' own `interactive` shows an Output widget, for which nbclient
+    sends messages to the kernel while a cell runs; the cell's end is then lost now and then, and
+    papermill waits for it.
+    """
+    from ipywidgets import HTML, Button, Image, IntProgress, VBox
+
+    image = Image(value=first, layout={"max_width": "100%"})
+    said = HTML()
+    click = Button(description=button)
+    bar = IntProgress(layout={"display": "none"})
+
+    def step(number, steps):
+        if steps:
+            bar.value = 100 * number // steps  # a message to the page at every whole per cent
+
+    def update(_):
+        click.disabled = True
+        bar.value, bar.layout.display = 0, None
+        try:
+            with preserve_rng(), trace.watching(step):
+                image.value, words = answer(**values_of(widgets))
+        except KeyboardInterrupt:
+            words = tr("cancelled")
+        except Exception as error:
+            words = one_line(error)
+            image.value = image.value if button else b""
+        said.value = html.escape(words)
+        click.disabled = False
+        bar.layout.display = "none"
+
+    click.on_click(update)
+    if not button:
+        for widget in widgets.values():
+            widget.observe(update, "value")
+    below = [click, image, bar, said] if button else [image, said]
+    return VBox([*widgets.values(), *below]).add_class("lab-turn")
 
 
 class Turn:
@@ -94,9 +102,8 @@ class Turn:
     nor of the bodies `known`, is used again.
     """
 
-    def __init__(self, trial, draw, controls, *, point=None, used=(), known=(), device="auto"):
+    def __init__(self, trial, draw, *, point=None, used=(), known=(), device="auto"):
         self.trial, self.draw, self.point, self.device = trial, draw, point, device
-        self.widgets = widgets_of(controls)
         self.bodies = [each.body for each in used if each.trial.__name__ == trial.__name__]
         takes = signature(trial).parameters
         stored = [body["parameters"] for body in self.bodies]
@@ -107,18 +114,7 @@ class Turn:
         for body in self.bodies:
             columns += body["columns"]
         self.rows = pd.DataFrame(columns=list(dict.fromkeys([*columns, *LABELS])))
-        self.first = self.shown = picture(draw, self.rows)
-
-    def panel(self, button=""):
-        """The controls, a button that runs the trial, and the figure with what was run."""
-        from ipywidgets import interactive
-
-        options = {"manual": True, "manual_name": button or tr("Train now")}
-        panel = interactive(self.run, options, **self.widgets)
-        panel.add_class("lab-turn")
-        first = {"image/png": base64.b64encode(self.first).decode()}
-        panel.out.outputs = [{"output_type": "display_data", "data": first, "metadata": {}}]
-        return panel
+        self.shown = picture(draw, self.rows)
 
     def stored(self, **values):
         """PNG of the rows of the first stored trial of the values, whatever its seed, or None."""
@@ -143,64 +139,27 @@ class Turn:
         return point
 
     def run(self, **values):
-        """Run the chosen point and draw the rows of all runs, with a line on what was run.
-
-        An error is told in one line. An interrupt of the kernel cancels the run.
-        """
-        figures.show(self.shown)  # it stays while the trial runs
-        try:
-            said = self._run(values)
-        except KeyboardInterrupt:
-            said = tr("cancelled")
-        except Exception as error:
-            said = one_line(error)
-        clear_output(wait=True)
-        figures.show(self.shown)
-        print(said)
-
-    def _run(self, values):
-        point, errors, start = self.chosen(values), [], time.time()
+        """Run the chosen point: (PNG of the rows of all runs, a line on what was run)."""
+        start = time.time()
+        point = self.chosen(values)
         if self.seed is not None:
             self.seed += 1
-
-        def watched(**parameters):
-            try:
-                return self.trial(**parameters)
-            except Exception as error:
-                errors.append(error)
-                raise
-
-        try:
-            with preserve_rng(), trace.watching(progress_bar()):
-                rows = sweep.run_once(watched, point, device=self.device)
-        except sweep.TrialsFailed as failed:
-            raise (errors or [failed])[-1] from None
+        rows = sweep.run_once(self.trial, point, device=self.device)
         self.rows = pd.concat([self.rows, rows], ignore_index=True) if len(self.rows) else rows
         self.shown = picture(self.draw, self.rows)
-        names = [name for name in dict.fromkeys([*self.widgets, "seed"]) if name in point]
-        told = ", ".join(f"{name} {point[name]}" for name in names)
-        return tr("{point}: {seconds} s", point=told, seconds=f"{time.time() - start:.1f}")
-
-
-def progress_bar():
-    """Display a bar; the function that moves it is called by a training at every step."""
-    from ipywidgets import IntProgress
-
-    bar = IntProgress()
-    display(bar)
-
-    def step(number, steps):
-        if steps:
-            bar.value = 100 * number // steps  # a message to the page at every whole per cent
-
-    return step
+        told = ", ".join(f"{name} {point[name]}" for name in values | {"seed": 0} if name in point)
+        seconds = f"{time.time() - start:.1f}"
+        return self.shown, tr("{point}: {seconds} s", point=told, seconds=seconds)
 
 
 def common(points, takes):
     """{name: value} of what all points have alike among the parameters that `takes` names."""
     first = points[0] if points else {}
-    alike = {name for name in first if all(each.get(name) == first[name] for each in points)}
-    return {name: value for name, value in first.items() if name in alike and name in takes}
+    return {
+        name: value
+        for name, value in first.items()
+        if name in takes and all(each.get(name) == value for each in points)
+    }
 
 
 def picture(plot, *arguments, **values):
@@ -217,14 +176,12 @@ def widgets_of(controls):
     """{name: widget} of controls: widgets, or abbreviations of ipywidgets' `interact`."""
     from ipywidgets import interactive
 
-    widgets = {}
-    for name, control in controls.items():
-        widget = interactive.widget_from_abbrev(control)
+    widgets = {name: interactive.widget_from_abbrev(each) for name, each in controls.items()}
+    for name, widget in widgets.items():
         if widget is None:
             kinds = "a widget, (low, high, step) or a list of choices"
-            raise TypeError(f"{name}={control!r} is no control: {kinds}")
+            raise TypeError(f"{name}={controls[name]!r} is no control: {kinds}")
         widget.description = widget.description or name
-        widgets[name] = widget
     return widgets
 
 
@@ -234,12 +191,10 @@ def values_of(widgets):
 
 
 def one_line(error):
-    """What an error says, in one line; of refused values of a model, which and what is allowed."""
-    if isinstance(error, ValidationError):
-        told = []
-        for each in error.errors():
-            place = ".".join(map(str, each["loc"]))
-            told.append(f"{place} {each['input']!r}: {each['msg']}".strip())
-        return "; ".join(told).replace("Value error, ", "")
-    words = " ".join(str(error).split())
-    return words if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words}"
+    """What an error says, in one line; of values that pydantic refused, which and why."""
+    words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, sweep.TrialsFailed):
+        words = error.failures[0][1]
+    if refused := re.findall(r"(\S+)\n +(?:Value error, )?(.*) \[type=", words):
+        words = "; ".join(f"{name}: {why}" for name, why in refused)
+    return " ".join(words.split())

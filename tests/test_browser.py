@@ -91,7 +91,7 @@ def test_the_table_of_claims_searches_filters_and_sorts(built, page):
     page.locator(".filters input").fill("")
     page.locator(".filters select[name=label]").select_option("supported")
     assert {row.get_attribute("id") for row in rows.all()} == {"four-win", "one-is-faster"}
-    page.locator("table.claims th", has_text="effect").click()
+    page.locator("table.claims th", has_text="lines").click()
     assert [row.get_attribute("id") for row in rows.all()] == ["one-is-faster", "four-win"]
 
 
@@ -176,20 +176,20 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterla
     outputs = run_all(page, address, notebook.name)
     assert any("image/png" in output.get("data", {}) for output in outputs)
     scroll_to(page, "study.play")
-    picture = page.locator(".widget-interact img").first
+    picture = page.locator(".lab-turn img").first
     picture.wait_for(timeout=20_000)
     before = picture.get_attribute("src")
-    slider = page.locator(".widget-interact .noUi-handle").first
+    slider = page.locator(".lab-turn .noUi-handle").first
     slider.focus()
     for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):  # one of them moves, wherever the slider stands
         slider.press(key)
         with contextlib.suppress(sync_api.TimeoutError):
             page.wait_for_function(
-                "before => { const i = document.querySelector('.widget-interact img'); return i && i.src !== before }",
+                "before => { const i = document.querySelector('.lab-turn img'); return i && i.src !== before }",
                 arg=before, timeout=5_000,
             )  # fmt: skip
             break
-    assert page.locator(".widget-interact img").first.get_attribute("src") != before
+    assert page.locator(".lab-turn img").first.get_attribute("src") != before
     shut_down(page)
 
 
@@ -210,8 +210,9 @@ study = lab.study(globals())
     """
 def lookup(n_heads, steps, seed):
     task = Lookup(offsets=(1, 3), length=12)
-    sizes = {"vocabulary": task.vocabulary, "context": task.length, "d_out": task.d_out, "d_model": 32, "n_layers": 1}
-    kinds = {"ffn": "none", "position": "learned", "initialization": {"kind": "fan-in", "embedding": 0.1}}
+    sizes = {"vocab_size": task.vocabulary, "block_size": task.length, "d_out": task.d_out}
+    sizes |= {"d_model": 32, "n_layers": 1, "ffn": "none"}
+    kinds = {"position": "learned", "initialization": {"kind": "fan-in", "embedding": 0.1}}
     model = Transformer(ModelConfig(n_heads=n_heads, **kinds, **sizes), seed=seed)
     fit(model, task, TrainConfig(steps=steps, learning_rate=5e-3, warmup=20), seed=seed)
     tokens, targets = task.batch(torch.Generator().manual_seed(10**6), 256)

@@ -3,9 +3,7 @@
 Of `lab.language` too.
 """
 
-import base64
 import random
-from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy
@@ -13,7 +11,6 @@ import pytest
 import torch
 from helpers import without_times
 from ipywidgets import IntText
-from jupyter_client.manager import start_new_kernel
 
 from lab import states, turn
 from lab.models import ModelConfig, Transformer
@@ -45,36 +42,36 @@ def used(tmp_path):
     return found
 
 
-@pytest.fixture
-def clicked(capsys):
-    """clicked(turn, n_heads=2): run the trial as the button does; the line that is shown."""
-
-    def click(mine, **values):
-        capsys.readouterr()
-        mine.run(**(turn.values_of(mine.widgets) | values))
-        return capsys.readouterr().out.splitlines()[-1]
-
-    return click
+def turn_of(draw=draw, **options):
+    return turn.Turn(lookups, draw, **options)
 
 
-def turn_of(draw=draw, controls=None, **options):
-    return turn.Turn(lookups, draw, controls or {"n_heads": [1, 2, 4]}, **options)
+def panel_of(mine, controls=None, button="Train now"):
+    return turn.panel(mine.run, turn.widgets_of(controls or {"n_heads": [2, 1, 4]}), mine.shown, button)
 
 
-def test_a_run_gives_the_very_rows_of_a_sweep_and_goes_on_with_new_seeds(used, tmp_path, clicked):
+def clicked(panel):
+    """The line that a click of the button shows."""
+    *_, button, _, _, said = panel.children
+    button.click()
+    return said.value
+
+
+def test_a_run_gives_the_very_rows_of_a_sweep_and_goes_on_with_new_seeds(used, tmp_path):
     drawn = []
     mine = turn_of(lambda rows: (drawn.append(rows), draw(rows)), used=used)
     first = mine.shown
-    words = [clicked(mine, n_heads=2), clicked(mine, n_heads=2)]
+    panel = panel_of(mine)
+    words = [clicked(panel), clicked(panel)]
     assert "n_heads 2, seed 2: " in words[0] and "n_heads 2, seed 3: " in words[1]
     sources = trials.Sources("n", store=tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, sources=sources)
     assert without_times(drawn[-1]).equals(without_times(swept)[[*without_times(drawn[-1])]])
     assert [len(rows) for rows in drawn] == [0, 1, 2] and set(drawn[0]) == set(swept)
-    assert mine.shown != first == mine.first
+    assert bytes(panel.children[-3].value) == mine.shown != first
 
 
-def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(used, clicked):
+def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(used):
     def state():
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
@@ -86,17 +83,14 @@ def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(used, clicked)
     sow()
     expected = state()
     sow()
-    clicked(turn_of(used=used))
+    clicked(panel_of(turn_of(used=used)))
     assert state() == expected
 
 
-def test_a_seed_of_the_record_is_not_used_again(used):
+def test_the_point_has_a_seed_that_nobody_used_and_is_a_function_of_the_controls_or_over_defaults(used):
     assert turn_of(used=used).chosen({"n_heads": 1}) == {"n_heads": 1, "steps": 4, "seed": 2}
     known = [{"parameters": {"seed": 7, "n_heads": 1}}]
     assert turn_of(used=used, known=known).chosen({"n_heads": 1})["seed"] == 8
-
-
-def test_the_point_is_a_function_of_the_controls_or_over_defaults(used):
     double = turn_of(used=used, point=lambda width: {"n_heads": 2 * width})
     assert double.chosen({"width": 5}) == {"n_heads": 10, "steps": 4, "seed": 2}
     mine = turn_of(point={"steps": 9, "n_heads": 3}, used=used)
@@ -106,96 +100,43 @@ def test_the_point_is_a_function_of_the_controls_or_over_defaults(used):
 # Progress and cancelling
 
 
-def test_a_bar_moves_with_the_steps(monkeypatch):
-    shown = []
-    monkeypatch.setattr(turn, "display", shown.append)
-    step = turn.progress_bar()
-    values = []
-    for number in (0, 30, 199):
-        step(number, 200)
-        values.append(shown[0].value)
-    step(1, 0)  # a training that does not say how long it is
-    assert values == [0, 15, 99] and len(shown) == 1
-
-
-def test_an_interrupt_cancels_the_run(used, monkeypatch, clicked):
-    def interrupt(number, steps):
-        if number == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(turn, "progress_bar", lambda: interrupt)
+def test_a_bar_moves_with_the_steps_and_the_button_waits(used):
     mine = turn_of(used=used)
-    assert clicked(mine) == "cancelled" and mine.rows.empty and mine.shown == mine.first
+    panel = panel_of(mine)
+    *_, button, _, bar, _ = panel.children
+    seen = []
+    bar.observe(lambda change: seen.append((change.new, button.disabled, bar.layout.display)), "value")
+    clicked(panel)
+    assert seen == [(25, True, None), (50, True, None), (75, True, None)], "four steps"
+    assert not button.disabled and bar.layout.display == "none"
 
 
-KERNEL = """
-import os, signal
-import matplotlib.pyplot as plt
-from lab import trace, turn
+def test_an_interrupt_cancels_the_run(used):
+    def interrupted(n_heads, steps, seed):
+        raise KeyboardInterrupt
 
-def trial(n, seed):
-    for step in range(100):
-        trace.step(step, 1.0, steps=100)
-        if n == 2 and step == 50:
-            os.kill(os.getpid(), signal.SIGINT)  # as the button of JupyterLab does
-    return {"value": n}
-
-def draw(rows):
-    plt.subplots()[1].plot(rows.n)
-
-mine = turn.Turn(trial, draw, {"n": [1, 2]})
-print(mine.panel().children[1].model_id)
-"""
-
-
-@pytest.mark.slow
-def test_in_a_kernel_the_button_runs_the_trial_and_an_interrupt_ends_it():
-    manager, client = start_new_kernel(kernel_name="python3")
-
-    def printed(sent):
-        """What the kernel prints until it is idle again."""
-        texts = []
-        while True:
-            message = client.get_iopub_msg(timeout=60)
-            if message["parent_header"].get("msg_id") != sent:
-                continue
-            if message["msg_type"] == "stream":
-                texts.append(message["content"]["text"])
-            if message["content"].get("execution_state") == "idle":
-                return "".join(texts).strip()
-
-    def click():
-        event = {"method": "custom", "content": {"event": "click"}}
-        message = client.session.msg("comm_msg", {"comm_id": button, "data": event})
-        client.shell_channel.send(message)
-        return printed(message["header"]["msg_id"])
-
-    try:
-        button = printed(client.execute(KERNEL))
-        assert click().startswith("n 1, seed 0: ")
-        assert printed(client.execute("mine.widgets['n'].value = 2")) == ""
-        assert click() == "cancelled"
-        assert printed(client.execute("print(mine.rows.value.tolist())")) == "[1]"
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    mine = turn.Turn(interrupted, lambda rows: plt.subplots(), point={"steps": 4, "n_heads": 1}, used=used)
+    panel = panel_of(mine)
+    assert clicked(panel) == "cancelled" and mine.rows.empty and bytes(panel.children[-3].value) == mine.shown
 
 
 # What is refused
 
 
-def test_a_refused_value_is_told_in_one_line_with_what_is_allowed(used, clicked):
-    mine = turn_of(controls={"n_heads": IntText(3)}, used=used)
-    said = clicked(mine)
-    assert "n_heads" in said and "divide" in said and "Traceback" not in said, said
-    assert len(mine.rows) == 0 and "seed 3" in clicked(mine, n_heads=4)
+def test_a_refused_value_is_told_in_one_line_with_what_is_allowed(used):
+    mine = turn_of(used=used)
+    panel = panel_of(mine, {"n_heads": IntText(3)})
+    said = clicked(panel)
+    assert said.startswith("ModelConfig: n_heads 3 does not divide d_model 16"), said
+    panel.children[0].value = 4
+    assert len(mine.rows) == 0 and "seed 3" in clicked(panel)
 
 
-def test_a_parameter_that_nobody_gives_is_named(clicked):
-    assert "'steps' is missing" in clicked(turn_of(lambda rows: plt.subplots()))
+def test_a_parameter_that_nobody_gives_is_named():
+    assert "steps" in clicked(panel_of(turn_of(lambda rows: plt.subplots())))
 
 
-def test_an_error_of_the_figure_is_told(used, clicked):
+def test_an_error_of_the_figure_is_told(used):
     plt.close("all")  # what tests before this one left open is not meant
 
     def fails(rows):
@@ -203,7 +144,7 @@ def test_an_error_of_the_figure_is_told(used, clicked):
             raise KeyError("nothing")
         draw(rows)
 
-    assert clicked(turn_of(fails, used=used)) == "KeyError: 'nothing'"
+    assert clicked(panel_of(turn_of(fails, used=used))) == "KeyError: &#x27;nothing&#x27;"
     assert plt.get_fignums() == []
 
 
@@ -217,24 +158,22 @@ def two_panels(n_heads):
     axes[1].set_ylabel("loss")
 
 
-def test_a_slider_redraws_its_figure():
-    panel = turn.sliders(partial(turn.picture, two_panels), turn.widgets_of({"n_heads": (1, 9)}))
-    slider, shown, said = panel.children
+def drawn(n_heads):
+    if n_heads == 6:
+        raise ValueError("at most 5 <here>")
+    return turn.picture(two_panels, n_heads=n_heads), ""
+
+
+def test_a_slider_redraws_its_figure_and_an_exception_takes_its_place():
+    slider, shown, said = turn.panel(drawn, turn.widgets_of({"n_heads": (1, 9)}), b"").children
+    slider.value = 4
     before = bytes(shown.value)
-    slider.value = 6
+    slider.value = 7
     after = bytes(shown.value)
     assert after != before and after.startswith(b"\x89PNG") and said.value == ""
-    assert plt.get_fignums() == []
-
-
-def refuses(n):
-    raise ValueError("at most 5 <here>") if n == 6 else KeyError(n)
-
-
-def test_an_exception_of_a_figure_is_shown_in_the_panel():
-    slider, shown, said = turn.sliders(refuses, turn.widgets_of({"n": (1, 9)})).children
     slider.value = 6
     assert said.value == "at most 5 &lt;here&gt;" and not bytes(shown.value)
+    assert plt.get_fignums() == []
 
 
 def test_what_is_no_control_is_refused():
@@ -247,11 +186,3 @@ def test_where_no_widgets_run_the_first_state_stands_with_what_is_stored(used):
     picture, shown = turn.live(lookups, draw, {"n_heads": [1, 2]}, used=used, headless=True)
     assert list(shown) == [states.TYPE] and picture.startswith(b"\x89PNG")
     assert "application/vnd.jupyter.widget-view+json" in turn.live(lookups, draw, {"n_heads": [1, 2]}, used=used)[1]
-
-
-@pytest.mark.parametrize("words, said", [("", "Train now"), ("Measure now", "Measure now")])
-def test_the_button_says_what_the_lesson_does_and_the_figure_is_there(used, words, said):
-    mine = turn.Turn(lookups, draw, {"n_heads": [1, 2]}, used=used)
-    choice, button, out = mine.panel(words).children
-    assert button.description == said and choice.value == 1
-    assert base64.b64decode(out.outputs[0]["data"]["image/png"]) == mine.first
