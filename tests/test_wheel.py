@@ -40,9 +40,9 @@ def squared(seed: int, width: int = 2):
 def main():
     mine = study("mine", {"width": 3})
     table = mine.sweep(squared, {"seed": [1, 2], "width": [3]}, jobs=1)
-    mine.figure("drawn", table, lambda rows: rows.plot("seed", "value"), "rises")
+    mine.figure("drawn", table, lambda rows: rows.plot("seed", "value"))
     arms = pd.DataFrame({"arm": ["a"] * 3 + ["b"] * 3, "seed": [1, 2, 3] * 2, "loss": [2.0, 2.1, 2.2, 1.0, 1.2, 1.1]})
-    mine.figure("forest", arms, lambda rows: charts.forest(plt.subplots()[1], rows, "loss", "arm", bar=0.5), "two")
+    mine.figure("forest", arms, lambda rows: charts.forest(plt.subplots()[1], rows, "loss", "arm", bar=0.5))
     claim = Claim.model_validate({
         "id": "b-is-better", "exercise": "beyond", "kind": "question", "priority": "C", "sources": ["mine"],
         "claim": "b is better", "claim_zh": "\u4e59", "metric": "loss", "measure": "loss",

@@ -163,7 +163,7 @@ def test_a_run_of_ones_own_parameters_says_so_and_leaves_the_others_alone(undist
     assert mine.to_do() is None and runs.read_run(mine.folder)["own_parameters"] == {"seeds": 3}
     text = (mine.folder / "notebook.ipynb").read_text("utf-8")
     lines = pd.read_csv(mine.folder / "verdicts.csv")
-    assert text.count("own parameters: seeds 3 |") == (lines.label == "not judged").sum() > 0
+    assert text.count("own parameters: seeds 3.") == (lines.label == "not judged").sum() > 0
     assert f"Results: `results/runs/smoke/{DICE}-seeds-3`" in text and ".running" not in text
     assert files_of(job.folder) == before
 

@@ -108,7 +108,7 @@ def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
     done = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, timeout=300)
     first, second, third = (line for line in done.stdout.splitlines() if line.startswith("logits"))
     assert first != second and first == third, done.stderr
-    assert "position 'rotary' is lab.models.gpt.Rotary already" in done.stdout
+    assert "position 'rotary' is already lab.models.gpt.Rotary" in done.stdout
 
 
 def test_a_method_that_does_not_take_what_it_is_given_is_named():
