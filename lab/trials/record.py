@@ -99,7 +99,9 @@ def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
                 if differing:
                     faults += differing[:1]
                     continue
-                old, new = each.state.sides(bodies)
+                code = bodies[0]["code"]
+                others = [body for body in each.accepted if body["code"] == code]
+                old, new = each.state.sides(bodies + others)  # one line a code: it keeps others
                 line = {
                     "accepted": each.trial,
                     "old": old,

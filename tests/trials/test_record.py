@@ -231,6 +231,20 @@ def test_a_change_that_moves_no_digit_is_accepted(recorded):
     assert recorded.accept("once more") == ({"measured": 4}, []) and len(File(recorded.path).accepted) == 1
 
 
+def test_rows_that_count_go_on_counting_when_others_of_their_code_are_accepted(recorded):
+    file = File(recorded.path)
+    kinds = {"plain": {"Mask.none": "older"}, "twice": {"Mask.causal": "older"}}
+    bodies = [body | {"kinds": kinds.get(body["parameters"].get("kind"), {})} for body in file.trials]
+    file.rewrite(bodies)
+    recorded.write("x * (1", "x * (1.0")
+    assert recorded.accept() == ({"measured": 4}, [])
+    file = File(recorded.path)
+    file.accepted[0]["new"]["kinds"]["Mask.causal"] = "before its last edit"
+    file.rewrite(file.trials)
+    assert recorded.counts()[0]["measured"] == (0, 2, 2)
+    assert recorded.accept() == ({"measured": 2}, []) and recorded.counts()[0]["measured"] == (0, 4, 0)
+
+
 @pytest.mark.slow
 def test_workers_accept_and_refuse_as_this_process_does(recorded):
     recorded.write("x * (1", "x * (1.0")
