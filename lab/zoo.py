@@ -1,4 +1,4 @@
-"""Trained models by configuration and seed, trained once and cached; the reference model."""
+"""Trained models by configuration and seed; the reference model."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"
 
 
 def model(config, task, schedule, seed=0):
-    """The Transformer of a ModelConfig, trained on a task by a TrainConfig; cached if possible.
+    """The Transformer of a ModelConfig, trained now on a task by a TrainConfig.
 
     The task is a dataclass. `seed` sets weights and batches. Equal arguments, code, data and
     arithmetic give bit-identical weights. The caller gets its own copy, on the device of the trial,

@@ -23,8 +23,8 @@ def run_trial(
     failed.
 
     A trial that is still in training `until` seconds after its start ends there: {"curve", "batch"}
-    of its beginning. `models_in` is the folder of trained models that it may use; without one it
-    trains what it needs. Its seconds hold the training of those that it took.
+    of its beginning. `models_in` has no use any more; it stays, since this code is
+    part of every key.
     """
     import torch
 
