@@ -249,7 +249,7 @@ def _values(measure, weights, positions, real):
     for i, keys in enumerate(real):
         queries = keys[positions]
         alone = weights[i : i + 1][:, :, queries][..., keys[: weights.shape[-1]]]
-        place = keys.cumsum(0) - 1  # of each token among the real ones
+        place = keys.cumsum(0) - 1  # position of each token among the real ones
         values[i, :, queries] = measure(alone, place[positions[queries]])[0]
     return values
 

@@ -30,7 +30,7 @@ class NGram:
             )
         self.order = order
         self.vocabulary = vocabulary
-        # by length of the context
+        # one entry per context length
         self._pairs = []  # (codes, counts)
         self._contexts = []  # (codes, counts, number of different successors)
         codes = self._codes(read)
@@ -121,7 +121,7 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
 
 
 def _lookup(sorted_codes, codes):
-    """(indices of codes in sorted_codes, whether they are there)."""
+    """(indices of codes in sorted_codes, whether sorted_codes contains them)."""
     at = np.searchsorted(sorted_codes, codes)
     at[at == len(sorted_codes)] = 0
     return at, sorted_codes[at] == codes

@@ -113,7 +113,7 @@ class Document(Task):
 
 @dataclass(frozen=True)
 class Pronouns(Task):
-    """A woman's and a man's name among other words, then a pronoun: which name does it refer to?
+    """The name that a final pronoun refers to: the one woman's or the one man's name in the text.
 
     tokens   .  Bob  .  .  Ann  .  she
     targets  .   .   .  .   .   .  Ann     the name, at the pronoun

@@ -53,7 +53,7 @@ def annotate(text):
 def last_uses(text, kinds):
     """{last byte of a name: last byte of its previous use}; `kinds` as returned by annotate."""
     found, seen = {}, {}
-    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names never touch
+    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # no two are adjacent
         spelled = text[slice(*name.span())]
         last = name.end() - 1
         if spelled in seen:

@@ -218,7 +218,7 @@ def held_out_pairs(a, b):
             value = (value * 1_000_003 + digit) % (2**31 - 1)
         hashes.append(value)
     mixed = (torch.minimum(*hashes) * 48_271 + torch.maximum(*hashes) * 69_621 + 10) % (2**31 - 1)
-    for _ in range(3):  # otherwise the rule would depend on the sum
+    for _ in range(3):  # without this mixing the rule would depend on the sum
         mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
     return mixed % 10 == 0
 
