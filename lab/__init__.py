@@ -1,5 +1,4 @@
-"""Transformer Lab: models with interchangeable parts, probes that need none of them, and claims
-judged by measurement.
+"""Transformer Lab: models of exchangeable parts, probes for any model, and measured claims.
 
 A notebook begins with `study = lab.study("1.4", globals())`.
 """

@@ -1,4 +1,4 @@
-"""Learn a task until it is known to be learned, and say what it took."""
+"""Train on a task until a target is reached and confirmed on new test data."""
 
 from contextlib import contextmanager
 
@@ -10,24 +10,24 @@ from lab.training import fit, reaches_mark
 def learn(model, task, config, *, seed, measure, every, until=None, show=False):
     """Train a model in place and measure it as it learns; returns (run, curve).
 
-    model    moved to its device already
+    model    the model, already on its device
     task     has batch(generator, size) -> (inputs, targets)
     config   TrainConfig; its `steps` are the cap
     measure  measure(model, seed) -> {name: number}, on test data drawn with that seed
     every    steps between two measurements
     until    the target, such as ("accuracy", ">=", 0.95). Training ends at the first measurement
-             that reaches_mark it and is confirmed by a second one, on test data drawn anew
-    show     print a line for each measurement, for someone who waits
+             that reaches_mark it and is confirmed by a second one, on new test data
+    show     whether to print a line for each measurement
 
-    `run` is that of `fit`, with `steps_used` and, where there is a target, `mark` (its number) and
-    `steps_to_mark` (None where it was not confirmed before the cap). `curve` has a row for each
-    measurement: step, loss, learning_rate, diverged and what `measure` gives.
+    `run` is the dict of `fit`, with `steps_used` and, if there is a target, `mark` (its number) and
+    `steps_to_mark` (None if it was not confirmed before the cap). `curve` has a row for each
+    measurement: step, loss, learning_rate, diverged and the numbers of `measure`.
 
     Runs on one thread, as recorded trials do, so that the same call gives the same digits in a
     cell of a notebook and in a sweep.
     """
     confirmed = False
-    drawn = 0  # test sets so far, besides the one of the curve
+    drawn = 0  # number of test sets drawn for confirmation
 
     def evaluate(model):
         found = measure(model, 0)
@@ -57,7 +57,7 @@ def learn(model, task, config, *, seed, measure, every, until=None, show=False):
 
 @contextmanager
 def evaluating(model):
-    """Without dropout and gradients; afterwards the model trains again."""
+    """Context in evaluation mode, without gradients; the model's mode is restored afterwards."""
     was = model.training
     model.eval()
     try:
@@ -69,7 +69,7 @@ def evaluating(model):
 
 @contextmanager
 def one_thread():
-    """Let torch use one thread, and as many as before afterwards."""
+    """Context in which torch uses one thread; the number is restored afterwards."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

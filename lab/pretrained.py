@@ -8,12 +8,14 @@ INSTALL = "pip install 'transformer-lab[pretrained]'"
 def load(name):
     """(model, tokenizer) of a causal language model from a local folder or the Hugging Face hub.
 
-    `name` is a path, or a hub name such as "openai-community/gpt2". The tokenizer is None if there
-    is none. The model is in evaluation mode and calls F.scaled_dot_product_attention, which
-    attention_probe intercepts. Code shipped with a checkpoint is never run.
+    `name` is a path, or a hub name such as "openai-community/gpt2". The tokenizer is None if the
+    model comes without one. The model is in evaluation mode and calls
+    F.scaled_dot_product_attention, which attention_probe intercepts.
 
-    Weights that are not safetensors are refused. Raises ImportError without transformers, and else
-    what transformers raises, which tries the hub where there is no such folder.
+    If `name` is no local folder, transformers looks for it on the hub. Code shipped with a
+    checkpoint is never run, and only safetensors are loaded. Raises ImportError if transformers is
+    not installed; other errors, such as for missing weights or another format, are those of
+    transformers.
     """
     try:
         import transformers

@@ -15,9 +15,10 @@ from lab import names, trace
 
 
 class TrainConfig(BaseModel):
-    """AdamW with linear warm-up, cosine decay to `min_lr_ratio` x learning_rate, and clipping.
+    """Settings of the training loop: AdamW with linear warm-up and cosine decay.
 
-    Gradients are clipped to norm `clip`.
+    The learning rate decays to `min_lr_ratio` x learning_rate. Gradients are clipped to norm
+    `clip`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -29,7 +30,7 @@ class TrainConfig(BaseModel):
     min_lr_ratio: float = Field(0.1, ge=0, le=1)  # final over peak learning rate
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
-    decay_on: str = ""  # weight decay only on matrices with this in their name, such as ".ffn."
+    decay_on: str = ""  # weight decay only on matrices whose name contains this, such as ".ffn."
     clip: float = Field(1.0, gt=0)  # inf: no clipping
 
     @model_validator(mode="before")
@@ -73,7 +74,7 @@ def train(
 ):
     """Train the model in place and return its history, one row per recorded step.
 
-    Columns: step, loss, learning_rate, diverged, and those of `evaluate`.
+    Columns: step, loss, learning_rate, diverged, and the keys of `evaluate`.
 
     draw(generator, batch) -> (inputs, targets) on the CPU; the order of the data depends on `seed`
     alone. Inputs are a tensor, or a tuple of tensors for models with several inputs.
@@ -81,21 +82,22 @@ def train(
     loss(model, inputs, targets) -> scalar; default: mean cross-entropy of model(inputs), nats per
     target.
 
-    evaluate(model) -> dict of numbers, at step 0, every `every` steps and at the end.
+    evaluate(model) -> dict of numbers; it is called at step 0, every `every` steps and at the end.
+    These are the recorded steps.
 
     mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95).
     It is stored in history.attrs; steps_to_mark(history) gives the first recorded step that reaches
-    it. until_mark ends training at that row, stop(row) -> bool at the first row where it returns
-    True; both before the step is taken.
+    it. With until_mark, training ends at that row; with stop(row) -> bool, it ends at the first row
+    for which stop returns True. The step of the last row is then not taken.
 
     A loss or gradient that is not finite is a result, not an error: the history ends there with
-    diverged True. The same holds if the last step leaves weights, or numbers of `evaluate`, that
-    are not finite. Parameters without a gradient in a step stay unchanged in it. Weight decay acts
-    on matrices, except those that their module lists in `undecayed`: tables that do not multiply
-    activations.
+    diverged True. The last row also has diverged True if weights, or numbers of `evaluate`, are not
+    finite after the last step. A parameter without a gradient is not changed in that step. Weight
+    decay acts on matrices, except those that their module lists in `undecayed`: tables that do not
+    multiply activations.
 
-    Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and if a batch
-    asks for no answer and the loss is not finite.
+    Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and for a loss
+    that is not finite because all targets of a batch are -100.
     """
     if until_mark and mark is None:
         raise ValueError("until_mark needs a mark")
@@ -205,7 +207,7 @@ def steps_to_mark(history):
 
 
 def fit(model, task, config, *, seed, **options):
-    """Run train() on task.batch and return (run, history); `run` is a dict of what to record.
+    """Run train() on task.batch and return (run, history); `run` is a dict of numbers to record.
 
     Its keys: fingerprint (of the outputs before training), data_hash, parameters (their number),
     training_loss (the last recorded one), diverged, diverged_at (a step or None), and with a mark
@@ -257,10 +259,11 @@ def digest(*tensors):
 
 
 def tune(run, rates, score, most=7):
-    """Results of run([rate, ...]) for these learning rates, extended while the best is at an end.
+    """Results of run(rates), with more learning rates while the best is the smallest or largest.
 
-    run returns a table with columns learning_rate and `score`; lower is better. If the best rate is
-    the smallest, half of it is tried next; if the largest, twice; at most `most` rates in all.
+    run([rate, ...]) returns a table with columns learning_rate and `score`; lower is better. If the
+    best rate is the smallest, half of it is run next; if it is the largest, twice it. No rate is
+    added once there are `most` rates.
     """
     found = pd.DataFrame()
     pending = list(rates)

@@ -1,4 +1,4 @@
-"""Trained models by configuration and seed; the reference model."""
+"""Models trained from a configuration and a seed, and the reference model."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"
 
 
 def model(config, task, schedule, seed=0):
-    """The Transformer of a ModelConfig, trained now on a task by a TrainConfig.
+    """The Transformer of a ModelConfig, trained now on a task with a TrainConfig.
 
     The task is a dataclass. `seed` sets weights and batches. Equal arguments, code, data and
     arithmetic give bit-identical weights. The caller gets its own copy, on the device of the trial,
-    in evaluation mode. `model.run` holds what training.fit returns about the run. `lab verify`
-    trains it again.
+    in evaluation mode. `model.run` is the `run` of training.fit. `lab verify` trains the model
+    again.
     """
     weights, run = models.kept(_trained, seed, config=config, task=task, schedule=schedule)
     found = Transformer(config, seed=seed)

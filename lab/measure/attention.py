@@ -4,8 +4,8 @@ Letters: b batch, h query head, g key-value head, r query heads per key-value he
 t query of a block. A map holds the weights (b, h, q, k) of one call.
 
 A measure maps weights to one value per query: measure(map) is (b, h, q). It also accepts a block of
-queries: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions (t,) are
-those of the queries among the keys 0..k - 1. NaN means that a query has no value. So the same
+queries: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions (t,) give
+the place of each query among the keys 0..k - 1. NaN means that a query has no value. So the same
 function serves stored maps and maps too large to store.
 """
 
@@ -41,31 +41,33 @@ def attention_probe(
             model(x)
         probe.table()
 
-    measures: {name: measure} or a list of measures. Weights are those before dropout, in float32 or
-    wider, recomputed for as many queries at a time as fill block_bytes; a measure must not keep
-    them, as the next block overwrites them. keep_maps=True also stores the maps, in `probe.maps`.
+    measures: {name: measure} or a list of measures. They get the weights before dropout, in float32
+    or wider, recomputed in blocks of queries of about block_bytes. A measure must not keep them,
+    because the next block overwrites them. keep_maps=True also stores the maps, in `probe.maps`.
     The outputs of the model are unchanged.
 
     padding_mask: booleans (b, k), True at tokens and False at padding, for a batch of sequences of
-    different lengths. Each sequence is measured as if it had run alone: padded queries are left
-    out, positions count the real tokens, and the mean is over all real queries. For a cache that is
-    not full the mask may cover the filled part only. Targets of `mass_on` remain indices into the
-    padded batch. Without padding_mask, a mask that hides a key from all queries of a sequence is
-    taken for padding, with a UserWarning.
+    different lengths. Each sequence is measured as if it had run alone: padded queries are ignored,
+    positions are those among the real tokens, and means are over all real queries. For a cache that
+    is not full, padding_mask may cover the filled part only. Targets of `mass_on` remain indices
+    into the padded batch. Without padding_mask, a UserWarning is given if an attention mask hides a
+    key from all queries of a sequence, as padding does.
 
-    model: module names are relative to it; by default to the outermost module that is called.
+    model: the module that names in the table are relative to; by default the outermost module that
+    is called.
 
     Queries are the last of the positions 0..k-1, as with a cache; they start at 0 if there are more
     queries than keys. Trailing keys that the mask hides from all queries are the free part of a
-    cache: they are left out of k, also in maps. Fully masked rows have weight 0 and are left out of
-    the mean.
+    cache: k, also in maps, does not include them. Fully masked rows have weight 0 and are not part
+    of the mean.
 
-    The fast path of nn.TransformerEncoder, in eval mode without gradients, calls no attention;
-    inside, the slow path runs. Outputs are the same at tokens; at padding the fast path returns 0.
+    The fast path of nn.TransformerEncoder, in eval mode without gradients, calls no attention
+    function; inside this context the slow path runs. Outputs at tokens are the same; at padding the
+    fast path returns 0.
 
     Raises ValueError if padding_mask does not fit a call. Raises RuntimeError at the end if
     attention was not observed: there was no call, or nn.MultiheadAttention was called with
-    need_weights, which takes another path.
+    need_weights, which does not call F.scaled_dot_product_attention.
     """
     probe = _Probe(measures, padding_mask, keep_maps, block_bytes)
     with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
@@ -86,9 +88,10 @@ def attention_probe(
 
 @contextmanager
 def kept_logits():
-    """Within, a list collects the logits (b, h, q, k) of every attention call, float64 on the CPU.
+    """Context that yields a list of the logits (b, h, q, k) of every attention call inside.
 
-    Their softmax is the map: they include biases, and -inf at masked pairs.
+    They are float64 on the CPU and include biases, and -inf at masked pairs, so that their softmax
+    is the map.
     """
     logits = []
 
@@ -222,7 +225,7 @@ def _shows_padding(mask, query, key):
     """Whether a mask with a row per sequence hides a key from all queries of a sequence.
 
     Except in self-attention, the masks of the sequences must also differ, since a window or a cache
-    that is not full hides the same keys in all.
+    that is not full hides the same keys in all sequences.
     """
     if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
@@ -246,7 +249,7 @@ def _values(measure, weights, positions, real):
     for i, keys in enumerate(real):
         queries = keys[positions]
         alone = weights[i : i + 1][:, :, queries][..., keys[: weights.shape[-1]]]
-        place = keys.cumsum(0) - 1  # of each token among the real ones
+        place = keys.cumsum(0) - 1  # position of each token among the real ones
         values[i, :, queries] = measure(alone, place[positions[queries]])[0]
     return values
 
@@ -256,8 +259,8 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
 
     Each block is (weights (b, h, t, k), positions of the queries (t,), fully masked rows (b, h,
     t)). The weights equal those of F.scaled_dot_product_attention, whose is_causal aligns query 0
-    with key 0 even if the lengths differ. Keys that no query of a causal block sees are left out,
-    so k grows from block to block.
+    with key 0 even if the lengths differ. A causal block has only the keys that its queries see, so
+    k grows from block to block.
     """
     if query.ndim > 4:
         shape = tuple(query.shape)
@@ -314,8 +317,8 @@ def mass_on(targets):
     """Measure: weight on the target keys of each query, NaN for queries without a target.
 
     targets: key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k). The last row
-    belongs to the last query; with a cache, rows may cover all positions, and a call uses those of
-    its own queries.
+    belongs to the last query; with a cache, rows may cover all positions, and a call uses the rows
+    of its own queries.
     """
 
     def measure(weights, positions=None):

@@ -1,16 +1,16 @@
 """Costs of a Transformer block in closed form.
 
-n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward width, B
-batch, L layers. The formulas use plain arithmetic, so they also take sympy symbols (if `causal` is
-False).
+Letters: n sequence, d model width, h query heads, g key-value heads, w head width, f feed-forward
+width, B batch, L layers. The formulas use plain arithmetic, so they also take sympy symbols (if
+`causal` is False).
 """
 
 
 def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
     """Multiply-adds of one attention layer on one sequence, by operation (chapter §1.1.3).
 
-    `causal` counts the n(n+1)/2 visible pairs; a kernel that masks afterwards still computes all
-    n².
+    With `causal` these are for the n(n+1)/2 visible pairs only; a kernel that masks afterwards
+    still computes all n².
     """
     pairs = n * (n + 1) // 2 if causal else n * n
     query, key = n * d * h * w, n * d * g * w
@@ -27,7 +27,7 @@ def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
 def softmax_operations(n, h):
     """Scalar operations of h softmaxes of n x n (chapter §1.1.3).
 
-    They are: 1/√w, maximum, difference, exp, sum and quotient.
+    They are the factor 1/√w, maximum, difference, exp, sum and quotient.
     """
     return h * n * (4 * n + 2 * (n - 1))
 
@@ -90,27 +90,30 @@ def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
 
 
 def training_bytes(d_model, n_layers=2, context=64, batch=8):
-    """Memory of a training step: parameters, gradients, two moments, and activations.
+    """Bytes of a training step: parameters, gradients, two moments, and activations.
 
-    The first four take 16 bytes for each of 12 d² parameters per layer.
+    All but the activations take 16 bytes for each of the 12 d² parameters of a layer.
     """
     return 16 * 12 * n_layers * d_model**2 + 4 * 34 * n_layers * batch * context * d_model
 
 
 def window_bytes(windows, context, d_model):
-    """Byte logits and one hidden layer for all measured windows at once, 4 bytes per number."""
+    """Bytes of the float32 logits and one hidden layer for all measured windows at once."""
     return 4 * windows * context * (256 + 4 * d_model)
 
 
 def score_bytes(lengths, score_heads=8):
-    """Naive attention at the largest length, with backward: about six h x n x n float32 arrays."""
+    """Bytes of naive attention with backward at the largest length: six h x n x n float32 arrays.
+
+    The number of arrays is approximate.
+    """
     return 24 * score_heads * lengths**2
 
 
 def block_bytes(widths, context, n_layers=2):
-    """The larger of the widest block and a training step at width 128 with naive attention.
+    """Bytes of the widest block, or of a training step at width 128 if that needs more.
 
-    The training step has four heads; numbers take 4 bytes.
+    The training step uses naive attention with four heads; numbers take 4 bytes.
     """
     return 4 * max(
         widths * (12 * widths + 34 * context), n_layers * context * (34 * 128 + 8 * context)
@@ -118,9 +121,9 @@ def block_bytes(widths, context, n_layers=2):
 
 
 def copy_bytes(longest, texts, d_model, n_layers=2):
-    """Evaluation at four times the longest text, about 8 x longest tokens.
+    """Bytes of an evaluation at four times the longest text, about 8 x longest tokens.
 
-    Twenty arrays of 4-byte numbers, and the attention maps.
+    It needs twenty arrays of 4-byte numbers, and the attention maps.
     """
     return (
         80 * texts * 8 * longest * d_model + 8 * min(texts, 32) * 4 * n_layers * (8 * longest) ** 2

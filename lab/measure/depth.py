@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 @contextmanager
 def perturbed_weights(model, size, seed=0):
-    """Within, every weight w is perturbed by size · rms(w) · N(0, 1); afterwards it is restored."""
+    """Context in which size · rms(w) · N(0, 1) is added to every weight w; restored afterwards."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         kept = [p.clone() for p in model.parameters()]
@@ -55,11 +55,11 @@ def relu_overlap(r):
 def moments(placement, n, layers, *, branch=1.0):
     """Theory of the residual stream at initialisation, one row per layer 0..layers.
 
-    Columns: layer, S and c (mean square and mean product of two tokens' streams after it), and sum,
-    the mean square before a post-norm. `placement` is pre, post or none (else ValueError); `branch`
-    multiplies the variance of every branch (1/N if N branches are scaled by 1/√N). For pre with n =
-    1: S = 1 + 3/2 layer; post: sum = 3/2; none: S grows by the factor 1 + (1 + m/S) · 3/2 per
-    layer.
+    Columns: layer; S, the mean square of the stream after it; c, the mean product of two tokens'
+    streams; sum, the mean square before a post-norm. n is the number of tokens. `placement` is pre,
+    post or none. `branch` multiplies the variance of every branch (1/N if N branches are scaled by
+    1/√N). For n = 1: pre has S = 1 + 3/2 layer, post has sum = 3/2, and with none S grows by the
+    factor 1 + (1 + m/S) · 3/2 per layer. Raises ValueError for another placement.
     """
     if placement not in ("pre", "post", "none"):
         raise ValueError(f"placement must be pre, post or none, got {placement!r}")

@@ -19,13 +19,16 @@ def check_arms(
     tolerance=0.02,
     data="data_hash",
 ):
-    """Check a long table of runs: one row per check (check, finding), else UnfairComparison.
+    """Check a long table of runs; returns one row per check, with columns check and finding.
 
-    At each seed every arm must have its own output fingerprint at initialisation (else a switch had
-    no effect) and the same `data` hash; all arms ran the same seeds; each `matched` column
-    (parameters, FLOPs) differs by at most `tolerance`, largest over smallest, so call this for one
-    size at a time. None for `fingerprint` or `data` skips that check, which the result says. Raises
-    ValueError for missing columns or cells, or fewer than two arms.
+    All arms must have the same seeds. At each seed every arm must have its own output fingerprint
+    at initialisation (an equal one shows that a switch had no effect) and the same `data` hash.
+    Each `matched` column (parameters, FLOPs) may differ by at most `tolerance`, largest over
+    smallest minus 1, so call this for one size at a time. None for `fingerprint` or `data` skips
+    that check, and its finding is "not checked".
+
+    Raises UnfairComparison if a check fails, and ValueError for missing columns or cells and for
+    fewer than two arms.
     """
     needed = [arm, seed, *matched, *(name for name in (fingerprint, data) if name is not None)]
     unusable = [name for name in needed if name not in table.columns or table[name].isna().any()]

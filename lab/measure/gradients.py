@@ -32,5 +32,5 @@ def leak(from_embeddings, embeddings):
 
 
 def future(matrix):
-    """The largest entry at an input later than the output, of (t, t'): 0 for a causal model."""
+    """The largest entry (t, t') with input t' later than output t: 0 for a causal model."""
     return matrix.triu(1).max().item()

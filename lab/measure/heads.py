@@ -27,12 +27,13 @@ def head_table(maps, measures):
 
 @contextmanager
 def ablate_heads(heads, calls):
-    """Within, the outputs of the given (call, head) pairs are 0, in any model.
+    """Context in which the outputs of the given (call, head) pairs are 0, in any model.
 
-    `calls` is the number of attention calls per forward pass. Works in training too. Raises
-    LookupError at the end for heads that never occurred. Take `ablate_heads([], calls)` as the
-    baseline: inside, nn.TransformerEncoder leaves its fast path, which has other outputs at
-    padding.
+    `calls` is the number of attention calls per forward pass. Works in training too. Use
+    `ablate_heads([], calls)` for the baseline: inside this context nn.TransformerEncoder does not
+    take its fast path, which has other outputs at padding.
+
+    Raises LookupError at the end for heads that never occurred.
     """
     met = set()
 

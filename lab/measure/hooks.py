@@ -37,8 +37,8 @@ def tap(model, sites, *, gradients=False):
     for each of its calls.
 
     Raises LookupError if a glob matches no module. Raises RuntimeError at the end if a chosen
-    module never fired: its parent uses its weights without calling it, as nn.MultiheadAttention
-    does with out_proj, or no gradient arrived.
+    module was never measured, because its parent uses its weights without calling it, as
+    nn.MultiheadAttention does with out_proj, or because no gradient arrived.
     """
     rows = []
     calls = {}
@@ -183,7 +183,7 @@ def _rows(site, measure, call, tensor):
 class Call:
     """The arguments of one F.scaled_dot_product_attention call, and its index, from 0.
 
-    call() runs it, call(scale=1) runs it with another scale.
+    call() runs it; call(scale=1) runs it with another scale.
     """
 
     index: int
@@ -210,11 +210,11 @@ class Call:
 
 
 class Calls(TorchFunctionMode):
-    """Within, answer(call) gets each Call; its result, unless None, replaces that of the call.
+    """Context in which answer(call) gets each Call; its result, unless None, replaces the output.
 
     `count` is the number of calls; `hidden` counts calls of nn.MultiheadAttention that bypass
-    F.scaled_dot_product_attention because weights were requested. Compiled models run uncompiled
-    inside.
+    F.scaled_dot_product_attention because weights were requested. Inside this context compiled
+    models run uncompiled.
     """
 
     def __init__(self, answer):

@@ -48,12 +48,16 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     next window starts `stride` later. stride = length cuts the text into pieces, whose first
     targets have almost no context. With a smaller stride every target has at least length - stride
     + 1 tokens of context. The first scored target is text[start], by default `length - stride + 1`;
-    set it to compare lengths and strides on the same targets. The last window ends with the text;
-    targets that the previous window already scored are NaN in it. Raises ValueError for an
+    set `start` to compare lengths and strides on the same targets. The last window ends with the
+    text; targets that the previous window already scored are NaN in it. Raises ValueError for an
     impossible stride or start and for a text that is too short.
 
-    length 4, stride 4   [a b c d] [e f g h]            length 4, stride 1   [a b c d]
-                          ^ ^ ^ ^   ^ ^ ^ ^                                   [b c d e]   one target each, the last
+    ^ marks an input whose target is scored:
+
+    length 4, stride 4   [a b c d] [e f g h]      length 4, stride 1   [a b c d]
+                          ^ ^ ^ ^   ^ ^ ^ ^                                   ^
+                                                                         [b c d e]
+                                                                                ^
     """
     least = length - stride + 1
     start = least if start is None else start
@@ -82,10 +86,10 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
 
 
 def by_bucket(losses, edges):
-    """Mean loss by position in the window: rows position (first), last, loss, targets.
+    """Mean loss per bucket of window positions; columns position (first), last, loss, targets.
 
-    losses: (windows, positions), NaN for targets left out; edges: increasing first positions of the
-    buckets. Raises ValueError for other edges.
+    losses: (windows, positions), NaN for targets to ignore; edges: increasing first positions of
+    the buckets. Raises ValueError for other edges.
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 def probe_accuracy(features, labels, *, ridge=1e-2):
     """Accuracy of a linear probe on held-out rows: features (n, m), labels (n,) in 0..c-1.
 
-    The probe is that of `held_out`, on one-hot labels.
+    The probe is the regression of `held_out` on one-hot labels.
     """
     labels = labels.cpu()
     found = held_out(features, F.one_hot(labels, int(labels.max()) + 1), ridge=ridge)
@@ -23,10 +23,10 @@ def held_out_r2(features, values, *, ridge=1e-3):
 
 
 def held_out(features, targets, *, ridge):
-    """Predictions for the second half of the rows of a ridge regression on the first half.
+    """Predictions for the second half of the rows by a ridge regression on the first half.
 
-    From features (n, m) to targets (n,) or (n, w), in closed form. Features are standardised, so
-    `ridge` is the penalty per row in units of their variance.
+    features (n, m), targets (n,) or (n, w). The regression is solved in closed form. Features are
+    standardised, so `ridge` is the penalty per row in units of their variance.
     """
     features, targets = (torch.as_tensor(x).cpu().double() for x in (features, targets))
     half = len(features) // 2

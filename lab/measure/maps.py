@@ -1,7 +1,7 @@
 """Statistics of attention maps: where heads attend, relative to uniform weights, and similarity.
 
 Maps are weights (b, h, q, k) of causal attention, as returned by `attention_maps`. Targets are
-boolean patterns (b or 1, q, k), True at the keys that count for a query. Queries are booleans (b or
+boolean patterns (b or 1, q, k), True at the target keys of each query. Queries are booleans (b or
 1, q). Results have one number per head, (h,), unless stated otherwise.
 """
 
@@ -17,10 +17,10 @@ from lab.measure.attention import distance, entropy, mass_on, query_mean
 def induction_targets(n, period, offset):
     """Targets on a block of `period` tokens repeated over n tokens: (1, n, n).
 
-    They are `offset` after the earlier occurrences of the query's token; queries of the first block
-    have none. Offset 1, the token that followed, is the target of an induction head; 0 of a
-    duplicate-token head; -1 is the definition printed in Olsson 2022, which an ideal induction head
-    misses.
+    They lie `offset` after the earlier occurrences of the query's token; queries of the first block
+    have none. An induction head has offset 1, the token that followed, and a duplicate-token head
+    has offset 0. Offset -1 is the definition printed in Olsson 2022, which an ideal induction head
+    does not meet.
     """
     q = torch.arange(n)[:, None]
     k = torch.arange(n)
@@ -44,7 +44,7 @@ def uniform_mass(targets):
 
 
 def mass(maps, targets):
-    """Weight on the targets: (h,). The mean over batch and queries with targets; NaN if none."""
+    """Mean weight on the targets over batch and queries with targets, NaN if none have: (h,)."""
     return query_mean(mass_on(targets)(maps))
 
 
@@ -59,7 +59,7 @@ def relative_distance(maps, queries):
 def hits(maps, targets):
     """Share of queries whose largest weight is on their target, (b or 1, q), -1 for none: (h,).
 
-    Queries without a target are left out.
+    Queries without a target are ignored.
     """
     targets = targets.expand(len(maps), -1)
     some = targets >= 0  # (b, q)
@@ -70,8 +70,9 @@ def hits(maps, targets):
 def divergence(maps, others=None):
     """Jensen-Shannon divergence of every head of `maps` from every head of `others`: (h, g).
 
-    In bits, mean over batch and queries. `others` defaults to `maps`. With `maps.roll(1, 0)` each
-    input is paired with another one; what heads then share is position, not content.
+    The unit is bits; the mean is over batch and queries. `others` defaults to `maps`. With
+    `maps.roll(1, 0)` each input is paired with another one, so that heads are similar by position
+    only, not by content.
     """
     others = maps if others is None else others
     own = entropy(maps)

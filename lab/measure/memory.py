@@ -11,9 +11,10 @@ from lab import trace
 
 
 def within_memory(need, **sizes):
-    """Raise ValueError if need(**sizes), in bytes, exceeds 4/5 of the free memory; say what fits.
+    """Raise ValueError if need(**sizes), in bytes, exceeds 4/5 of the available memory.
 
-    For a list its maximum counts; `need` must grow with every size.
+    The message says which sizes would fit. A size that is a list is replaced by its maximum;
+    `need` must grow with every size.
     """
     sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
     available = available_memory()
@@ -44,12 +45,12 @@ def available_memory():
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     """Peak bytes of tensors during function(*args, **kwargs), for each `args` of `calls`.
 
-    Tensors allocated before do not count. The bytes are those of torch's allocators, so equal calls
-    give equal numbers; other memory (scratch space of libraries, NumPy arrays, Python objects) does
-    not count. If a call allocates GPU memory, only that counts.
+    Tensors allocated before the call are not included. The bytes are those of torch's allocators,
+    so equal calls give equal numbers; other memory (scratch space of libraries, NumPy arrays,
+    Python objects) is not included. If a call allocates GPU memory, only GPU memory is included.
 
-    `warmup_args`, a tiny size, runs first, so that what the function allocates once and keeps does
-    not count.
+    The function first runs with `warmup_args`, a tiny size, so that memory that it allocates once
+    and keeps is not included.
     """
     trace.clock("peak_memory")
     if warmup_args is not None:

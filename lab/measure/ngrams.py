@@ -1,7 +1,7 @@
-"""N-gram models counted on the very text that a run read.
+"""N-gram models, counted on the same text that a training run read.
 
-A model whose loss stays above that of trigrams has learnt less than two tokens of context are
-worth.
+A model whose loss stays above the loss of trigrams has learnt less than two tokens of context
+allow.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ class NGram:
 
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
 
-    c counts, t(h) is the number of different tokens that followed h, h' is h without its first
-    token; below the empty context is the uniform distribution. An unseen context has the
-    probabilities of h' (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5).
+    c is a count, t(h) the number of different tokens that followed h, and h' is h without its first
+    token. For the empty context p(w | h') is uniform. An unseen context has the probabilities of h'
+    (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5).
 
     `read` is the text a run read: integers 0..vocabulary-1 of shape (windows, length), tokens and
     the last target; a whole text is one window. The first token of a window is context only, as it
@@ -30,7 +30,7 @@ class NGram:
             )
         self.order = order
         self.vocabulary = vocabulary
-        # by length of the context
+        # one entry per context length
         self._pairs = []  # (codes, counts)
         self._contexts = []  # (codes, counts, number of different successors)
         codes = self._codes(read)
@@ -111,7 +111,8 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
     """Mean loss in nats per token of `windows`, by order 1..`order`: a Series.
 
     The n-grams are counted on the windows `read`. Both are as in NGram: (windows, length + 1),
-    tokens and the last target. Compare with a run that read the one and was evaluated on the other.
+    tokens and the last target. Compare the losses with a run that was trained on `read` and
+    evaluated on `windows`.
     """
     losses = NGram(read, order, vocabulary).losses(windows)
     return pd.Series(
@@ -120,7 +121,7 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
 
 
 def _lookup(sorted_codes, codes):
-    """(indices of codes in sorted_codes, whether they are there)."""
+    """(indices of codes in sorted_codes, whether sorted_codes contains them)."""
     at = np.searchsorted(sorted_codes, codes)
     at[at == len(sorted_codes)] = 0
     return at, sorted_codes[at] == codes

@@ -43,7 +43,7 @@ def mean(values, level=0.95) -> Interval:
 
 
 def paired(a, b, level=0.95) -> Interval:
-    """Mean of a - b over seeds, Student t; for `outcomes` it is `share_difference`.
+    """Mean of a - b over seeds, Student t; for binary `outcomes`, `share_difference`.
 
     Two Series are aligned by their index, the seed; plain sequences are taken as aligned. Raises
     ValueError if seeds or lengths differ, if a seed occurs twice, or if only one argument is a
@@ -68,11 +68,12 @@ def change(a, b, level=0.95) -> Interval:
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
-    """How much runs of one arm differ if only `repeat` differs, such as the order of the data.
+    """Mean difference between runs of one arm that differ only in `repeat`, such as the data order.
 
-    The mean over seeds of |difference| of `value` between two such runs (the mean over all pairs,
-    if there are more), Student t. A difference between arms of this size means nothing. Raises
-    ValueError with fewer than two values of `repeat`, seeds that lack one, or duplicate runs.
+    It is the mean over seeds of |difference| of `value` between two such runs (the mean over all
+    pairs, if there are more), Student t. A difference between arms of this size means nothing.
+    Raises ValueError for fewer than two values of `repeat`, for seeds that lack one, and for
+    duplicate runs.
     """
     runs = table.pivot(index=seed, columns=repeat, values=value)
     if runs.shape[1] < 2 or runs.isna().any(axis=None):
@@ -84,7 +85,7 @@ def noise_floor(table, value, repeat, seed="seed") -> Interval:
 def ratio(a, b) -> Interval:
     """Geometric mean of a / b over seeds, Student t of the logarithms.
 
-    No effect is 1, and `mde` is a factor above 1.
+    A ratio of 1 means no effect; `mde` is a factor above 1.
     """
     a, b = (
         _positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True)
@@ -98,10 +99,10 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """How many repetitions would tell the mean from the bar with power 0.8, or None.
+    """Number of repetitions that would separate the mean from `bar` with power 0.8, or None.
 
-    Mean and spread are assumed to stay the same. None if even `most` would not do, or if the
-    interval (of proportions, or of one repetition) does not tell the spread.
+    Mean and spread are assumed to stay the same. Returns None if more than `most` would be needed,
+    or if the interval does not give the spread: for proportions and for a single repetition.
     """
     apart = abs(interval.effect - bar)
     if (
@@ -120,7 +121,7 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 def outcomes(*arms) -> bool:
     """Whether the values are binary outcomes: booleans, or numbers 0 and 1 that both occur.
 
-    Numbers that are all 1 or all 0 are not taken for outcomes, since any measure may come out so.
+    Numbers that are all 1 or all 0 are not outcomes, since any measure may have such values.
     """
     arms = [np.asarray(values) for values in arms]
     if any(values.dtype == bool for values in arms):
@@ -129,7 +130,7 @@ def outcomes(*arms) -> bool:
 
 
 def within(interval: Interval, least: float, most: float) -> Interval:
-    """The interval, cut where its values must end."""
+    """The interval, with its ends clipped to least..most."""
     return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
 
 
@@ -163,8 +164,8 @@ def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
 
     Arms are values as in `share`, paired as in `paired`. Newcombe 1998, method 10: the limits
     combine the squared distances of each arm's Wilson limits (four arms: Newcombe 2001). Arms are
-    treated as independent; what their seeds share makes the interval conservative. Raises
-    ValueError for three arms.
+    treated as independent; since they share seeds, the interval is conservative. Raises ValueError
+    for three arms.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:

@@ -11,17 +11,19 @@ import torch
 
 from lab import trace
 
-ROUNDS = 3  # of a process; further processes tell more than further rounds
+ROUNDS = 3  # per process; more processes are more informative than more rounds
 
 
 def interleaved(callables: dict, *, warmup=2) -> pd.DataFrame:
-    """Wall-clock seconds of every function: one row each, the median of a few rounds.
+    """Wall-clock seconds of every function: one row each, the median over ROUNDS rounds.
 
-    Columns name, seconds. The order is shuffled in every round, so that drift of the machine
-    affects all names alike: compare by ratios. It differs from process to process, and a process is
-    one repetition: sweep the trial with `processes`. From here on this process keeps freed memory,
-    so that timings do not include page faults and zeroing by the system, which took half of the
-    time of naive attention and would affect only one side of a comparison.
+    Columns: name, seconds. The order is shuffled in every round, so that drift of the machine
+    affects all functions alike; compare them by ratios. Each process draws its own orders and is
+    one repetition: sweep the trial with `processes`.
+
+    From this call on the process keeps freed memory, so that timings do not include page faults and
+    zeroing by the system. These took half of the time of naive attention and would affect only one
+    side of a comparison.
     """
     trace.clock("interleaved")
     _warm(callables, warmup)
@@ -29,9 +31,9 @@ def interleaved(callables: dict, *, warmup=2) -> pd.DataFrame:
 
 
 def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
-    """Every round of such a process: one row per call, columns name, repeat, seconds.
+    """Wall-clock seconds of every single call in `repeats` rounds: columns name, repeat, seconds.
 
-    Rounds share the luck of their process; how much they scatter says nothing of other processes.
+    Rounds of one process are not independent: their spread says nothing about other processes.
     """
     trace.clock("rounds")
     _warm(callables, warmup)
@@ -39,12 +41,12 @@ def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
 
 
 def benchmark(calls, parts, *, fill=0.004, device="cpu"):
-    """One row per call, the median of a few rounds: seconds_a_call, wall_seconds_a_call, `parts`.
+    """One row per call: seconds_a_call and wall_seconds_a_call, medians over rounds, and `parts`.
 
     The keys of `calls` are tuples with one value for each of `parts`. A call shorter than `fill`
-    seconds is repeated to fill them. With one CPU thread `seconds_a_call` is processor time, which
-    other programs do not affect; otherwise it is wall-clock time. As in `interleaved`, a process is
-    one repetition.
+    seconds is repeated until it fills them. With one CPU thread `seconds_a_call` is processor time,
+    which other programs do not affect; otherwise it is wall-clock time. As in `interleaved`, a
+    process is one repetition.
     """
     trace.clock("benchmark")
     _warm(calls, 0)
@@ -80,7 +82,7 @@ def _medians(callables):
 
 def _rounds(callables, repeats):
     """Columns name, repeat, seconds (wall clock), processor_seconds; one row per call."""
-    order = random.Random()  # from the system: another one in every process
+    order = random.Random()  # seeded by the system, differently in every process
     names = list(callables)
     rows = []
     for repeat in range(repeats):
@@ -102,7 +104,7 @@ def _loop(call, times):
 
 
 def _repetitions(seconds, call):
-    """How many calls fill `seconds`, by the fastest of two or three; the first may be slower."""
+    """Number of calls that fill `seconds`, by the fastest of two or three calls."""
     taken = [_seconds(call), _seconds(call)]
     if taken[1] <= seconds:
         taken.append(_seconds(call))

@@ -1,8 +1,8 @@
-"""Further residual blocks: where norms and skip connections stand (chapter §1.5.1, §1.5.3).
+"""Further residual blocks: the places of norms and skip connections (chapter §1.5.1, §1.5.3).
 
-The default, pre-norm, is Block in gpt.py. A kind here defines what happens around one sublayer f,
-and the same holds for attention, cross-attention and the feed-forward layer. x and f(x) have shape
-(b, t, m).
+The default, pre-norm, is Block in gpt.py. Each kind here wraps every sublayer f (attention,
+cross-attention, feed-forward) in the same way. The diagrams show one sublayer; x and f(x) have
+shape (b, t, m).
 """
 
 import math
@@ -221,8 +221,8 @@ class Dense(SameAround, kind="dense"):
 class StochasticDepth(SameAround, kind="stochastic-depth"):
     """Pre-norm that runs f with probability `keep` in training and scales it by `keep` otherwise.
 
-    One coin is drawn per batch, from a generator of this module, so that equal seeds train alike.
-    Huang 2016. Raises ValueError unless 0 < keep <= 1.
+    One coin is drawn per batch, from a generator of this module, so that equal seeds give equal
+    training. Huang 2016. Raises ValueError unless 0 < keep <= 1.
     """
 
     def __init__(self, config, position, cross=None, *, keep=0.8):
@@ -298,7 +298,8 @@ def run_reversibly(stream, layers):
         for block, inputs in layers:
             stream = block(stream, **inputs)
         return stream
-    detached = {}  # outer tensor and its detached copy, by id, so that its gradient is returned once
+    # outer tensor and its detached copy, by id, so that its gradient is returned once
+    detached = {}
 
     def cut(x):
         if not isinstance(x, torch.Tensor) or not x.requires_grad:

@@ -49,8 +49,8 @@ class Hybrid(Combined, kind="hybrid"):
 class ByLayer(Position, kind="by-layer"):
     """One encoding per layer: layer i uses entry i modulo the length of `layers`.
 
-    Encodings that add to the embeddings act once for all layers, so only the first entry may be
-    one; otherwise ValueError.
+    An encoding that adds to the embeddings acts once for all layers. Raises ValueError for such an
+    encoding in any entry but the first.
     """
 
     def __init__(self, config, *, layers=("none", "rotary")):
@@ -69,12 +69,12 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        # the other hooks are those of the encoding that of_layer returns
+        # the encoding that of_layer returns has the other hooks
         return {"at_input"} & self.layers[0].acts()
 
 
 class Scattered(Position):
-    """Apply `encoding` to tokens at the places that `whole` has drawn."""
+    """`encoding` at the positions that `whole` has drawn for the tokens."""
 
     repeatable = False  # each training pass draws new places
 
@@ -109,9 +109,9 @@ class Randomized(Scattered, kind="randomized"):
                                   positions in the second batch   0   2   3   7
 
     The wrapped `encoding` sees `reach` positions, by default twice the context. With gaps=False the
-    tokens stay adjacent and only the first position is drawn (Kiyono 2021). In evaluation one fixed
-    draw of `context` positions is used, which belongs to the weights; a text takes the first of
-    them. At the input, `encoding` may only add to the embeddings.
+    tokens stay adjacent and only the first position is drawn (Kiyono 2021). Evaluation uses one
+    fixed draw of `context` positions, stored with the weights; a text of n tokens takes the first n
+    of them. At the input, `encoding` may only add to the embeddings.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

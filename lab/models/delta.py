@@ -128,8 +128,8 @@ class DeltaRule(QKVMixer, kind="delta"):
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):
     """The memory decays by α = exp(-a softplus(w·x + s)) per token; a and s are trained per head.
 
-    They start as in Mamba-2, with a in 1..16 and softplus(s) in 0.001..0.1 (Dao & Gu 2024),
-    whatever the initialization scheme.
+    a and s start as in Mamba-2, with a in 1..16 and softplus(s) in 0.001..0.1 (Dao & Gu 2024), for
+    every initialization scheme.
     """
 
     def __init__(self, config, position, *, chunk=64):

@@ -11,8 +11,8 @@ from lab.models.weights import NamedOnce
 class CrossAttention(nn.Module):
     """x (b, t, m), memory (b, s, m) -> (b, t, m): queries from x, keys and values from memory.
 
-    No positions act between them and every query sees the whole memory. Raises ValueError for a
-    score that depends on the distance between key and query.
+    No position encoding is applied, and every query sees the whole memory except padding. Raises
+    ValueError for a score that depends on the distance between key and query.
     """
 
     def __init__(self, config):
@@ -59,12 +59,12 @@ class Decoder(Transformer):
 class EncoderDecoder(NamedOnce):
     """(source (b, s), target_in (b, t)) -> logits (b, t, d_out); one ModelConfig for both sides.
 
-    The encoder is unmasked; the decoder uses the mask of the configuration, which must be causal
-    (ValueError). Both have n_layers and share the token embedding. The weights depend on `seed`
-    alone.
+    The encoder has no mask; the decoder uses the mask of the configuration. Both have n_layers and
+    share the token embedding. The weights depend on config and seed alone. Raises ValueError for a
+    mask that is not causal.
 
-        source ── embedding ── encoder blocks ── norm ── memory ──┬────────────┬── ...
-        target_in ── embedding ────────────────────── decoder block 0 ── decoder block 1 ── ... ── norm ── LM head
+        source ── embedding ── encoder blocks ── norm ──┬── memory ──┬── ...
+        target_in ── embedding ────────────────────── block 0 ──── block 1 ── ... ── norm ── LM head
     """
 
     def __init__(self, config, *, seed=0):
@@ -76,7 +76,7 @@ class EncoderDecoder(NamedOnce):
         apart = torch.randint(2**62, (1,), generator=generator, device="cpu").item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
         self.encoder.lm_head = nn.Identity()
-        self.decoder = Decoder(config, seed=apart)  # other random numbers than the encoder's
+        self.decoder = Decoder(config, seed=apart)  # not the seed of the encoder
         self.decoder.embedding = self.encoder.embedding
         self.decoder.lm_head.follow(self.decoder.embedding)
 
@@ -89,7 +89,7 @@ class EncoderDecoder(NamedOnce):
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
-        """What the decoder blocks read: {memory: encoder output (b, s, m), memory_mask}."""
+        """Inputs of the decoder blocks: {memory: encoder output (b, s, m), memory_mask}."""
         mask = None
         if source_padding_mask is not None:
             source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])

@@ -58,7 +58,7 @@ class Gated(FeedForward):
 
 
 class Glu(Gated, kind="glu"):
-    """Dauphin 2017."""
+    """Gated by a sigmoid. Dauphin 2017."""
 
     activation = nn.Sigmoid
 
@@ -84,7 +84,7 @@ class Bilinear(Gated, kind="bilinear"):
 class LowRank(FeedForward, kind="low-rank"):
     """GELU with W1 and W2 factored through rank `rank` (default d_model / 4).
 
-    x ── d x r ── r x d_ff ── act ── d_ff x r ── r x d ──      2 r (d + d_ff) parameters, not 2 d d_ff
+    x ── d x r ── r x d_ff ── act ── d_ff x r ── r x d ──   2 r (d + d_ff) parameters, not 2 d d_ff
     """
 
     activation = nn.GELU
@@ -100,7 +100,7 @@ class LowRank(FeedForward, kind="low-rank"):
 
 
 def factored(linear, rank):
-    """A new product of two linear maps through `rank` features, in the sizes of `linear`."""
+    """Two new linear maps in sequence, through `rank` features, with the sizes of `linear`."""
     return nn.Sequential(
         nn.Linear(linear.in_features, rank, bias=False),
         nn.Linear(rank, linear.out_features, bias=linear.bias is not None),
@@ -170,7 +170,7 @@ def balance_loss(model):
     """Mean load-balancing loss over all mixtures of a model in its last call.
 
     Add it to the training loss with a weight of about 0.01. Raises ValueError if the model has no
-    mixture or none was called.
+    mixture or one was not called.
     """
     losses = [module.balance for module in model.modules() if isinstance(module, Mixture)]
     if not losses or any(loss is None for loss in losses):

@@ -1,9 +1,11 @@
 """The default Transformer in one file: a decoder with pre-norm, rotary positions and GELU (§1.1).
 
-Read it from top to bottom. Each part is the base class of a seam, its default kind, or both; the
-other files of this package hold further kinds, one file per seam. Letters of shapes:
+Read it from top to bottom. A seam is an exchangeable part of the model (see registry.py). Each
+class here is the base class of a seam, its default kind, or both; the other files of this package
+hold further kinds. Letters of shapes:
 
-    b batch   t token   q query   k key   h query head   g key-value head   d head width   m model width
+    b batch        t token            q query        k key
+    h query head   g key-value head   d head width   m model width
 """
 
 import math
@@ -33,10 +35,10 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     vocab_size: int
-    block_size: int  # positions of a learned encoding and of a cache
+    block_size: int  # number of positions of a learned encoding and of a cache
     d_model: int = 64
     n_layers: int = 2
-    unique_layers: int | None = None  # blocks with own weights, repeated in turn (ALBERT: 1)
+    unique_layers: int | None = None  # distinct blocks, repeated in turn (ALBERT: 1)
     n_heads: int | list[int] = 4
     kv_heads: int | None = None  # key-value heads; default n_heads
     d_head: int | None = None  # default d_model / n_heads
@@ -50,7 +52,7 @@ class ModelConfig(BaseModel):
     ffn: Choice | list[Choice] = "gelu"
     norm: Choice = "layernorm"
     qk_norm: Choice = "none"  # over the width of a head, before positions are applied
-    residual: Choice = "pre"  # the kind of Block: where norms and skips stand
+    residual: Choice = "pre"  # the kind of Block: the places of norms and skip connections
     lm_head: Choice = "own"
     initialization: Choice = "fan-in"
 
@@ -155,9 +157,9 @@ class Position(nn.Module, Seam):
     def of_layer(self, i, layer):
         """The encoding of layer i with configuration `layer`: by default this module itself.
 
-        If layers differ in their number of heads, this module has the sizes of the layer with the
-        most. A module returned for another layer may have tables of its own but shares trained or
-        drawn values.
+        If layers differ in their number of heads, this module has the sizes of a layer with the
+        most heads. A module returned for another layer may have tables of its own but shares
+        trained or drawn values.
         """
         return self
 
@@ -214,7 +216,7 @@ class Rotary(Position, kind="rotary"):
         return q, k
 
     def partners(self, x):
-        """The other component of each pair, in place of each component."""
+        """x with the two components of every pair exchanged."""
         if self.interleaved:
             return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return x.roll(x.shape[-1] // 2, -1)
@@ -282,7 +284,7 @@ class LayerNorm(Norm, kind="layernorm"):
 
 @contextmanager
 def known_padding(model, padding_mask):
-    """Within, the modules of the model that average over tokens know `padding_mask` (b, k)."""
+    """Context in which modules that average over tokens have this `padding_mask` (b, k)."""
     parts = [part for part in model.modules() if getattr(part, "sees_padding", False)]
     try:
         for part in parts:
@@ -313,8 +315,8 @@ def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
 class AttentionFn(nn.Module, Seam, name="Score"):
     """Attention function: forward(q, k, v, mask, bias, causal) mixes the values.
 
-    The arguments are those of `attend`; `causal` requires as many queries as keys. A query that
-    sees no key gets 0. All kinds but sparsemax call F.scaled_dot_product_attention, which probes
+    The arguments are as in `attend`; `causal` requires as many queries as keys. A query that sees
+    no key gets 0. All kinds but sparsemax call F.scaled_dot_product_attention, which probes
     intercept.
     """
 
@@ -359,7 +361,7 @@ class Softmax(AttentionFn, kind="softmax"):
         return attend(q, k, v, mask, bias, causal, self.factor)
 
     def decode(self, q, k, v, mask=None, bias=None):
-        """The same for one query (b, h, 1, d) and fewer key-value heads; each key is read once.
+        """`forward` for one query (b, h, 1, d) and fewer key-value heads: reads each key once.
 
         The r = h / g query heads of a group enter the kernel as r queries.
         """
@@ -376,8 +378,8 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
     """The projections to queries, keys and values and the output projection. Vaswani 2017 §3.2.2.
 
     n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each of width d. Every
-    head reads the whole stream; W_O reads the concatenated heads. `bias` of all four maps defaults
-    to that of the configuration.
+    head reads the whole stream; W_O reads the concatenated heads. `bias`, for all four maps,
+    defaults to config.bias.
     """
 
     history = 0  # number of earlier inputs that a query, key or value also depends on
@@ -403,7 +405,7 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def split_cached(self, x, cache):
-        """`split` for x (b, t, m) that continues the positions in `cache`."""
+        """`split` of x (b, t, m), whose positions follow those in `cache`."""
         return self.split(x)
 
     def across(self, x, memory):
@@ -417,7 +419,7 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         return q, k, v
 
     def project(self, x, rows):
-        """The heads of x computed by these rows of the weight, (b, heads, t, d)."""
+        """x projected by these rows of the weight, as heads (b, heads, t, d)."""
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d)).transpose(1, 2)
 
@@ -430,7 +432,7 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         return self.matrices()[:2]
 
     def value_weights(self):
-        """Weights on the way to the values, before W_O, as views."""
+        """Weights of the maps from the stream to the values, without W_O, as views."""
         return [self.matrices()[-1]]
 
     def value_matrix(self):
@@ -492,7 +494,7 @@ class KVCache(Cache):
         return self.tensors["values"]
 
     def append(self, k, v):
-        """Append k and v; return all keys and values so far. Raises ValueError if it is full."""
+        """Append k and v; return all keys and values. Raises ValueError if the cache is full."""
         end = self.length + k.shape[2]
         if end > self.keys.shape[2]:
             raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
@@ -648,7 +650,7 @@ class QKVMixer(Mixer):
             found[f"{position} with {kinds}"] = "place"
         elif hooks & {"at_query_key", "bias"}:
             found[position] = "distance"
-        if self.heads.history:  # they expect zeros where padding in front would be
+        if self.heads.history:  # the heads expect zeros before the text, where padding would be
             found[f"heads {self.config.heads!r}"] = "place"
         return found
 
@@ -702,7 +704,7 @@ class Attention(QKVMixer, kind="attention"):
 class FeedForward(nn.Module, Seam):
     """act(x W1) W2 with hidden width ratio x d_model (default ratio 4), or `width`.
 
-    x ── W1 ── act ── W2 ──      `bias` defaults to that of the configuration
+    x ── W1 ── act ── W2 ──      `bias` defaults to config.bias
 
     `act` is a module, so that probes can hook it. Raises ValueError if both ratio and width are
     given.
@@ -710,7 +712,7 @@ class FeedForward(nn.Module, Seam):
 
     activation = None
     default_ratio = 4.0
-    of_call = ()  # attributes that a call sets for a loss, with their graph; left out of copies
+    of_call = ()  # attributes that a call sets as inputs of a loss; None in copies
     sees_padding = False  # True: `known_padding` sets its padding mask
     padding_mask = None  # (b, k), True at tokens; None without padding
     repeatable = True  # False if a call draws random numbers or changes state
@@ -735,8 +737,8 @@ class FeedForward(nn.Module, Seam):
     def tokens(self, per_token):
         """The rows of `per_token` (b, t, ...) that are not padding, (n, ...), as input of a loss.
 
-        Returns `per_token` itself without padding. Raises ValueError inside an expert, which sees
-        no rows.
+        Returns `per_token` itself if there is no padding mask. Raises ValueError for a padding mask
+        inside an expert, whose input has no batch axis.
         """
         if self.padding_mask is None:
             return per_token
@@ -799,7 +801,8 @@ class Block(nn.Module, Seam, name="Residual"):
             x = x + self.cross(self.cross_norm(x), memory=memory, mask=memory_mask)
         return x + self.ffn(self.ffn_norm(x))
 
-    # Kinds with another form of stream, such as the two halves of a reversible model, override these.
+    # Kinds with another form of stream, such as the two halves of a reversible model, override
+    # these methods.
 
     @staticmethod
     def enter(x):
@@ -837,7 +840,7 @@ class LMHead(nn.Linear, Seam):
         self.follow(embedding)
 
     def follow(self, embedding):
-        """Called with the token embedding of the model, for kinds that share its weight."""
+        """Called with the token embedding; kinds that share its weight override this method."""
 
 
 LMHead.kinds["own"] = LMHead
@@ -907,12 +910,13 @@ class Transformer(NamedOnce):
         """The input of the LM head, (b, t, m).
 
         `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding; k includes cached
-        tokens. A padded text gets the same outputs as without padding. Raises ValueError, naming
-        the part, where this is impossible: padding in front with learned positions, padding between
-        tokens with rotary ones. `mask` is a Mask for this batch only: a pair is attended if both it
-        and the mask of the model allow it. `caches` has one cache per layer, from `self.caches()`;
-        raises ValueError for a mask that is not causal. Other inputs, such as the memory of a
-        decoder, go to every block.
+        tokens. A padded text gets the same outputs as without padding. `mask` is a Mask for this
+        batch only: a pair is attended if both it and the mask of the model allow it. `caches` has
+        one cache per layer, from `self.caches()`. Other inputs, such as the memory of a decoder, go
+        to every block.
+
+        Raises ValueError for caches with a mask that is not causal, and for padding that would
+        change outputs, such as in front with learned positions or between tokens with rotary ones.
         """
         padding_mask = self.real_tokens(tokens, padding_mask, caches)
         x = self.embed(tokens, caches)
@@ -966,7 +970,7 @@ class Transformer(NamedOnce):
         ]
 
     def padding_context(self, padding_mask):
-        """A context in which modules that average over tokens leave padding out."""
+        """Context in which modules that average over tokens ignore padding."""
         return nullcontext() if padding_mask is None else known_padding(self, padding_mask)
 
     def real_tokens(self, tokens, padding_mask, caches):
@@ -1013,7 +1017,7 @@ class Transformer(NamedOnce):
         return {}
 
     def caches(self, batch, context=None):
-        """Empty caches, one per layer, for `context` positions (default: the configured ones)."""
+        """Empty caches, one per layer, for `context` positions (default: block_size)."""
         weight = self.embedding.weight
         like = {"device": weight.device, "dtype": weight.dtype}
         context = context or self.config.block_size

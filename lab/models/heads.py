@@ -144,10 +144,10 @@ class FullValue(QKVProjection, kind="full-value"):
 class Primer(QKVProjection, kind="primer"):
     """A causal depthwise convolution over positions after W_Q, W_K and W_V. So 2021 (Primer).
 
-    x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1), w per channel
+    x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1)
 
-    Positions before the first count as 0. The weights start as in Primer, w_0 at 1/2 and the others
-    at 1/(2 width), whatever the initialization scheme. Raises ValueError for a width below 1.
+    Each channel has its own w. Before the first position p is 0. For every initialization scheme w
+    starts as in Primer, w_0 at 1/2 and the others at 1/(2 width). Raises ValueError for width < 1.
     """
 
     undecayed = ("conv_weight",)

@@ -1,6 +1,6 @@
 """Initialization schemes for the whole model (chapter §1.5.5).
 
-Biases start at 0, norms at their own defaults.
+Biases start at 0, norms at torch's defaults.
 """
 
 import math
@@ -85,8 +85,8 @@ class MeanField(Xavier, kind="mean-field"):
 class DeepNormInit(Xavier, kind="deepnorm"):
     """Xavier; values, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    For residual "deepnorm" and two branches per layer: with alpha = (2 n_layers)^(1/4), 2 n_layers
-    · 2 beta² / alpha² = 1.
+    Use with residual "deepnorm" and two branches per layer: with its alpha = (2 n_layers)^(1/4),
+    2 n_layers · 2 beta² / alpha² = 1.
     """
 
     def __init__(self, *, beta=None):
@@ -182,6 +182,7 @@ def branch_weights(model):
 
 @torch.no_grad()
 def scale(weights, factor):
+    """Multiply every weight by `factor` in place."""
     for weight in weights:
         weight *= factor
 

@@ -1,8 +1,8 @@
 """Attention kernels: fused, naive, tiled and sparse.
 
-b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head width. q
-is (b, h, q, d), k and v are (b, g, k, d), the result is (b, h, q, d). Chapter §1.1.2, §1.1.3,
-§1.6.1, §1.6.3.
+Letters: b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head
+width. Every kernel takes q (b, h, q, d) and k, v (b, g, k, d) and returns (b, h, q, d). Chapter
+§1.1.2, §1.1.3, §1.6.1, §1.6.3.
 """
 
 import math
@@ -29,21 +29,21 @@ def visible(scores, mask, causal):
 
 
 def naive_attention(q, k, v, *, causal=False, scale=None):
-    """softmax(q kᵀ · scale) v, (b, h, q, w), with the full weight tensor (b, h, q, k).
+    """softmax(q kᵀ · scale) v, (b, h, q, d), with the full weight tensor (b, h, q, k).
 
-    `scale` is 1/√w by default. Raises ValueError for causal attention with unequal lengths, where
-    "the past" is ambiguous.
+    `scale` is 1/√d by default. Raises ValueError for causal attention with unequal numbers of
+    queries and keys.
     """
     _require_square(q, k, causal)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = (q * scale) @ k.transpose(-2, -1)  # (b, h, q, k)
     if causal:
         scores = scores.masked_fill(_future(scores, 0, 0), -math.inf)
-    return torch.softmax(scores, dim=-1) @ v  # (b, h, q, w)
+    return torch.softmax(scores, dim=-1) @ v  # (b, h, q, d)
 
 
 def tiled_attention(q, k, v, *, block, causal=False):
-    """The same in tiles of block x block scores, with a running maximum and sum per query.
+    """`naive_attention` in tiles of block x block scores, with running maximum and sum per query.
 
     Forward memory besides inputs and output: block² scores per head. In the backward pass each
     block of queries is recomputed, so at most block · n weights per head are alive. Raises
@@ -62,7 +62,7 @@ def tiled_attention(q, k, v, *, block, causal=False):
             )
         else:
             rows.append(_query_block(*inputs))
-    return torch.cat(rows, dim=-2)  # (b, h, q, w)
+    return torch.cat(rows, dim=-2)  # (b, h, q, d)
 
 
 KINDS = {
@@ -75,7 +75,8 @@ KINDS = {
 def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
     """A function without arguments that runs one attention kernel of this size, for timing.
 
-    `kind` is naive, tiled or fused (else ValueError); `backward` adds the gradients of q, k and v.
+    `kind` is naive, tiled or fused; `backward` adds the gradients of q, k and v. Raises ValueError
+    for another kind.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
@@ -135,9 +136,9 @@ def _require_square(q, k, causal):
 def windowed(q, k, v, size):
     """Exact causal attention to the last `size` keys in n · size steps.
 
-    Each block of queries sees two blocks of keys:
+    Each block of queries reads two blocks of keys, of which a query sees the last `size` up to it:
 
-    block i of queries    keys   [ block i - 1 | block i ]      of these the last `size` up to the query
+    block i of queries    keys   [ block i - 1 | block i ]
     """
     b, _, n, _ = q.shape
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (b h, n, d)
@@ -164,7 +165,7 @@ def block_sparse(q, k, v, blocks, size):
     c = len(blocks)
     n = q.shape[2]
     at = torch.arange(n, device=q.device).view(c, size)
-    place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): where the keys stand
+    place = at[blocks.clamp(min=0)].flatten(1)  # (c, m size): positions of the keys
     given = (blocks >= 0).repeat_interleave(size, 1)
     seen = (place[:, None] <= at[..., None]) & given[:, None]  # (c, size, m size)
     keys, values = (
@@ -203,7 +204,7 @@ def sorted_lsh(q, k, v, rotations, chunk):
 
     Keys and queries are sorted by bucket; each chunk sees itself and the one before, so buckets
     longer than a chunk are truncated. Rounds are combined by their softmax sums; a pair that meets
-    in m rounds counts 1/m in each. `chunk` divides n.
+    in m rounds has weight 1/m in each. `chunk` divides n.
     """
     n, d = q.shape[2:]
     at = torch.arange(n, device=q.device)

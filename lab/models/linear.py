@@ -15,14 +15,14 @@ from lab.models.kernels import repeat_kv
 
 
 def parallel(fq, fk, v, causal=False):
-    """All weights at once, in n² steps: the reference for the other forms."""
+    """Outputs (b, h, n, d) from all weights at once, in n² steps: the reference for other forms."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
     weights = weights.tril() if causal else weights
     return safe_divide(weights @ v, weights.sum(-1, keepdim=True))
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
-    """The causal form in n steps: all pairs within a chunk, a running sum over earlier chunks.
+    """Causal outputs in n steps: all pairs within a chunk, a running sum over earlier chunks.
 
     `state` (b, h, f, d + 1) is the sum over keys before the first. `rescaled` does the same for
     features that would overflow.
@@ -41,10 +41,11 @@ def chunked(fq, fk, v, chunk=64, state=None):
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
-    """(state, outputs) as `chunked`, for keys whose features are e^top_j times those given.
+    """(state, outputs) of `chunked`, for keys whose features are e^top times `fk`.
 
-    top (b, h, n, 1), which never decreases, is the largest logarithm up to each key. `state` is
-    scaled by e^before, before (b, h, 1, 1); the state returned by e^(last entry of top).
+    top (b, h, n, 1), which never decreases, is the largest logarithm up to each key. The sum over
+    earlier keys is e^before times `state`, with before (b, h, 1, 1); the new sum is e^(last entry
+    of top) times the returned state.
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -70,7 +71,7 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
 
 
 def bidirectional(fq, fk, v):
-    """The bidirectional form in n steps: every query sees every key."""
+    """Outputs in n steps where every query sees every key."""
     return read_state(fq, add_keys(None, fk, v))
 
 
@@ -108,8 +109,8 @@ def safe_divide(mixed, total):
 class LinearAttention(QKVMixer, kind="linear"):
     """Features elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
 
-    The state has shape h x d x (d_value + 1). Under mask "none" every query sees every key; of a
-    text given in parts, a query sees its own part and the earlier ones.
+    The state has shape h x d x (d_value + 1). Under mask "none" every query sees every key; if a
+    text is given in parts, a query sees its own part and the earlier ones.
     """
 
     masks = {"causal", "none"}
@@ -143,7 +144,7 @@ class LinearAttention(QKVMixer, kind="linear"):
         return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
 
     def mix_cached(self, cache, fq, fk, v):
-        """Mix after the keys in `cache`, which is then extended by the new ones."""
+        """Mix the keys in `cache` and the new ones, and add the new ones to the cache."""
         before = cache.tensors.get("sum")
         n = v.shape[2]
         state = add_keys(before, fk, v)
@@ -207,10 +208,10 @@ class Performer(LinearAttention, kind="performer"):
 
 
 def positive_features(q, k, projection, top=None):
-    """(φ(q), φ(k), top), scaled by a factor per query and by e^top for all keys of a head.
+    """(φ(q), φ(k), top): φ(q) up to a factor per query, φ(k) divided by e^top.
 
-    Both cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm among the keys and, if
-    given, the earlier ones.
+    Both factors cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm of the features
+    of a head's keys and, if given, the `top` of earlier keys.
     """
     q = log_positive_features(q, projection)
     k = log_positive_features(k, projection)
@@ -236,7 +237,7 @@ def log_positive_features(x, projection):
 
 
 def trigonometric_features(x, projection):
-    """Sine and cosine features of the same kernel; may estimate below 0. Rahimi & Recht 2007."""
+    """Sine and cosine features of e^(x·y/√d); estimates may be negative. Rahimi & Recht 2007."""
     x = x * x.shape[-1] ** -0.25
     angle = x @ projection.T
     size = (x.square().sum(-1, keepdim=True) / 2).exp()

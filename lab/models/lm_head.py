@@ -6,8 +6,8 @@ from lab.models.gpt import LMHead
 class Tied(LMHead, kind="tied"):
     """The weight of the token embedding serves as LM head. Press & Wolf 2017.
 
-    The initialization scheme treats it as a matrix, not as an embedding. Raises ValueError if the
-    outputs are not the tokens (d_out differs from the vocabulary).
+    The initialization scheme treats it as a matrix, not as an embedding. Raises ValueError if d_out
+    differs from vocab_size.
     """
 
     def __init__(self, config, embedding):

@@ -47,11 +47,11 @@ class Mask(Seam):
         return 2 * d_head * self.edges(n, **sizes)
 
     def reach(self, n, layers, **sizes):
-        """Booleans (batch, q, k): at most `layers` attention steps lead from query to key."""
+        """Booleans (batch, q, k), True where `layers` layers let the query depend on the key."""
         return reachable([self.dense(n, n, **sizes)] * layers)
 
     def block_mask(self, q_len, k_len, *, batch=1, heads=1, device="cpu", block=128):
-        """The same mask for FlexAttention, which skips `block` x `block` tiles without any pair."""
+        """The mask for FlexAttention, which skips `block` x `block` tiles without any pair."""
         first = k_len - q_len
         return create_block_mask(
             lambda b, h, q, k: self.allows(b, h, q + first, k),
@@ -139,7 +139,7 @@ def strongest_dependence(*masks):
 def real_tokens(padding_mask, shape):
     """`padding_mask` as booleans (b, k), True at tokens; integers 0 and 1 are accepted.
 
-    Raises ValueError for another shape, dtype or other numbers.
+    Raises ValueError for another shape, for floating point or complex numbers and for other values.
     """
     if tuple(padding_mask.shape) != tuple(shape):
         raise ValueError(f"padding_mask must be {tuple(shape)}, not {tuple(padding_mask.shape)}")
@@ -151,9 +151,9 @@ def real_tokens(padding_mask, shape):
 
 
 def padding_before_tokens(padding_mask):
-    """Whether in any text a token follows padding, and whether padding stands between tokens.
+    """Whether in any text padding precedes a token, and whether it lies between tokens: two bools.
 
-    `padding_mask` (b, k) is True at tokens. Returns two bools.
+    `padding_mask` (b, k) is True at tokens.
     """
     follows = padding_mask[:, 1:] & ~padding_mask[:, :-1]
     between = follows & (padding_mask.cumsum(1) > 0)[:, :-1]
@@ -161,7 +161,7 @@ def padding_before_tokens(padding_mask):
 
 
 def reachable(layers):
-    """Booleans (b, q, k): the query's final state can depend on the key's input.
+    """Booleans (b, q, k), True where the query's final state can depend on the key's input.
 
     `layers` are the masks (b, h, q, k) of the layers, in order. Residual connections keep a
     position's own state; a layer combines what its heads see.

@@ -68,7 +68,7 @@ class Gru(Mixer, kind="gru"):
 
     x ── GRU ──      no W_O: its outputs, in -1..1, are added to the stream
 
-    The weights start at torch's default, uniform in ±1/sqrt(m), whatever the initialization scheme.
+    For every initialization scheme the weights start at torch's default, uniform in ±1/sqrt(m).
     Raises ValueError for a padding mask, which a recurrence over all positions cannot apply.
     """
 
@@ -102,9 +102,9 @@ class Convolution(Mixer, kind="convolution"):
     x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, w per feature
         └── W_g ─────────────── ┘
 
-    Positions before the first count as 0. Decoding keeps p at the last width - 1 positions. The w
-    start from N(0, 1 / width), whatever the initialization scheme. Raises ValueError for a width
-    below 1.
+    Before the first position p is 0. Decoding keeps p at the last width - 1 positions. The w_i
+    start from N(0, 1 / width), for every initialization scheme. Raises ValueError for a width below
+    1.
     """
 
     undecayed = ("conv_weight",)

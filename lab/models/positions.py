@@ -26,7 +26,7 @@ def sinusoids(positions, width, base=10000.0):
 
 
 def exact_sinusoids(n, width, base=10000):
-    """The codes of positions 0..n-1, float64 (n, width), exact to 1e-14 for n up to 2^15.
+    """`sinusoids` of positions 0..n-1, float64 (n, width), exact to 1e-14 for n up to 2^15.
 
     position x frequency in floating point loses digits as positions grow. Here turns are counted as
     integers in units of 2^-64, so that overflow drops whole turns.
@@ -128,9 +128,10 @@ class Alibi(Position, kind="alibi"):
 
 
 def alibi_slopes(n_heads, dtype=torch.float32):
-    """2^(-8i/h) if h is a power of two. Press 2021.
+    """Slopes of the h heads, (h,): 2^(-8i/h) if h is a power of two. Press 2021.
 
-    Otherwise the slopes of the next smaller power, then every other one of twice that power.
+    Otherwise these are the slopes for the next smaller power of two, then every other slope for
+    twice that power.
     """
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
@@ -153,7 +154,7 @@ class T5(Position, kind="t5"):
         super().__init__(config)
         self.max_distance = max_distance
         self.causal = config.causal
-        least = 2 if self.causal else 4  # without a causal mask half of them are for later keys
+        least = 2 if self.causal else 4  # without a causal mask half the buckets are for later keys
         if buckets < least:
             raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
         single = buckets // least
@@ -210,8 +211,8 @@ def t5_bucket(distance, buckets, max_distance, causal):
 class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
     """Codes of plane, row and column, as for frames of a video. Parmar 2018 §3.3, one more axis.
 
-    The text is read as planes of `rows` x `columns` tokens. Each axis gets a third of the width,
-    plane also the remainder.
+    The text is read as planes of `rows` x `columns` tokens. Each axis gets a third of the width;
+    the plane also gets the remainder.
     """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):

@@ -56,7 +56,7 @@ def identity(variant):
 
 @functools.cache
 def check_methods(seam, kind, variant):
-    """Raise TypeError if a method of a variant cannot be called like that of its seam.
+    """Raise TypeError if a method of a variant cannot be called like the seam's own method.
 
     A variant may omit arguments of `forward` that have a default.
     """
@@ -98,7 +98,7 @@ class Seam:
     def resolve(cls, choice):
         """(variant class, options) of a choice.
 
-        Raises ValueError for an unknown kind or option and lists the known ones.
+        Raises ValueError for an unknown kind or option; the message lists the known ones.
         """
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)

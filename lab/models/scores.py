@@ -1,10 +1,10 @@
 """Attention functions: from queries, keys and values to the mixed values (chapter §1.1.2).
 
-b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every kind
-takes q (b, h, q, d), k and v (b, g, k, d); mask: booleans that broadcast to (b, h, q, k), True
-where attended; bias: (h, q, k), added to the scores; causal: requires as many queries as keys. It
-returns (b, h, q, d), 0 where a query sees no key. All kinds but sparsemax call
-F.scaled_dot_product_attention, which probes intercept.
+Letters: b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every
+kind takes q (b, h, q, d), k and v (b, g, k, d). `mask` holds booleans that broadcast to
+(b, h, q, k), True where attended; `bias` (h, q, k) is added to the scores; `causal` requires as
+many queries as keys. The result is (b, h, q, d), 0 where a query sees no key. All kinds but
+sparsemax call F.scaled_dot_product_attention, which probes intercept.
 """
 
 import math
@@ -100,8 +100,8 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
 def sparsemax(scores, mask=None):
     """Projection of each row of scores (..., k) onto the simplex, in the dtype of the scores.
 
-    Keys with mask False get weight 0; so does a row without visible keys. Computed in float32 or
-    wider: in bfloat16 the support would be wrong and rows would not sum to 1.
+    Keys with mask False get weight 0; a row without visible keys is all 0. The computation is in
+    float32 or wider: in bfloat16 the support would be wrong and rows would not sum to 1.
     """
     dtype = scores.dtype
     scores = wide(scores)

@@ -100,8 +100,8 @@ class BlockSparse(FeedForward, kind="block-sparse"):
 class AdaptiveWidth(FeedForward, kind="adaptive-width"):
     """GELU with a width chosen per token: the first z = d_ff sigmoid(w·x + 2) units, and a ramp.
 
-    x ──┬── W1 ── act ── * ── W2 ──      unit i has weight clamp((z + ramp - i) / ramp, 0, 1), like the
-        └── w ── ramp ───┘               spans of Sukhbaatar 2019; `ramp` is a share of d_ff
+    x ──┬── W1 ── act ── * ── W2 ──      unit i has weight clamp((z + ramp - i) / ramp, 0, 1), as
+        └── w ── ramp ───┘               the spans of Sukhbaatar 2019; `ramp` is a share of d_ff
 
     `used` is the mean share of units in the last call, padding excluded. It is differentiable, so
     that `width_loss` can penalise it. Raises ValueError unless 0 < ramp <= 1.
@@ -136,7 +136,7 @@ def width_loss(model):
     """Mean share of hidden units used in the last call, over all layers of adaptive width.
 
     Add it to the training loss with a weight. Raises ValueError if the model has no such layer or
-    it was never called.
+    one was never called.
     """
     used = [module.used for module in model.modules() if isinstance(module, AdaptiveWidth)]
     if not used or any(share is None for share in used):

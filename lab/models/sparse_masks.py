@@ -1,8 +1,8 @@
 """Sparse patterns by distance, by head and by the structure of the input (§1.6.1, exercise 1.13).
 
-Patterns of the distance are kinds of Mask. Patterns of the input (speakers, turns, links, trees)
-are built per batch, like Padding, and passed with it: `model(tokens, mask=SameSpeaker(speaker))`.
-Letters: b batch, h head, q query, k key, t token.
+Patterns that depend on positions and heads alone are kinds of Mask. Patterns that depend on the
+input (speakers, turns, links, trees) are built per batch, like Padding, and passed with it:
+`model(tokens, mask=SameSpeaker(speaker))`. Letters: b batch, h head, q query, k key, t token.
 """
 
 import torch
@@ -25,7 +25,7 @@ class Band(Mask, kind="band"):
 class Dilated(Mask, kind="dilated"):
     """Every `dilation`-th earlier position, itself included. van den Oord 2016.
 
-    The nearest `size` of them, or all.
+    With `size`, only the nearest `size` of them are seen.
     """
 
     causal = True
@@ -59,7 +59,7 @@ class Strided(Mask, kind="strided"):
 class Periodic(Mask, kind="periodic"):
     """Keys `lead` steps after the same phase of every earlier period.
 
-    With lead 1 these are the tokens that followed the last time.
+    With lead 1 these are the tokens that followed the query's phase in earlier periods.
     """
 
     causal = True
@@ -86,7 +86,7 @@ class Global(Mask, kind="global"):
 class Random(Mask, kind="random"):
     """About `links` random keys per query, a fixed function of `seed`.
 
-    They are drawn from the past of the query, or, given `length`, from all positions.
+    They are drawn from the past of the query or, given `length`, from all `length` positions.
     """
 
     def __init__(self, *, links, seed=0, length=None):
@@ -142,7 +142,7 @@ class BigBird(Composed, kind="bigbird"):
 class ByHead(Mask, kind="by-head"):
     """Head i uses entry i of `masks` (choices), cyclically.
 
-    For example dilations 1, 2, 4, … for several scales at once.
+    With dilations 1, 2, 4, …, for example, the heads see several scales at once.
     """
 
     per_head = True
@@ -198,7 +198,7 @@ class Linked(Mask):
 
 
 class Seen(Mask):
-    """A given mask: booleans `table` (b, h, q, k), where b and h may be 1 for all."""
+    """A mask given as booleans `table` (b, h, q, k); b and h may be 1, for all texts or heads."""
 
     def __init__(self, table):
         self.table = table
@@ -225,8 +225,8 @@ class Tree(Seen):
 class Filled(Mask):
     """Exactly `size` keys per query: those of `mask`, nearest first, then the nearest others.
 
-    Early queries with fewer keys see all of them. Such patterns have the same number of pairs in
-    every row, and are causal unless causal=False.
+    Early queries, which have fewer keys, see all of them; all other rows have the same number of
+    pairs. The pattern is causal unless causal=False.
     """
 
     def __init__(self, mask, size, *, causal=True):

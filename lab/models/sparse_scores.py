@@ -1,7 +1,7 @@
 """Attention functions over fewer keys: window, LSH, low rank, top-k, gated offsets.
 
-As in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d). Chapter §1.6.1, §1.6.3,
-§1.6.4.
+Arguments and results are as in scores.py: q (b, h, q, d), k and v (b, g, k, d) give (b, h, q, d).
+Chapter §1.6.1, §1.6.3, §1.6.4.
 """
 
 import math
@@ -61,8 +61,8 @@ class Lsh(AttentionFn, kind="lsh"):
 class Linformer(AttentionFn, kind="linformer"):
     """Softmax over `rank` learned mixtures of all keys, up to the configured context. Wang 2020.
 
-    Each mixture combines keys of all positions, so causal attention, masks and biases raise
-    ValueError; so do more keys than the context.
+    Each mixture combines keys of all positions. Raises ValueError for causal attention, a mask or a
+    bias, and for more keys than the context.
     """
 
     def __init__(self, config, *, rank):
@@ -112,8 +112,8 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
     """Softmax gated by distance: a trained gate per head and offset. Louizos 2018.
 
     weight ~ gate e^score; a gate of 0 removes the pair. Offsets of `reach` or more share the last
-    gate. Gates are hard concrete: random in training, drawn from torch's generator, with exact
-    zeros and ones; their expectation in evaluation. All start open; `openness_loss` closes those
+    gate. Gates are hard concrete, with exact zeros and ones: random in training, drawn from torch's
+    generator, and without noise in evaluation. All gates start open; `openness_loss` closes those
     that the task does not need.
     """
 

@@ -10,7 +10,7 @@ from torch import nn
 class NamedOnce(nn.Module):
     """A model whose shared tensors are stored once, under their first name, and stay shared.
 
-    They stay shared even if tensors are replaced, by `to_empty` or `load_state_dict(assign=True)`.
+    This holds even if tensors are replaced, by `to_empty` or `load_state_dict(assign=True)`.
     """
 
     def __init__(self):
@@ -72,8 +72,8 @@ def fake_quantize(x, bits):
 def fake_quantized(model, bits, sites="*.ffn.*"):
     """A copy of the model whose linear maps under `sites` use quantized weights and inputs.
 
-    With 8 bits these are int8 products. `sites` is a glob over module names. Raises ValueError for
-    fewer than 2 bits and LookupError if no linear map matches.
+    With 8 bits their products equal int8 products. `sites` is a glob over module names. Raises
+    ValueError for fewer than 2 bits and LookupError if no linear map matches.
     """
     if bits < 2:
         raise ValueError(f"a symmetric grid needs at least 2 bits, got {bits}")

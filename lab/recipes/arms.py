@@ -13,7 +13,7 @@ OF_TASK = {"vocab_size", "block_size", "d_out"}  # fields set by the task, never
 
 
 def seam_of(arms, named=""):
-    """The seam of arms given as words or classes; None if there are none.
+    """The ModelConfig field of arms given as words or classes; None if no arm is a word or class.
 
     `named` is the seam that the caller chose, if any. Raises ValueError if several seams or none
     fit.
@@ -87,7 +87,7 @@ def configured(arm, choice, field):
 def register(cls):
     """The kind of a seam class; a class without a kind is registered under its own name.
 
-    Raises ValueError if it defines a method whose name resembles one of its seam, likely a typo.
+    Raises ValueError if the class has a method whose name resembles one of its seam: likely a typo.
     """
     seam = next(seam for seam in SEAMS.values() if issubclass(cls, seam))
     methods = [

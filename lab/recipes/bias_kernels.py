@@ -2,10 +2,10 @@
 
 stored mask   the additive mask is stored: for ALiBi h x n x n numbers, for rotary n x n
 flex          compiled FlexAttention: skips masked pairs and computes the bias of ALiBi on the fly
-fused causal  torch's fused causal kernel, which takes no bias; softmax ignores a constant per row, so
-              -s (i - j) becomes s j: one more component of each query and key
+fused causal  torch's fused causal kernel, which takes no bias; softmax ignores a constant per row,
+              so -s (i - j) becomes s j: one more component of each query and key
 
-h head, n tokens, w head width.
+Letters: h head, n tokens, w head width.
 """
 
 from functools import cache
@@ -60,9 +60,9 @@ def kernel_call(position, kernel, n, d, heads):
 
 
 def by_column(q, k, v, slope):
-    """Causal ALiBi attention without a bias: the slope is one more component of each query.
+    """Causal ALiBi attention without a bias, (1, h, n, w).
 
-    The place is one more component of each key.
+    The slope is one more component of each query, the position one more component of each key.
     """
     width = q.shape[-1]
     place = torch.arange(k.shape[2], dtype=k.dtype)[:, None]
@@ -76,5 +76,5 @@ def by_column(q, k, v, slope):
 
 @torch.no_grad()
 def run_kernel(position, kernel, n, d, heads):
-    """Prepare and run one call, for `peak_memory` including a stored mask."""
+    """Prepare and run one call, so that `peak_memory` includes a stored mask."""
     kernel_call(position, kernel, n, d, heads)()

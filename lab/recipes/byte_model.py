@@ -36,9 +36,9 @@ def validation_loss(model, task, windows=WINDOWS):
 
 
 def ngram_baselines(task, schedule, seed, windows=WINDOWS):
-    """{table: nats per byte} of n-grams counted on the bytes that a training with this seed reads.
+    """{table: nats per byte} of n-grams counted on the bytes that training with this seed reads.
 
-    The losses are those on the first validation windows.
+    They are evaluated on the first validation windows.
     """
     generator = torch.Generator().manual_seed(seed)
     read = windows_of([task.batch(generator, schedule.batch) for _ in range(schedule.steps)])

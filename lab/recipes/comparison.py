@@ -56,9 +56,10 @@ def schedule_of(schedule):
 
 
 def leaks(predict, tokens, targets, vocabulary):
-    """1 if outputs use answers from later in the input: changing later tokens changes them; else 0.
+    """1 if changing later tokens changes earlier outputs, else 0.
 
-    Only tasks whose targets mostly equal the next input token are tested.
+    Such a model reads its answers from the input. Only tasks whose targets mostly equal the next
+    input token are tested; for others the result is 0.
     """
     if targets.ndim != 2 or targets.shape != tokens.shape:
         return 0
@@ -78,8 +79,8 @@ def trained(seed: int, task, config, schedule, lengths, measure, pass_at, rows=8
     """Train one model and test it: one row per recorded step, then one per test length.
 
     task, config and schedule are dicts of fields; `pass_at` is the mark that `measure` must reach.
-    Rows hold accuracy, exact and loss (nats per answer) by `length` and `step`, what training.fit
-    returns about the run, and `leak`.
+    Rows hold accuracy, exact and loss (nats per answer) by `length` and `step`, the `run` of
+    training.fit, and `leak`.
     """
     about = problem(task)
     settings = schedule_of(schedule)

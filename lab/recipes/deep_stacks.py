@@ -1,4 +1,4 @@
-"""Trainability of deep stacks: one small task, a mark, and when each reaches it (chapter §1.5)."""
+"""Trainability of deep stacks: when a stack reaches its mark on a small task (chapter §1.5)."""
 
 import torch
 
@@ -13,7 +13,7 @@ def configured(placement, scheme):
     placements = {
         "deepnorm": {"residual": "deepnorm"},
         "no norm": {"residual": "plain", "norm": "none"},
-        "neither": {"residual": "none", "norm": "none"},  # no skip either
+        "neither": {"residual": "none", "norm": "none"},  # neither norm nor skip connection
     }
     without, scaled = placements["no norm"], {"residual": "scaled", "norm": "none"}
     schemes = {
@@ -63,10 +63,12 @@ def learning(
     clamp=0.0,
     every=10,
 ):
-    """A trial: when, if ever, a stack reaches its mark.
+    """A trial: train a stack until it reaches its mark, at most for `steps`.
+
+    Returns the `run` of training.fit with loss, learnt and steps_taken.
 
     The mark is a quarter of the way from the unigram entropy to the entropy rate. `clip` is the
-    gradient norm for clipping; `clamp` limits activations, 0 does not.
+    gradient norm for clipping; `clamp` is the largest activation, 0 for no limit.
     """
     task, model = stack(seed, placement, scheme, n_layers, d_model)
     mark = task.unigram_entropy - (task.unigram_entropy - task.entropy_rate) / 4

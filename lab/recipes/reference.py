@@ -11,7 +11,7 @@ from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, ngram_baselines, validation_loss
 from lab.training import train
 
-# its story is beside it, as .json
+# the weights; a JSON file of the same name documents their training
 PATH = Path(__file__).parents[1] / "reference" / "model.safetensors"
 SIZES = {
     "steps": 3000,
@@ -26,8 +26,8 @@ SIZES = {
 def make(path=PATH, seed=0, sizes=SIZES):
     """Train the reference model on one thread; write its weights and its story, a JSON file.
 
-    The marks are n-gram losses: counted on the windows that training reads, evaluated on the same
-    validation windows as the model.
+    The marks are losses of n-grams, counted on the windows that training reads and evaluated on the
+    same validation windows as the model.
     """
     from safetensors.torch import save_file
 

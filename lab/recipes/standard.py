@@ -16,10 +16,12 @@ class Problem(Seam):
 class Standard:
     """A task with its sizes, training and mark.
 
-    lengths  test lengths of a task of any length, the training length first; empty: the task's validation
-    measure  what is compared: accuracy (share of correct answers), exact (of texts with all correct) or loss (nats)
-    mark     what the measure must reach at the first length for a comparison to count: a number, or the n-gram table
-             whose loss counts as mark
+    lengths  test lengths for a task of any length, the training length first; if empty, tests use
+             the validation of the task
+    measure  the compared number: accuracy (share of correct answers), exact (share of texts with
+             all answers correct) or loss (nats)
+    mark     the value that the measure must reach at the first length for a valid comparison: a
+             number, or the name of an n-gram table whose loss is the mark
     """
 
     task: type
@@ -32,6 +34,7 @@ class Standard:
 
 
 def named(kind, task):
+    """Register a task under this kind and return it."""
     Problem.kinds[kind] = task
     return task
 
@@ -77,8 +80,8 @@ STANDARD = {
 def standard(task):
     """(name, Standard) of a named task or of a user's own task.
 
-    The latter is a dataclass with the methods of lab.tasks.task.Task. Raises TypeError for anything
-    else and KeyError for an unknown name.
+    An own task is a dataclass with the methods of lab.tasks.task.Task. Raises TypeError for
+    anything else and KeyError for an unknown name.
     """
     if isinstance(task, str):
         return task, STANDARD[task]

@@ -1,7 +1,7 @@
 """Calls without arguments for timing: parts of a block, attention kernels, training, decoding.
 
-b batch, h head, g key-value head, n sequence or context, d model width, w head width, B sequences
-at once, L layers.
+Letters: b batch, h head, g key-value head, n sequence or context, d model width, w head width, B
+sequences at once, L layers.
 """
 
 import mmap
@@ -21,9 +21,9 @@ from lab.models.linear import chunked, orthogonal_rows, positive_features, step
 def block_operations(n, d, heads, device="cpu"):
     """{operation: call} for the parts of one block on one sequence, forward only (chapter §1.1.3).
 
-    projections (q, k, v and out), scores, softmax, mix, feedforward; each reads operands of real
-    size and layout. Scores, weights and mix are written to preallocated memory, two h x n x n
-    tensors, so no pages are allocated while a clock runs. Norms and residual sums are left out.
+    Keys: projections (q, k, v and out), scores, softmax, mix, feedforward. Each call reads operands
+    of real size and layout. Scores, weights and mix are written to preallocated memory, two h x n x
+    n tensors, so no pages are allocated while a clock runs. Norms and residual sums are excluded.
     """
     config = ModelConfig(
         vocab_size=1,
@@ -100,7 +100,7 @@ def stored_call(n, d_head, heads, device="cpu", buffer=None):
 
 
 def fresh_memory(elements, device="cpu"):
-    """float32 elements in new pages that the system must zero; on a GPU, from torch's pool."""
+    """A float32 tensor in new pages that the system must zero; on a GPU, from torch's pool."""
     if device != "cpu":
         return torch.empty(elements, device=device)
     private = {}
@@ -152,7 +152,7 @@ def run_training_step(*sizes, **options):
 
 
 def saved_bytes(call):
-    """Bytes that autograd saves for the backward pass during `call`, each storage counted once."""
+    """Bytes that autograd saves for the backward pass during `call`; counts each storage once."""
     kept = {}
 
     def keep(tensor):
@@ -165,7 +165,7 @@ def saved_bytes(call):
 
 
 def without_position(n, d, h, g, L=2):
-    """A causal byte model for timings, without positions, whose small cost does not depend on g."""
+    """A causal byte model for timings, without positions: their cost does not depend on g."""
     config = ModelConfig(
         vocab_size=256, block_size=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
     )
@@ -175,8 +175,8 @@ def without_position(n, d, h, g, L=2):
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
     """A call that generates the last `tokens` positions of a context of n for each of B sequences.
 
-    One position at a time. The caches are allocated and filled once and reused by every call.
-    Raises ValueError unless 0 < tokens <= n.
+    It generates one position at a time. The caches are allocated and filled once and reused by
+    every call. Raises ValueError unless 0 < tokens <= n.
     """
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
@@ -296,7 +296,7 @@ def state_elements(kind, n, w=64, h=1):
 
 @torch.no_grad()
 def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
-    """(call, state): call mixes one new token after n earlier ones, state is its tensors."""
+    """(call, state): call mixes one new token after n earlier ones, state lists its tensors."""
     q, key, value = torch.randn(3, batch, h, 1, w, device=device)
     if kind == "linear":
 

@@ -2,5 +2,5 @@
 
 Each is a Task (task.py): batch(generator, size), marks(), validation(size).
 
-The docstring of a task shows one sequence with its answers; "." is a position without one.
+The docstring of a task shows one sequence with its answers; "." is a position without an answer.
 """

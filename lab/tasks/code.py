@@ -62,7 +62,7 @@ class Code(Task):
         return (counts / counts.sum()).log()
 
     def marks(self):
-        """Marks of single bytes of the validation text. measure.ngrams measures longer contexts."""
+        """Marks from single bytes of the validation text; measure.ngrams uses longer contexts."""
         counts = self.text(held_out=True).bincount()
         return Marks(
             chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy
@@ -78,7 +78,8 @@ class Code(Task):
     def validation(self, size, seed=0):
         """Validation windows that do not occur in the training text: tokens, targets (size, n).
 
-        n is the context. They are the same for every model. Raises ValueError if there are too few.
+        n is the context. The windows are the same for every model. Raises ValueError if there are
+        too few.
         """
         text = self.text(held_out=True)
         return self._windows(
@@ -95,8 +96,8 @@ class Code(Task):
         Returns {tokens, targets, kind, opener, last_use}. kind indexes labels.KINDS for each byte.
         opener, at a closing bracket, is the index in the window of its opening bracket. last_use,
         at the last byte of a name, is the index of the last byte of its previous use. Both are -1
-        elsewhere, and where the index lies before the window. Python files only. Raises ValueError
-        if there are too few windows.
+        elsewhere, and if the index is before the window. Only Python files are used. Raises
+        ValueError if there are too few windows.
         """
         text, kind, opener, last_use = _annotations(self.path, self.hash, self.validation_share)
         rng = np.random.default_rng(seed)
@@ -125,7 +126,7 @@ def _joined(path, sha, share):
 
 @trace.cache
 def _unseen(path, sha, share, length, size, seed):
-    """Start indices of new validation windows, see `unseen`."""
+    """Start indices of validation windows that are not in the training text; see `unseen`."""
     return unseen(*_joined(path, sha, share), length, size, seed, path)
 
 
@@ -223,7 +224,7 @@ class ProseAndCode(Code):
     """
 
     def marks(self):
-        """Marks of single bytes of the validation text, docstrings and code weighted equally."""
+        """Marks from single bytes of the validation text, docstrings and code weighted equally."""
         inside = _within(self.path, self.hash, self.validation_share, True, 1) > 0
         text = self.text(held_out=True)[: len(inside)]
         shares = [
@@ -322,7 +323,7 @@ class Shuffled(Task):
 
     def _shuffle(self, text, following, generator):
         spans = text.unflatten(1, (-1, self.span))
-        # drawn for every span, so that all arms see the same windows
+        # drawn for span 1 too, so that all arms see the same windows
         order = torch.rand(spans.shape, generator=generator).argsort(-1)
         query = torch.full((len(text), 1), 256)
         tokens = torch.cat([spans.gather(2, order).flatten(1), query], 1)

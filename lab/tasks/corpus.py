@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import trace
 
 PACKAGES = {"networkx": "3.6.1", "sympy": "1.14.0"}
-HASH = "2b80f1dc26a2"  # of their text
+HASH = "2b80f1dc26a2"  # of the text of these versions
 TESTS = {"tests", "test-examples"}
 GENERATED = {
     "networkx": (),
@@ -31,7 +31,7 @@ GENERATED = {
 
 
 def read_corpus(path=""):
-    """({name: bytes}, hash) of the text at `path`, a file or folder; by default that of PACKAGES.
+    """({name: bytes}, hash) of the text at `path`, a file or folder; the default is PACKAGES.
 
     Line ends are "\\n"; names are paths with "/", sorted by character. The hash is the first 12 hex
     digits of the sha256 of names and contents. The text is cached until sizes or times of the files
@@ -44,7 +44,7 @@ def read_corpus(path=""):
 
 
 def corpus_hash(path=""):
-    """The hash of the text at `path`; takes milliseconds if no file has changed meanwhile."""
+    """The hash of the text at `path`; takes milliseconds if the text is cached."""
     return read_corpus(path)[1]
 
 
@@ -81,7 +81,7 @@ def parts(path, sha, share=0.1):
 
 @trace.cache
 def _read(path, found):
-    with trace.apart():  # one hash stands for all files
+    with trace.apart():  # the one hash of the text covers all files
         files = {name: Path(file).read_bytes().replace(b"\r\n", b"\n") for name, file, *_ in found}
     sha = hashlib.sha256()
     for name, text in files.items():

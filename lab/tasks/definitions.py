@@ -1,4 +1,4 @@
-"""Real code whose names and brackets carry random marks, with the gold of labels.py."""
+"""Real code whose names and brackets carry random marks, with gold labels from labels.py."""
 
 import keyword
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Definitions(Task):
     parent   .  0  0  2  2  2  2  3  0  8       the parent in the syntax tree, or a bracket's opener
     """
 
-    names: int = 12  # most different names with two or more uses in a window; others look alike
+    names: int = 12  # most names with two or more uses in a window; all other names look alike
     values: int = 8  # different marks
     length: int = 64
     windows: int = 3000  # windows taken from the text
@@ -80,8 +80,8 @@ class Definitions(Task):
     def annotated(self, generator, size, *, held_out=False):
         """{tokens, targets, source, parent, kind: (b, t)} of training or held-out windows.
 
-        source and parent are indices in the window, -1 for none; kind is 1 at a use of a name that
-        is asked, 2 at a bracket that is asked, else 0.
+        source and parent are indices in the window, -1 for none; kind is 1 at a use of a name and 2
+        at a closing bracket if it has a target, else 0.
         """
         bank = _bank(self.path, self.hash, self.length, self.names, self.windows, held_out)
         sign, slot, source, parent, kind = bank[
@@ -139,7 +139,7 @@ def _bank(path, sha, length, names, windows, held_out):
 
 
 def _window(spelled, parent, names):
-    """The five rows of one window; None if it has too many names or no question."""
+    """The five rows of one window; None if it has no repeated name or too many."""
     counts = {}
     for word in spelled:
         if _is_name(word):

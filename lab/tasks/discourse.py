@@ -12,10 +12,12 @@ from lab.tasks.task import Marks, Task, uniform
 class Dialogue(Task):
     """At the first word of a turn: the last word of the same speaker's previous turn.
 
-    speaker  A  A  A  B  B  A  A  A  B         a token encodes word, speaker and whether a turn begins
+    speaker  A  A  A  B  B  A  A  A  B
     word     d  a  f  c  b  e  a  a  d
     targets  .  .  .  .  .  f  .  .  b         a word
-    source   .  .  .  .  .  2  .  .  4
+    source   .  .  .  .  .  2  .  .  4         its position
+
+    A token encodes the word, the speaker and whether a turn begins.
     """
 
     words: int = 16
@@ -69,9 +71,11 @@ class Dialogue(Task):
 class Document(Task):
     """At every position the word before it, and the topic announced by one token; for mask "none".
 
-    tokens   S  d  a  f  T  b  e     T is one of `topics` tokens after the words; S fills the first `front` places
-    output 0 .  .  d  a  f  .  b     local: a word; not asked after S and after T
+    tokens   S  d  a  f  T  b  e
+    output 0 .  .  d  a  f  .  b     local: a word; no answer after S and after T
     output 1 T  T  T  T  T  T  T     global: 0..topics-1
+
+    The topic T is one of `topics` token ids after the words; S fills the first `front` positions.
     """
 
     words: int = 8
@@ -109,10 +113,12 @@ class Document(Task):
 
 @dataclass(frozen=True)
 class Pronouns(Task):
-    """A woman's and a man's name among other words, then a pronoun: which name does it refer to?
+    """The name that a final pronoun refers to: the one woman's or the one man's name in the text.
 
-    tokens   .  Bob  .  .  Ann  .  she     names 0..7 are women's, 8..15 men's, then she, he, and other words
-    targets  .   .   .  .   .   .  Ann     the name, asked at the pronoun
+    tokens   .  Bob  .  .  Ann  .  she
+    targets  .   .   .  .   .   .  Ann     the name, at the pronoun
+
+    Token ids: 0..7 women's names, 8..15 men's names, 16 she, 17 he, then the other words.
     """
 
     others: int = 14

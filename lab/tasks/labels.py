@@ -1,8 +1,8 @@
 """Gold labels of Python source by tokenize and ast: kinds of bytes, brackets, uses of names.
 
 They are the same under every Python version that parses the source. Python 3.12 and later tokenize
-the inside of f-strings; here an f-string is always one string, as before. Needs only the standard
-library.
+the inside of f-strings; here an f-string is always one string, as in earlier versions. Needs only
+the standard library.
 """
 
 import ast
@@ -53,7 +53,7 @@ def annotate(text):
 def last_uses(text, kinds):
     """{last byte of a name: last byte of its previous use}; `kinds` as returned by annotate."""
     found, seen = {}, {}
-    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names never touch
+    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # no two are adjacent
         spelled = text[slice(*name.span())]
         last = name.end() - 1
         if spelled in seen:

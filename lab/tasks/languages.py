@@ -14,10 +14,12 @@ from lab.tasks.task import Marks, Task
 class Dyck(Task):
     """Next token of balanced brackets of several kinds, nested at most `depth` deep.
 
-    tokens   (  [  ]  (  )  )      openers are 0..kinds-1, a closer is its opener + kinds; a coin decides between them
+    tokens   (  [  ]  (  )  )
     targets  [  ]  (  )  )  .
     partner  5  2  1  4  3  0      index of the other bracket of the pair
-    pending  0  1  0  3  0  .      innermost bracket still open after the token, -1 for none
+    pending  0  1  0  3  0  .      index of the innermost bracket still open, -1 for none
+
+    Openers are 0..kinds-1; a closer is its opener + kinds. Where both are allowed, a coin decides.
     """
 
     kinds: int = 2
@@ -37,7 +39,7 @@ class Dyck(Task):
         return 2 * self.kinds
 
     def marks(self):
-        """Expected over nesting depths: an opener's kind is random, that of a closer is known."""
+        """Marks expected over nesting depths: an opener's kind is random, a closer's is known."""
         heights = {0: 1.0}  # share of texts at each height
         right = nats = 0.0
         for t in range(self.length):
@@ -61,7 +63,7 @@ class Dyck(Task):
         return drawn["tokens"], drawn["targets"]
 
     def annotated(self, generator, size):
-        """The same batch with gold labels: {tokens, targets, partner, pending: (b, t)}."""
+        """`batch` with gold labels: {tokens, targets, partner, pending: (b, t)}."""
         kind = torch.randint(self.kinds, (size, self.length), generator=generator)
         heads = torch.rand(size, self.length, generator=generator) < 0.5
         tokens = torch.empty_like(kind)

@@ -9,7 +9,7 @@ from lab.tasks.task import Marks, Task, certain, uniform
 
 
 class AnyLength(Task):
-    """Each batch has one length, drawn from shortest..longest; validation has all lengths.
+    """A task with one length per batch, drawn from shortest..longest; validation has all lengths.
 
     of_length(generator, size, n) gives inputs and targets of length n, also beyond `longest`;
     text_length(n) is the number of input tokens at length n.
@@ -36,7 +36,7 @@ class AnyLength(Task):
         return self.of_length(generator, size, self.drawn_length(generator))
 
     def parts(self, generator, size, n):
-        """Batches with `size` sequences of length n in all, varying what one batch shares."""
+        """Batches of sequences of length n, `size` in total; several where one lacks variety."""
         return [self.of_length(generator, size, n)]
 
     def validation(self, size, seed=0):
@@ -61,7 +61,7 @@ class AnyLength(Task):
 def next_token(text, answer_from, end=None):
     """Next-token inputs and targets of texts (b, t + 1), with answers from column `answer_from` on.
 
-    Given the token `end`, nothing after its first occurrence in the answer is asked.
+    Given the token `end`, targets after its first occurrence in the answer are -100.
     """
     tokens = text[:, :-1]
     targets = text[:, 1:].clone()
@@ -81,8 +81,12 @@ class Copy(AnyLength):
 
     `order` is forward, reversed, or same (one symbol repeated).
 
-    forward   tokens   c  a  f  =  c  a  f        reversed   c  a  f  =  f  a  c        same   c  c  c  =  c  c  c
-              targets  .  .  .  c  a  f  E                   .  .  .  f  a  c  E               .  .  .  c  c  c  E
+    forward    tokens   c  a  f  =  c  a  f
+               targets  .  .  .  c  a  f  E
+    reversed   tokens   c  a  f  =  f  a  c
+               targets  .  .  .  f  a  c  E
+    same       tokens   c  c  c  =  c  c  c
+               targets  .  .  .  c  c  c  E
     """
 
     symbols: int = 16
@@ -100,7 +104,7 @@ class Copy(AnyLength):
         return self.symbols + 2
 
     def marks(self):
-        """All symbols are equally frequent; the end token occurs once per text."""
+        """Marks of equally frequent symbols, with one end token per text."""
         symbols = (self.shortest + self.longest) / 2
         return certain([symbols / self.symbols] * self.symbols + [1])
 
@@ -123,13 +127,13 @@ PLUS, EQUALS, END = 10, 11, 12
 class Addition(AnyLength):
     """Two numbers of up to n digits and their sum, digit by digit.
 
-    plain               7 5 + 9 6 3 = 1 0 3 8 E        natural numbers: one has n digits, the other 1..n
-    reversed            7 5 + 9 6 3 = 8 3 0 1 E        the answer starts with the ones, as carries run
-    padded              0 7 5 + 9 6 3 = 1 0 3 8 E      leading zeros: digits of one place keep their distances
-    targets             . . . . . . . 1 0 3 8 E        padded, not reversed
+    plain      7 5 + 9 6 3 = 1 0 3 8 E        one number has n digits, the other 1..n
+    reversed   7 5 + 9 6 3 = 8 3 0 1 E        the answer starts with the ones, as carries do
+    padded     0 7 5 + 9 6 3 = 1 0 3 8 E      leading zeros keep equal places at equal distances
+    targets    . . . . . . . 1 0 3 8 E        of padded, not reversed
 
-    A tenth of all pairs of numbers, chosen by `held_out_pairs` in either order, never occurs in a
-    batch; of_length and validation use only these pairs.
+    A tenth of all pairs of numbers, in either order, never occurs in a batch (`held_out_pairs`);
+    of_length and validation use only these pairs.
     """
 
     shortest: int = 1
@@ -140,7 +144,7 @@ class Addition(AnyLength):
     holds_out = "a tenth of the pairs of numbers"
 
     def marks(self):
-        """For padded sums: all digits but the carry are equally frequent; one end per text."""
+        """Marks of padded sums, where all digits but the carry are equally frequent."""
         if not self.padded:
             return Marks(ceiling=1.0, entropy=0.0)
         lengths = range(self.shortest, self.longest + 1)
@@ -159,7 +163,7 @@ class Addition(AnyLength):
         """Sums of held-out pairs, or, with held_out=False, of training pairs."""
         widths = [n, n]
         if not self.padded:
-            # the width is drawn before the number that gets it
+            # the width is drawn before the choice of the number that gets it
             width = torch.randint(1, n + 1, (), generator=generator).item()
             widths[torch.randint(2, (), generator=generator)] = width
         # (b, width), the ones first
@@ -214,7 +218,7 @@ def held_out_pairs(a, b):
             value = (value * 1_000_003 + digit) % (2**31 - 1)
         hashes.append(value)
     mixed = (torch.minimum(*hashes) * 48_271 + torch.maximum(*hashes) * 69_621 + 10) % (2**31 - 1)
-    for _ in range(3):  # otherwise the rule would depend on the sum
+    for _ in range(3):  # without this mixing the rule would depend on the sum
         mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
     return mixed % 10 == 0
 

@@ -11,10 +11,12 @@ from lab.tasks.task import Task, certain, uniform
 
 @dataclass(frozen=True)
 class MQAR(Task):
-    """Multi-query associative recall: key-value pairs, then keys that ask their value. Arora 2023.
+    """Multi-query associative recall: key-value pairs, then keys as queries. Arora 2023.
 
-    tokens   a  7  c  3  b  7  b  c      keys 0..keys-1 differ within a sequence, values are keys..vocabulary-1
+    tokens   a  7  c  3  b  7  b  c
     targets  .  .  .  .  .  .  7  3      the token of the value
+
+    Keys are 0..keys-1 and differ within a sequence; values are keys..vocabulary-1.
     """
 
     pairs: int = 8
@@ -51,7 +53,7 @@ class MQAR(Task):
 
 @dataclass(frozen=True)
 class Pairs(Task):
-    """Key-value pairs of one token each, then all keys in another order, each asking its value.
+    """Key-value pairs of one token each, then all keys in another order, as queries.
 
     tokens   a7  c3  b7  c  a  b        keys differ within a sequence
     targets  .   .   .   3  7  7        a value 0..values-1
@@ -96,8 +98,10 @@ class ConjunctiveLookup(Task):
 
     All combinations of subject and predicate occur, so some items match in one part only.
 
-    tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?      an item is one token, the query another
-    targets     .        .        .        .       7         a class 0..values-1, asked at the last position only
+    tokens   (a,x)=3  (b,y)=0  (a,y)=7  (b,x)=1  (a,y)?
+    targets     .        .        .        .       7         a class 0..values-1
+
+    An item is one token, and the query is one token.
     """
 
     subjects: int = 4
@@ -173,7 +177,7 @@ class Facts(Task):
         return self.subjects + self.relations + drawn
 
     def questions(self, fact, wording):
-        """Tokens (b, 4) that ask facts (b,) in wordings (b,)."""
+        """Tokens (b, 4) that ask for facts (b,) in wordings (b,)."""
         subject = fact // self.relations
         relation = self.subjects + fact % self.relations
         swapped = wording % 2 == 1

@@ -96,7 +96,7 @@ class GridAbove(Task):
 class Repeats(Task):
     """Next token of a repeated random block, with a period drawn per sequence from low..high.
 
-    tokens   c  a  f  c  a  f  c  a      period 3; asked where the input token is itself a repetition
+    tokens   c  a  f  c  a  f  c  a      period 3; a target where the input token is a repetition
     targets  .  .  .  a  f  c  a  f
     source   .  .  .  1  2  3  4  5      position of the answer: one after the earlier occurrence
     """
@@ -123,7 +123,7 @@ class Repeats(Task):
     def annotated(self, generator, size):
         """The batch with gold labels: {tokens, targets, source: (b, t), period: (b,)}.
 
-        source is -1 where nothing is asked.
+        source is -1 where there is no target.
         """
         period = torch.randint(self.low, self.high + 1, (size, 1), generator=generator)
         block = torch.randint(self.vocabulary, (size, self.high), generator=generator)
@@ -142,8 +142,10 @@ class Repeats(Task):
 class Blocks(Task):
     """Next token of a block of distinct random tokens, repeated `repeats` times. Olsson 2022.
 
-    tokens   c  a  f  c  a  f        period 3, twice; a token is unique in its block, so its successor is certain
-    targets  .  .  .  a  f  c        asked from the second block on
+    tokens   c  a  f  c  a  f        period 3, 2 repeats
+    targets  .  .  .  a  f  c        from the second block on
+
+    A token is unique in its block, so its successor is certain.
     """
 
     vocabulary: int
@@ -202,7 +204,7 @@ class Sort(Task):
 
 @dataclass(frozen=True)
 class Count(Task):
-    """How often the symbol asked at the end occurred; all counts 0..items are equally frequent.
+    """How often the symbol of the final query occurred; counts 0..items are equally frequent.
 
     tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
     targets  .  .  .  .  .  .  3         a class 0..items
@@ -245,7 +247,7 @@ class Count(Task):
 
 @dataclass(frozen=True)
 class Maximum(Task):
-    """The largest of the numbers, asked at the last one.
+    """The largest of the numbers, as the target at the last one.
 
     Numbers stay below a bound drawn per sequence, which makes small answers frequent.
 

@@ -34,7 +34,7 @@ class Seasonal(Task):
         return self.levels
 
     def marks(self):
-        """Ceiling: the Bayes estimate from k noisy periods, with the prior of the patterns.
+        """The ceiling is that of the Bayes estimate from k noisy periods and the patterns' prior.
 
         The quantisation of the tokens is ignored.
         """
@@ -50,7 +50,7 @@ class Seasonal(Task):
     def annotated(self, generator, size):
         """Batch with gold labels {tokens, targets, source: (b, t)}.
 
-        source is the position after the same phase one period ago, -1 before.
+        source is the position after the same phase one period ago, -1 in the first period.
         """
         at = torch.arange(self.length + 1)
         value = torch.randn(size, self.period, generator=generator)[:, at % self.period]

@@ -1,4 +1,4 @@
-"""The interface of a task: batches, reference scores, and what it holds out of training."""
+"""The interface of a task: batches, reference scores, and held-out data."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -41,7 +41,8 @@ class Task(ABC):
     vocabulary  number of token ids
     length      tokens per sequence; the maximum, if lengths vary
     d_out       scores per position; None: one per token id
-    holds_out   what validation contains and training never does, in words; empty: nothing, sequences are drawn anew
+    holds_out   description of the data that only validation contains; empty if nothing is held out
+                and validation draws new sequences
     """
 
     vocabulary: int
