@@ -20,7 +20,7 @@ _listener = ContextVar("listener", default=None)
 
 
 class Enough(BaseException):
-    """Raised to end a trial of which only the start is needed; `except Exception` misses it."""
+    """Raised to end a trial early; `except Exception` does not catch it."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ def tensor_hash(tensors):
 
 
 def cache(function):
-    """Decorate like functools.cache a function that reads data or looks up kinds.
+    """Cache a function like functools.cache, where it reads data or looks up kinds.
 
     For a trial that gets a cached value, the data and kinds of its computation are recorded too.
     """

@@ -23,7 +23,7 @@ WORDS = {
     None: "a plain value",
 }
 KINDS = {"int": int, "float": float, "str": str, "bool": bool}
-IMPLIED = {int: ("at least 1", "at most 1000000000"), float: ("> 0",)}  # bounds of every int and float
+IMPLIED = {int: ("at least 1", "at most 1000000000"), float: ("> 0",)}  # unless stated
 N = r"(-?\d+(?:_\d+)*(?:\.\d+)?(?:e[+-]?\d+)?)"
 NUMBERS = (int, float)
 # The form of a bound -> the types that it applies to, and a function that returns {side: test}.

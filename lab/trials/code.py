@@ -311,9 +311,7 @@ def _class_source(cls):
 
 
 def _class_in(text, name):
-    """The source of the class `name` in the text of a cell; None where the cell does not define it
-    or is not Python.
-    """
+    """The source of the class `name` in the text of a cell; None if it has none or is no Python."""
     if f"class {name}" not in text:
         return None
     try:

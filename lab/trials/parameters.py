@@ -70,9 +70,7 @@ def is_called(notebook, name):
 
 
 def exercise_of(notebook):
-    """The exercise of a notebook of the project, such as 1.4; for another notebook its file name
-    without ending.
-    """
+    """The exercise of a notebook of the project, such as 1.4, or the stem of another notebook."""
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 

@@ -36,9 +36,7 @@ def is_here(commit):
 
 
 def machine():
-    """Versions, machine, device, threads, and the library that multiplies the matrices of trials,
-    as a dict.
-    """
+    """The versions, machine, device, threads and matrix library of this process, as a dict."""
     import torch
 
     from lab.device import device

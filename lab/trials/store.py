@@ -45,13 +45,17 @@ def name_of(body):
 
 
 class File:
-    """The lines of one file: runs {id: labels}, codes {hash: parts}, accepted [change], trials
-    [body].
+    """The lines of one file of trials.
+
+    runs      {id: labels}
+    codes     {hash: {"parts": {name: hash}}}
+    accepted  [change]
+    trials    [body]
 
     A body is the dict of a finished trial, with the labels of its run and the parts of its code
     from their own lines. Of two lines with the same trial, code, kinds, data, arithmetic and
-    threads, the later one is used. With `strict`, Contradiction is raised if their digits differ.
-    Damaged lines are ignored with a warning.
+    threads, the later one is used. Damaged lines are ignored with a warning. Raises Contradiction
+    where `strict` is set and the digits of such lines differ.
     """
 
     def __init__(self, path, strict=False):
