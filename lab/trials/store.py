@@ -81,9 +81,7 @@ class File:
             lines = f"line {', '.join(map(str, sorted(damaged)[:5]))}"
             if len(damaged) > 5:
                 lines += " and more"
-            warnings.warn(
-                f"{self.path}, {lines} is damaged; its trials run again", stacklevel=2
-            )
+            warnings.warn(f"{self.path}, {lines} is damaged; its trials run again", stacklevel=2)
 
     def _add(self, kind, entry, strict=False):
         if kind in ("run", "code"):

@@ -107,7 +107,7 @@ def test_a_parameters_cell_that_cannot_be_read_is_named(cell, named, tmp_path):
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
     for text in ("", "[]", "{}", '{"cells": 3}', '{"cells": [{}]}', "\0"):
         (tmp_path / "mine.ipynb").write_text(text)
-        with pytest.raises(Refused, match="mine.ipynb: no notebook"):
+        with pytest.raises(Refused, match="mine.ipynb: cannot be read as a notebook"):
             read_declared(tmp_path / "mine.ipynb")
 
 
