@@ -1,8 +1,8 @@
-"""What a running trial uses: looked-up kinds, data, clocks, and the start of its training.
+"""What a running trial uses: the kinds it looks up, its data, and the start of its training.
 
-The engine opens a `touching()` context around every trial; seams, tasks, measurements and the
-training loop report to it. This module imports none of them, and outside a trial a report costs one
-look at a context variable.
+The engine opens a `touching()` context around every trial. Seams, tasks, measurements and the
+training loop report to that context; this module imports none of them. Outside a trial a report
+only reads one context variable.
 """
 
 import functools
@@ -12,30 +12,30 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-FIRST_STEPS = 10  # training steps that are all recorded; later ones only at powers of two
-SEAMS = {}  # name -> seam, the registries of kinds (lab.models.registry)
+FIRST_STEPS = 10  # the losses of these first steps are all recorded, later ones at powers of two
+SEAMS = {}  # name -> seam, a registry of kinds (lab.models.registry)
 
 running = ContextVar("touched", default=None)
 _listener = ContextVar("listener", default=None)
 
 
 class Enough(BaseException):
-    """Ends a trial of which only the start is needed; `except Exception` does not catch it."""
+    """Raised to end a trial early; `except Exception` does not catch it."""
 
 
 @dataclass
 class Touched:
-    """What a trial used: kinds, hashes of data, files written, start of the first training."""
+    """What a trial used: kinds, data hashes, written files, and the start of its first training."""
 
     kinds: set = field(default_factory=set)  # "Position.rotary"
     data: dict = field(default_factory=dict)  # "corpus" -> hash
-    written: set = field(default_factory=set)
+    written: set = field(default_factory=set)  # paths of files
     curve: list = field(default_factory=list)  # [step, loss], from step 0 of the first training
-    batch: str = ""  # hash of its first batch
-    timing: bool = False  # whether clocks may be read
-    inputs: tuple = ()  # files and folders given as parameters, which may be read
-    until: float = float("inf")  # time.perf_counter() at which training is stopped
-    spared: float = 0.0  # added to a trial's seconds
+    batch: str = ""  # hash of the first batch of the first training
+    timing: bool = False  # whether the trial may read clocks
+    inputs: tuple = ()  # files and folders given as parameters, which the trial may read
+    until: float = float("inf")  # time.perf_counter() at which training stops
+    spared: float = 0.0  # seconds added to the measured duration of the trial
 
     def merge(self, other):
         if not self.curve:
@@ -48,7 +48,7 @@ class Touched:
 
 @contextmanager
 def touching(**options):
-    """Yield a `Touched` that fills during the block; nested blocks also count for the outer one."""
+    """Yield a `Touched` that records what the block uses; the outer block records it too."""
     here = Touched(**options)
     around = running.get()
     if around is not None:
@@ -65,7 +65,7 @@ def touching(**options):
 
 @contextmanager
 def apart():
-    """Within, nothing is recorded: for data that `reads` reports as a whole."""
+    """Record nothing inside the block, because `reads` reports its data as a whole."""
     token = running.set(None)
     try:
         yield
@@ -74,7 +74,7 @@ def apart():
 
 
 def looked_up(seam, kind):
-    """Report that a kind of a seam was chosen by name."""
+    """Report that the trial chose a kind of a seam by its name."""
     if (here := running.get()) is not None:
         here.kinds.add(f"{seam}.{kind}")
 
@@ -86,23 +86,25 @@ def reads(name, digest):
 
 
 def clock(what):
-    """Report that clocks or memory are read.
+    """Report that the trial measures time or memory; `what` names the measuring function.
 
-    Raises RuntimeError in a trial whose rows are recorded, since the numbers would depend on the
+    Raises RuntimeError where the rows of the trial are recorded, because they would depend on the
     machine.
     """
     here = running.get()
     if here is not None and not here.timing:
         raise RuntimeError(
-            f"{what} measures this machine: sweep it with timing=True, so that it is never recorded"
+            f"{what} measures this machine, and such numbers are not recorded: "
+            "pass timing=True to the sweep"
         )
 
 
 @contextmanager
 def watching(listener):
-    """Within, on this thread, training calls listener(step, steps) at every step, from step 0.
+    """Call listener(step, steps) at every training step inside the block, on this thread.
 
-    The listener may raise to end training; `Enough` ends a trial whatever the trial catches.
+    Steps start at 0, and `steps` is their planned number. The listener may raise an exception to
+    end training. It raises `Enough` to end a trial that catches every `Exception`.
     """
     token = _listener.set(listener)
     try:
@@ -112,7 +114,10 @@ def watching(listener):
 
 
 def step(number, loss, batch=(), steps=0):
-    """Report training step `number` of `steps`, its loss (tensor or number) and batch tensors."""
+    """Report training step `number` of `steps`, its loss (tensor or number) and batch tensors.
+
+    Raises Enough where the time for this trial is over.
+    """
     if (listener := _listener.get()) is not None:
         listener(number, steps)
     here = running.get()
@@ -130,7 +135,7 @@ def step(number, loss, batch=(), steps=0):
 
 
 def tensor_hash(tensors):
-    """Short hash of tensors and tuples of tensors, in order."""
+    """Short hash of the values of tensors and of tuples of tensors, in order."""
     sha = hashlib.sha256()
     for x in tensors:
         for each in x if isinstance(x, tuple) else (x,):
@@ -139,9 +144,9 @@ def tensor_hash(tensors):
 
 
 def cache(function):
-    """functools.cache for functions that read data or look up kinds.
+    """Cache a function like functools.cache, where it reads data or looks up kinds.
 
-    A trial that gets a cached value is recorded as having used what the computation used.
+    For a trial that gets a cached value, the data and kinds of its computation are recorded too.
     """
     kept = {}
 

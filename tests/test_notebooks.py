@@ -282,7 +282,7 @@ def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path):
 
 
 @pytest.mark.parametrize("given, said", [
-    ({"seeds": 0}, "notebook: seeds = 0: a whole number, at least 1"),
+    ({"seeds": 0}, "notebook: seeds = 0: expected a whole number, at least 1"),
     ({"seed": 3}, "notebook: .* has no parameter 'seed'; did you mean 'seeds'?"),
 ])  # fmt: skip
 def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(given, said, tmp_path):

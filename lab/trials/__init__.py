@@ -1,3 +1,1 @@
-"""Trials: sweeps of them, the store and the record of finished ones, the code and data that they
-depend on, workers.
-"""
+"""Sweeps of trials, workers that run them, and the store and record that keep their rows."""

@@ -1,5 +1,6 @@
-"""Matrix products at the full speed of the processor, since MKL runs at half of it on AVX-512 that
-is not Intel's; and a hash of what this processor computes.
+"""Fast matrix products on processors that MKL is slow on, and a hash of this machine's arithmetic.
+
+On AVX-512 processors not made by Intel, MKL reaches only half the speed of oneDNN.
 """
 
 import hashlib
@@ -11,14 +12,14 @@ from threading import Lock
 import torch
 import torch.nn.functional as F
 
-LEAST = 2**21  # multiply-adds in a product; a smaller one costs more to hand over than it saves
+LEAST = 2**21  # multiply-adds; for a smaller product the call of oneDNN costs more than it saves
 _lock = Lock()
-_using = 0  # blocks of `fast` that are running now, in any thread
+_using = 0  # number of `fast` blocks running now, in all threads
 
 
 @cache
 def replaceable():
-    """Whether oneDNN is the faster one here, and torch lets its product be replaced."""
+    """Whether oneDNN is faster than MKL here and torch allows its products to be replaced."""
     known = hasattr(torch.library, "get_kernel") and hasattr(torch.cpu, "get_capabilities")
     both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     if not (known and both and torch.backends.cpu.get_cpu_capability() == "AVX512"):
@@ -28,12 +29,12 @@ def replaceable():
 
 @contextmanager
 def fast():
-    """Inside, large float32 products of two matrices on the CPU are oneDNN's, where it is faster.
+    """Compute large float32 products of two CPU matrices with oneDNN, where that is faster.
 
-    The kernels below autograd are replaced, so gradients, counters of operations and every model of
-    torch stay as they are; results differ by rounding. Torch's own kernels compute again when the
-    last block, of all threads, has ended; until this process ends every product takes 2
-    microseconds more on its way to them.
+    The block replaces the kernels below autograd, so gradients, operation counters and torch
+    models work unchanged; results differ by rounding. Torch's own kernels compute again when the
+    last block of all threads ends. From the first block until the process ends, every product
+    takes 2 microseconds longer.
     """
     if replaceable():
         _count(1)
@@ -58,16 +59,14 @@ def _replace():
     )
     linear = torch.ops.mkldnn._linear_pointwise.default
 
-    def dense(
-        x,
-    ):  # of other strides, such as an expanded gradient's, oneDNN makes a hundred times the work
+    def dense(x):
+        # With other strides, such as those of an expanded gradient, oneDNN takes 100 times longer.
         return x.is_contiguous() or x.t().is_contiguous()
 
     def large(a, b):
         size = a.numel() * b.shape[1]
-        if size < LEAST or (
-            size < 2 * LEAST and not a.is_contiguous()
-        ):  # oneDNN copies a first factor that is not
+        least = LEAST if a.is_contiguous() else 2 * LEAST  # oneDNN copies a non-contiguous `a`
+        if size < least:
             return False
         return (
             a.dtype == b.dtype == torch.float32
@@ -79,36 +78,33 @@ def _replace():
     def mm(keys, a, b):
         if not (_using and large(a, b)):
             return own_mm.call_boxed(keys, a, b)
-        if not a.is_contiguous() and b.numel() < a.numel():  # let the smaller one be the copied
+        if not a.is_contiguous() and b.numel() < a.numel():  # so that oneDNN copies the smaller
             return linear(b.t(), a, None, "none", [], "").t().contiguous()
         return linear(a, b.t(), None, "none", [], "")
 
     def addmm(keys, bias, a, b, *, beta=1, alpha=1):
-        row = (
-            bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32
-        )  # what oneDNN adds
+        # The only kind of bias that oneDNN adds.
+        row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32
         if _using and row and beta == alpha == 1 and large(a, b):
             return linear(a, b.t(), bias, "none", [], "")
         return own_addmm.call_boxed(keys, bias, a, b, beta=beta, alpha=alpha)
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Warning only once for all operators"
-        )  # that a kernel is replaced is the aim
+        # Torch warns that a kernel is replaced, which is the aim here.
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
-    return library  # whose end would be theirs
+    return library  # its deletion would restore torch's kernels
 
 
 @cache
 def digest(device="cpu", threads=1):
-    """Short hash of a fixed calculation: what makes digits equal or not on this processor with this
-    build of torch.
+    """Short hash of the results of a fixed calculation on this processor and build of torch.
 
-    Products of matrices of the shapes that small models have, as trials compute them (`fast`),
-    batched ones, fused attention, softmax, sums, exponentials, a step of AdamW; forward and
-    backward. Equal hashes: equal digits.
+    Machines with equal hashes compute trials to equal digits. The calculation covers matrix
+    products of the shapes that small models have (inside `fast`, as in trials), batched products,
+    fused attention, softmax, sums, exponentials and a step of AdamW, forward and backward.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -1,13 +1,13 @@
-"""What a value may be, as the line that declares it says: its type, its default and the bounds in
-its comment.
+"""The values that a parameter allows: its type, its default and the bounds in its comment.
 
     steps: int = 300  # optimiser steps; multiple of 10
     heads: list = [1, 2, 4]  # head counts compared; at most 64; at least 2 entries
 
-An int is 1 or more, a float above 0 and finite, a list has one entry or more, all different, each
-as its default's entries. Without a type the default's counts, and what a default breaks is not
-implied. None is allowed where the type is Optional[…]. A part of the comment after a semicolon may
-say otherwise, in one of the `FORMS`; what follows a colon in it is prose.
+By default an int is at least 1 and a float is finite and above 0. A list has at least one entry,
+its entries are all different, and each has the type of the default's entries. A parameter without
+an annotation has the type of its default. A rule that the default itself breaks does not apply.
+None is allowed where the type is Optional[…]. Each part of the comment after a semicolon may state
+another bound in one of the `FORMS`; the text after a colon in that part is prose.
 """
 
 import json
@@ -23,10 +23,11 @@ WORDS = {
     None: "a plain value",
 }
 KINDS = {"int": int, "float": float, "str": str, "bool": bool}
-IMPLIED = {int: ("at least 1", "at most 1000000000"), float: ("> 0",)}  # no size here is larger
+IMPLIED = {int: ("at least 1", "at most 1000000000"), float: ("> 0",)}  # unless stated
 N = r"(-?\d+(?:_\d+)*(?:\.\d+)?(?:e[+-]?\d+)?)"
 NUMBERS = (int, float)
-FORMS = {  # how a bound is written: the kinds that it is for, and {what it bounds: a test of one value}
+# The form of a bound -> the types that it applies to, and a function that returns {side: test}.
+FORMS = {
     f"at least {N}": (NUMBERS, lambda n: {"least": lambda value: value >= n}),
     f"> ?{N}": (NUMBERS, lambda n: {"least": lambda value: value > n}),
     f"at most {N}": (NUMBERS, lambda n: {"most": lambda value: value <= n}),
@@ -50,23 +51,27 @@ FORMS_IN_WORDS = (
     "a file or folder, may be empty"
 )
 LOOKS_LIKE_A_BOUND = re.compile(
-    r"([<>≤≥]=?[ \d]|at least|at most|between \d|-?\d\S* (to|-) -?\d|multiple|one of|a file|a folder).*"
+    r"([<>≤≥]=?[ \d]|at least|at most|between \d|-?\d\S* (to|-) -?\d|multiple|one of|"
+    r"a file|a folder).*"
 )
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A line of the parameters cell: its default, and what a value may be."""
+    """A line of the parameters cell: the default of a parameter and the values that it allows."""
 
     default: object
-    kind: type | None  # of the value, or of a list's entries; None: whatever JSON can hold
-    bounds: dict  # {what it bounds: (its words, a test of one value)}
-    entries: int | None = None  # the fewest of a list; None: no list
-    differ: bool = False  # whether a list's entries must
-    optional: bool = False  # whether it may be None
+    kind: type | None  # type of the value or of the list's entries; None: any that JSON can hold
+    bounds: dict  # {side, such as "least": (the bound in words, test of one value)}
+    entries: int | None = None  # the least number of entries in a list; None: not a list
+    differ: bool = False  # whether the entries of a list must all differ
+    optional: bool = False  # whether the value may be None
 
     def checked(self, name, value):
-        """The value, converted. ValueError names what of it is not allowed, and what is."""
+        """The value, converted to the parameter's type.
+
+        Raises ValueError where the value is not allowed; the message says which values are.
+        """
         if self.optional and value is None:
             return None
         if self.entries is None:
@@ -76,8 +81,8 @@ class Parameter:
             if not self.differ or all_differ(entries):
                 return entries
         fewest = "1 entry" if self.entries == 1 else f"{self.entries} entries"
-        different = ", all different," if self.differ else ""
-        raise ValueError(f"{name} = {value!r}: a list of at least {fewest}{different} is wanted")
+        different = ", all different" if self.differ else ""
+        raise ValueError(f"{name} = {value!r}: expected a list of at least {fewest}{different}")
 
     def _entry(self, name, value):
         try:
@@ -89,13 +94,14 @@ class Parameter:
         wanted = dict.fromkeys([WORDS[self.kind], *(words for words, _ in self.bounds.values())])
         if self.optional:
             wanted["or None"] = None
-        raise ValueError(f"{name} = {value!r}: {', '.join(wanted)} is wanted")
+        raise ValueError(f"{name} = {value!r}: expected {', '.join(wanted)}")
 
 
 def parameter_of(default, annotation, comment):
-    """What a line declares.
+    """The `Parameter` that a line with this default, annotation and comment declares.
 
-    ValueError: its default is not of its type, or its comment a bound that cannot be read.
+    Raises ValueError where the default does not have the annotated type, or where the comment
+    holds a bound that cannot be read.
     """
     optional = annotation.startswith("Optional[")
     annotation = annotation.removeprefix("Optional[").removesuffix("]" if optional else "")
@@ -126,7 +132,7 @@ def parameter_of(default, annotation, comment):
 
 
 def kind_of(values):
-    """The type that all values share, whole numbers being finite ones beside such; None: any."""
+    """The shared type of all values, or float for ints and floats together; None without one."""
     types = {type(value) for value in values}
     if types == {int, float}:
         return float
@@ -134,9 +140,10 @@ def kind_of(values):
 
 
 def convert(value, kind):
-    """The value as one of a kind; text such as 1e-3, as YAML 1.1 reads it, as a float.
+    """The value as an instance of the type `kind`.
 
-    ValueError: it is none.
+    Text such as 1e-3 becomes a float, because YAML 1.1 reads it as text. Raises ValueError where
+    the value does not have this type or JSON cannot hold it.
     """
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         value = float(value)
@@ -147,9 +154,9 @@ def convert(value, kind):
 
 
 def bounds_of(clause, kind):
-    """{what is bounded: (words, test)} by a part of a comment; empty: prose.
+    """{side: (words, test)} of the bound that a part of a comment states; empty for prose.
 
-    ValueError: it looks like a bound.
+    Raises ValueError where the part looks like a bound but cannot be read as one.
     """
     for form, (kinds, tests) in FORMS.items():
         if kind in kinds and (found := re.fullmatch(form, clause)):
@@ -159,7 +166,8 @@ def bounds_of(clause, kind):
             return {side: (clause, test) for side, test in tests(*said).items()}
     if LOOKS_LIKE_A_BOUND.fullmatch(clause):
         raise ValueError(
-            f"{clause!r} looks like a bound of {WORDS[kind]} and is none; bounds are {FORMS_IN_WORDS}"
+            f"{clause!r} looks like a bound but is not a valid one for {WORDS[kind]}; "
+            f"valid forms are {FORMS_IN_WORDS}"
         )
     return {}
 
@@ -170,17 +178,17 @@ def all_differ(values):
 
 
 def choices(words):
-    """The test of a value that is one of several, told as "a, b or c"."""
+    """A test for whether a value is one of those that `words` lists, such as "a, b or c"."""
     said = re.split(", (?:or )?| or ", words)
     allowed = {*said, *(number(word) for word in said if re.fullmatch(N, word))}
     return lambda value: value in allowed
 
 
 def is_there(path, may_be_empty):
-    """Whether a file or folder is there."""
+    """Whether a file or folder exists at `path`; an empty `path` gives `may_be_empty`."""
     return os.path.exists(os.path.expanduser(path)) if path else bool(may_be_empty)
 
 
 def number(text):
-    """The number that a text is."""
+    """The int or float that a text spells."""
     return int(text) if re.fullmatch(r"-?[\d_]+", text) else float(text)

@@ -1,6 +1,4 @@
-"""A notebook's definitions as a module: its trials can be followed, or run by themselves, while no
-cell runs.
-"""
+"""A notebook's definitions as a module, to hash or run its trials without its cells."""
 
 import ast
 import linecache
@@ -16,10 +14,12 @@ from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
 
 @contextmanager
 def as_module(notebook, names):
-    """A module, there while the block runs, with all imports of a notebook, its kinds, and the
-    functions and classes that `names` and what they use call for; of what is defined twice the last
-    one, as after a run. `failed` of it tells {name: error} of what cannot be defined apart from the
-    notebook.
+    """Yield a module of a notebook's definitions; it exists while the block runs.
+
+    The module holds all imports of the notebook, its registered kinds, the functions and classes
+    called `names`, and all that these use. Where a name is defined twice, the last definition is
+    taken, as after a run. The module's attribute `failed` maps the name of each definition that
+    does not work outside the notebook to its error.
     """
     imports, known = definitions(notebook)
     wanted = [name for name, node in known.items() if name in names or is_kind(node)]
@@ -30,9 +30,8 @@ def as_module(notebook, names):
             found[name] = known[name]
             wanted += names_used(known[name]) & known.keys()
     ordered = [node for name, node in known.items() if name in found]
-    module = ModuleType(
-        f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}"
-    )  # one name: its kinds are the same again
+    # One name per notebook, so that the same kinds are registered each time.
+    module = ModuleType(f"cells_{re.sub(r'[^A-Za-z0-9]', '_', notebook.stem)}")
     module.failed = {}
     text = "\n\n".join(map(ast.unparse, [*imports, *ordered]))
     file = f"<{module.__name__}>"
@@ -42,7 +41,7 @@ def as_module(notebook, names):
         for node in ast.parse(text).body:
             try:
                 exec(compile(ast.Module([node], []), file, "exec"), vars(module))
-            except Exception as error:  # it needs a value of the notebook's
+            except Exception as error:  # it needs a variable of the notebook
                 module.failed[getattr(node, "name", "")] = f"{type(error).__name__}: {error}"
         yield module
     finally:
@@ -52,16 +51,14 @@ def as_module(notebook, names):
 
 
 def forget_kinds(home):
-    """Unregister the kinds that the module of this name defines."""
+    """Unregister the kinds that the module named `home` defines."""
     for seam in trace.SEAMS.values():
         for kind in [kind for kind, made in seam.kinds.items() if made.__module__ == home]:
             del seam.kinds[kind]
 
 
 def definitions(notebook):
-    """(imports, {name: function or class}) of a notebook's code cells, as syntax trees in their
-    order.
-    """
+    """(imports, {name: function or class}) of a notebook's code cells: syntax trees in order."""
     imports, known = [], {}
     for kind, _, source in cells_of(notebook):
         for node in parsed(source).body if kind == "code" else ():
@@ -74,7 +71,7 @@ def definitions(notebook):
 
 
 def hash_of(notebook):
-    """The hash of a notebook's code cells as they run: without comments and layout."""
+    """The hash of a notebook's code cells, without comments and layout."""
     return digest(
         ";".join(normal(parsed(source)) for kind, _, source in cells_of(notebook) if kind == "code")
     )

@@ -1,12 +1,12 @@
-"""The code behind a trial, as parts with a hash each.
+"""The code behind a trial, split into parts that each have a hash.
 
-The parts are the trial and the functions and classes of its notebook that it uses, and every module
-of `lab` or of the user that these import, directly or through another, each as a whole. Installed
-packages count by their versions.
+The parts are the trial, the functions and classes of its notebook that it uses, and every module of
+`lab` or of the user that these import, directly or indirectly. A module is one part. Installed
+packages are not hashed.
 
-A registered kind (`class Alibi(Position, kind="alibi")`) is left out of its module: it counts where
-code uses its Python name or inherits from it, and, when it is chosen by a word, where a trial looks
-that word up (`lab.trace`). So a new kind makes no other trial stale.
+A registered kind (`class Alibi(Position, kind="alibi")`) is not in the part of its module. It is a
+part of its own where code uses its Python name or inherits from it. A kind that a trial looks up by
+its registered name is recorded by `lab.trace`. So a new kind makes no other trial stale.
 """
 
 import ast
@@ -28,7 +28,7 @@ from lab import trace
 from lab.trials.syntax import Part, digest, is_kind, names_used, normal
 
 RUN = "lab.trials.run"  # part of every trial
-OUTSIDE = (  # how trials are found, kept, judged and drawn: no number depends on it
+OUTSIDE = (  # modules that find, store, judge and plot trials: no number depends on them
     "lab.book",
     "lab.charts",
     "lab.claims",
@@ -48,25 +48,25 @@ OUTSIDE = (  # how trials are found, kept, judged and drawn: no number depends o
 
 
 class ImpureTrial(ValueError):
-    """A trial depends on something that is neither a parameter nor code whose source can be read."""
+    """Raised where a trial depends on data that is no parameter, or on code that cannot be read."""
 
 
 class Code:
-    """Parts {name: hash} gathered from functions, classes and modules."""
+    """The parts {name: hash} of functions, classes and modules that are added."""
 
     def __init__(self):
         self.parts = {}
         self.modules = set()
-        self._cached = []  # functions of a notebook that have a cache
+        self._cached = []  # functions with a cache, outside lab
         self._seen = set()
 
     @property
     def digest(self):
-        """Of the hashes alone: a module that is only renamed changes nothing."""
+        """The hash of all parts without their names: renaming a module does not change it."""
         return digest(json.dumps(sorted(self.parts.values())))
 
     def clear_caches(self):
-        """Empty the caches of the user's functions, which may hold what a file said before."""
+        """Empty the caches of the user's functions, which may hold old contents of a file."""
         for name in self.modules:
             if not name.startswith("lab."):
                 values = vars(sys.modules[name]).values() if name in sys.modules else ()
@@ -75,9 +75,10 @@ class Code:
             function.cache_clear()
 
     def add(self, value, user, name, attributes=()):
-        """Count what `name`, or `name.attributes` of a module, means in the code of `user`.
+        """Add the code that `name`, bound to `value`, refers to in the code of `user`.
 
-        ImpureTrial for data.
+        Where `value` is a module, the name with its attributes, such as nn.functional.relu, is
+        followed. Raises ImpureTrial where the name refers to data.
         """
         if isinstance(value, ModuleType):
             self.add_module(value.__name__)
@@ -90,16 +91,17 @@ class Code:
             self.add_module(home)
         else:
             raise ImpureTrial(
-                f"{user} reads the variable {name!r} ({type(value).__name__}) from outside itself, so its result would "
-                f"not follow from its parameters: pass {name!r} as a parameter, or set it inside the function"
+                f"{user} reads the variable {name!r} ({type(value).__name__}) from outside itself, "
+                "so its result would not follow from its parameters: "
+                f"pass {name!r} as a parameter, or set it inside the function"
             )
 
     def add_object(self, item):
-        """Count a function or class."""
+        """Add the code of a function or class and of all that it uses."""
         if hasattr(item, "cache_clear") and not item.__module__.startswith("lab."):
             self._cached.append(item)
         while hasattr(item, "__wrapped__") and not is_typed_in(home_of_code(item)):
-            item = item.__wrapped__  # what a package's decorator made of a function
+            item = item.__wrapped__  # the function inside a package's decorator
         if is_typed_in(item.__module__):
             self._add_typed_in(item)
             return
@@ -109,7 +111,7 @@ class Code:
             self.add(value, item.__qualname__, name)
 
     def _add_typed_in(self, item):
-        """Count a function or class that was typed into a notebook, and what its names mean there."""
+        """Add a function or class of a notebook, and all code that its names refer to."""
         if item in self._seen:
             return
         self._seen.add(item)
@@ -128,9 +130,7 @@ class Code:
                 self.add(scope[name], item.__qualname__, name, attributes)
 
     def add_module(self, name):
-        """Count a module of `lab` or of the user without its registered kinds, and all that it
-        imports.
-        """
+        """Add a module of `lab` or of the user, without its registered kinds, and its imports."""
         if name in self.modules or self._is_outside(name):
             return
         found = module(name)
@@ -143,7 +143,7 @@ class Code:
         self._follow(found, found.rest)
 
     def add_kind(self, home, name):
-        """Count a registered kind by the module that defines it and its Python name there."""
+        """Add the registered kind whose class is called `name` in the module `home`."""
         if (home, name) in self._seen:
             return
         self._seen.add((home, name))
@@ -156,7 +156,7 @@ class Code:
         return name == "lab" or any(name == each or name.startswith(f"{each}.") for each in OUTSIDE)
 
     def _follow(self, found, part):
-        """Count what a part of a module imports, and the registered kinds that it names."""
+        """Add the modules that a part of a module imports, and the kinds that it names."""
         for home, name in part.imports:
             self._add_imported(home, name)
         known = found.rest.bound | part.bound
@@ -168,22 +168,22 @@ class Code:
                 self._add_kind_named(f"{home}.{there}" if there else home, attributes[0])
 
     def _add_imported(self, home, name):
-        """Count what `import home` or `from home import name` leads to."""
+        """Add the module or kind that `import home` or `from home import name` refers to."""
         self.add_module(home)
         if name == "*" and module(home):
             raise ImpureTrial(
-                f"from {home} import *: import the names that are used, so that they can be followed"
+                f"from {home} import *: import each name that is used, so that its code is found"
             )
         if name:
             self.add_module(f"{home}.{name}")
             self._add_kind_named(home, name)
 
     def _add_kind_named(self, home, name):
-        """Count what a module calls by this name, where it is a registered kind."""
+        """Add the registered kind that the module `home` calls `name`, if it is one."""
         found = None if self._is_outside(home) else module(home)
         if found and name in found.kinds:
             self.add_kind(home, name)
-        elif found and name in found.rest.bound:  # a package hands it on
+        elif found and name in found.rest.bound:  # a package re-exports it
             there, original = found.rest.bound[name]
             if original and (there, original) != (home, name):
                 self._add_kind_named(there, original)
@@ -192,8 +192,8 @@ class Code:
 def code_of(item):
     """The `Code` of a trial or of a class.
 
-    ImpureTrial where it reads data from outside, or cannot be followed; RuntimeError where a module
-    was edited after this process imported it.
+    Raises ImpureTrial where it reads data from outside itself or its source cannot be found, and
+    RuntimeError where a module was edited after this process imported it.
     """
     found = Code()
     found.parts[RUN] = module(RUN).rest.hash
@@ -204,16 +204,16 @@ def code_of(item):
 
 
 def refuse_computed(part, user):
-    """ImpureTrial where code imports or evaluates what it computes, which nobody can follow."""
+    """Raise ImpureTrial where code imports a computed name or evaluates a computed text."""
     if part.computed:
         raise ImpureTrial(
-            f"{user} calls {part.computed[0]}() with what is computed, which nobody can follow: "
-            "write the import, or the code, out"
+            f"{user} calls {part.computed[0]}() with a computed argument, so the code that it runs "
+            "cannot be found: write the import or the code itself"
         )
 
 
 def kind_hash(name):
-    """The hash of a registered kind, such as "Position.rotary"; None where there is no such kind."""
+    """The hash of a registered kind, such as "Position.rotary"; None if there is no such kind."""
     seam, _, kind = name.partition(".")
     variant = dict.get(trace.SEAMS[seam].kinds, kind) if seam in trace.SEAMS else None
     if variant is None:
@@ -227,8 +227,9 @@ def kind_hash(name):
 
 
 def is_typed_in(name):
-    """Whether a module is a notebook, a script or what was typed into Python: only what is named of
-    it counts.
+    """Whether a module is a notebook, a script or an interactive session.
+
+    Of such a module only the definitions that a trial uses are parts of its code.
     """
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return name == "__main__" or (
@@ -237,14 +238,16 @@ def is_typed_in(name):
 
 
 def home_of_code(item):
-    """The module in which the code of a function or class stands, which a decorator may say is
-    another.
+    """The name of the module that holds the code of a function.
+
+    For a decorated function it may differ from `__module__`. For any other object it is the module
+    of the object's type.
     """
     return item.__globals__["__name__"] if isinstance(item, FunctionType) else type(item).__module__
 
 
 def closed_over(function):
-    """{name: value} of what a function takes from the function around it, as far as it is set."""
+    """{name: value} of the variables that a function uses of an enclosing function, if set."""
     found = {}
     names = function.__code__.co_freevars if isinstance(function, FunctionType) else ()
     for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
@@ -256,14 +259,14 @@ def closed_over(function):
 
 
 def home_of(value):
-    """The module that binds a value, such as a constant that a notebook imported; None for data
-    made while running.
+    """The name of a module that binds `value`, such as a constant that a notebook imported.
+
+    None for data made at run time.
     """
     if isinstance(value, BuiltinFunctionType) or typing.get_origin(value):
         return getattr(value, "__module__", None) or "builtins"
-    if isinstance(
-        value, (int, str, bytes, type(None))
-    ):  # shared between modules by the interpreter
+    # The interpreter shares such values between modules.
+    if isinstance(value, (int, str, bytes, type(None))):
         return None
     for name, found in list(sys.modules.items()):
         if isinstance(found, ModuleType) and not is_typed_in(name):
@@ -273,7 +276,7 @@ def home_of(value):
 
 
 def tree_of(item):
-    """The syntax tree of one function or class. ImpureTrial where its source cannot be read."""
+    """The syntax tree of a function or class. Raises ImpureTrial where its source is not found."""
     try:
         source = (
             inspect.getsource(item.__code__)
@@ -283,16 +286,16 @@ def tree_of(item):
         return ast.parse(textwrap.dedent(source)).body[0]
     except (OSError, SyntaxError, IndexError):
         raise ImpureTrial(
-            f"the source of {item.__qualname__} cannot be read, so a change of it would go unseen: "
+            f"the source of {item.__qualname__} cannot be read, so a change would go unnoticed: "
             "write it as a def or class in a notebook cell or file"
         ) from None
 
 
 def _class_source(cls):
-    """The source of a class. In a notebook before Python 3.13 it is looked up among the cells.
+    """The source of a class. Before Python 3.13 the class of a notebook is looked up in its cells.
 
-    A class with methods knows its cell. Of another one it is the cell that ran last, since cells
-    may run again in any order.
+    The methods of a class name its cell. For a class without methods the last cell that ran and
+    defines it is taken, since cells may run again in any order.
     """
     try:
         return inspect.getsource(cls)
@@ -308,7 +311,7 @@ def _class_source(cls):
 
 
 def _class_in(text, name):
-    """The source of a class that a cell defines; None where it does not, or is no Python."""
+    """The source of the class `name` in the text of a cell; None if it has none or is no Python."""
     if f"class {name}" not in text:
         return None
     try:
@@ -323,7 +326,7 @@ def _class_in(text, name):
 
 
 class Module:
-    """A file of source: its registered kinds {class name: Part}, and the rest, a Part too."""
+    """A source file as `kinds`, {class name: Part} of its registered kinds, and `rest`, a Part."""
 
     def __init__(self, name, package, tree):
         self.name = name
@@ -332,7 +335,7 @@ class Module:
 
 
 def module(name):
-    """The `Module` of that name where it is of `lab` or the user's, else None."""
+    """The `Module` of that name if it belongs to `lab` or to the user, else None."""
     path = source_file(name)
     if path is None or (not name.startswith("lab.") and is_installed(path)):
         return None
@@ -341,12 +344,15 @@ def module(name):
 
 
 def source_file(name):
-    """The Python file of a module, found without importing it; None for what has none."""
+    """The path of a module's Python file, found without importing it; None if there is no file."""
     path = loaded = spec = None
-    for n, _ in enumerate(parts := name.split("."), 1):
+    parts = name.split(".")
+    for n in range(1, len(parts) + 1):
         if n > 1 and path is None:
-            return None  # inside a module
-        if (loaded := sys.modules.get(part := ".".join(parts[:n]))) is None:
+            return None  # the parent is a plain module, not a package
+        part = ".".join(parts[:n])
+        loaded = sys.modules.get(part)
+        if loaded is None:
             spec = PathFinder.find_spec(part, path)
         else:
             spec = getattr(loaded, "__spec__", None)
@@ -364,12 +370,13 @@ def is_installed(path):
     )
 
 
-_in_use = {}  # path -> (spec, text) of modules that this process runs, as they were when first seen
+_in_use = {}  # path -> (spec, text when first seen) of the modules that this process has imported
 
 
 @functools.lru_cache(maxsize=1024)
 def _module(name, path, changed, size):
-    text, loaded = Path(path).read_text("utf-8"), getattr(sys.modules.get(name), "__spec__", None)
+    text = Path(path).read_text("utf-8")
+    loaded = getattr(sys.modules.get(name), "__spec__", None)
     if loaded is not None:
         spec, before = _in_use.setdefault(path, (loaded, text))
         if spec is not loaded:  # reloaded
@@ -379,6 +386,5 @@ def _module(name, path, changed, size):
             raise RuntimeError(
                 f"{path} was edited after it was imported: restart the kernel, or reload {name}"
             )
-    return Module(
-        name, name if Path(path).name == "__init__.py" else name.rpartition(".")[0], ast.parse(text)
-    )
+    package = name if Path(path).name == "__init__.py" else name.rpartition(".")[0]
+    return Module(name, package, ast.parse(text))

@@ -1,6 +1,6 @@
-"""Variants that installed packages bring: modules named in the entry-point group `transformer_lab`.
+"""Variants from installed packages, found through the entry-point group `transformer_lab`.
 
-In the package's pyproject.toml:
+Such a package names its modules in pyproject.toml:
 
     [project.entry-points.transformer_lab]
     fading = "my_package.positions"
@@ -15,11 +15,10 @@ GROUP = "transformer_lab"
 
 @cache
 def load():
-    """Import every module of the group, once; what it defines registers itself.
+    """Import every module of the group once, and return {entry: its module or class}.
 
-    Returns {entry: its module or class}.
-
-    One that cannot be imported is named in a warning, and the others are there.
+    The kinds that a module defines register themselves. A module that cannot be imported is named
+    in a warning and left out.
     """
     found = {}
     for entry in metadata.entry_points(group=GROUP):
@@ -27,5 +26,5 @@ def load():
             found[entry.name] = entry.load()
         except Exception as error:
             said = f"entry point {entry.name} = {entry.value!r}: {type(error).__name__}: {error}"
-            warnings.warn(f"{said}; its variants are not there", stacklevel=2)
+            warnings.warn(f"{said}; its variants are not available", stacklevel=2)
     return found

@@ -1,8 +1,7 @@
-"""The files that a trial may open: those that are its parameters, and those that cannot change its
-numbers.
+"""Which files a trial may open: its parameters, and files that cannot change its numbers.
 
-What Python opens is seen through an audit hook. Files that a library opens in C or Rust are not
-seen.
+An audit hook checks every file that Python opens. It does not see files that a library opens in C
+or Rust.
 """
 
 import functools
@@ -30,12 +29,12 @@ WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class UndeclaredInput(RuntimeError):
-    """A trial reads something that is neither a parameter nor code."""
+    """Raised where a trial reads a file that is neither a parameter nor code."""
 
 
 @functools.cache
 def watch():
-    """From now on, refuse what trials of this process must not open."""
+    """From now on, raise UndeclaredInput where a trial of this process opens a file it must not."""
     sys.addaudithook(_audit)
 
 
@@ -47,7 +46,8 @@ def _audit(event, arguments):
         _opened(here, *arguments)
     elif not here.timing:
         raise UndeclaredInput(
-            f"a trial calls {event}, whose input cannot be followed: read before the sweep, and pass"
+            f"a trial calls {event}, and its input cannot be checked: "
+            "read the data before the sweep and pass it as a parameter"
         )
 
 
@@ -57,14 +57,12 @@ def _opened(here, path, mode, flags):
     path = os.path.abspath(path)
     if set(mode or "") & set("wax+") or (mode is None and (flags or 0) & WRITES):
         here.written.add(path)
-    elif path.startswith(PACKAGE) and not path.endswith(
-        (".py", ".pyc")
-    ):  # data that comes with lab
-        here.data[path.removeprefix(PARENT)] = file_hash(path)
+    elif path.startswith(PACKAGE) and not path.endswith((".py", ".pyc")):
+        here.data[path.removeprefix(PARENT)] = file_hash(path)  # data that comes with lab
     elif not (path in here.written or _is_input(path, here.inputs) or _cannot_change_numbers(path)):
         raise UndeclaredInput(
             f"a trial reads {path}, so its result would not follow from its parameters: "
-            "pass the path as a parameter, and the file's content counts"
+            "pass the path as a parameter, so that a change of the file is noticed"
         )
 
 
@@ -98,7 +96,7 @@ def _installed():
 
 @functools.cache
 def _scratch():
-    """Folders of caches and of what is temporary."""
+    """Folders of caches and temporary files."""
     caches = (
         os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"),
         os.environ.get("MPLCONFIGDIR", ""),
@@ -108,9 +106,7 @@ def _scratch():
 
 
 def _work():
-    """Folders in which data may lie even where they are temporary: the project and the working
-    folder.
-    """
+    """The project and the working folder: they may hold data even inside a temporary folder."""
     from lab.trials.runs import project_root
 
     return f"{project_root()}{os.sep}", f"{os.getcwd()}{os.sep}"
@@ -120,23 +116,22 @@ def _work():
 
 
 def inputs_of(parameters):
-    """The whole paths of the files and folders that parameters name, in lists and dicts too."""
+    """The absolute paths of the files and folders among `parameters`, in lists and dicts too."""
     found = []
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):
             found += inputs_of(value)
-        elif (
-            isinstance(value, str)
-            and (os.sep in value or Path(value).suffix)
-            and os.path.exists(value)
-        ):
-            found.append(os.path.abspath(value))
+        elif isinstance(value, str):
+            looks_like_a_path = os.sep in value or Path(value).suffix
+            if looks_like_a_path and os.path.exists(value):
+                found.append(os.path.abspath(value))
     return found
 
 
 def content_hash(path):
-    """sha256 of a file's bytes, short, or of names and bytes of all files of a folder; None where
-    there is none.
+    """The first 16 hex digits of a sha256 of a file, or of the names and bytes of a folder's files.
+
+    None where `path` does not exist.
     """
     if os.path.isfile(path):
         return file_hash(path)
@@ -148,7 +143,7 @@ def content_hash(path):
 
 
 def file_hash(path):
-    """sha256 of a file's bytes, short; read once while size and time of change stay."""
+    """The first 16 hex digits of a file's sha256, cached while its size and change time stay."""
     state = os.stat(path)
     return _file_hash(str(path), state.st_mtime_ns, state.st_size)
 

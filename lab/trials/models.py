@@ -1,6 +1,4 @@
-"""How models of the zoo are trained: in cells as in trials, and without a trace in the random
-numbers of whoever asks.
-"""
+"""How models of the zoo are trained: alike in cells and trials, with their own random numbers."""
 
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -9,13 +7,14 @@ from lab import trace
 from lab.trials.rng import preserve_rng
 
 OUTSIDE = object()
-kept_in = ContextVar("models", default=OUTSIDE)  # anything else in a trial
+kept_in = ContextVar("models", default=OUTSIDE)  # `run_trial` sets another value
 
 
 def kept(train, seed, **parameters):
-    """(weights, run) that `train(seed=seed, **parameters)` returns; what it raises is raised.
+    """(weights, run) as `train(seed=seed, **parameters)` returns them; its exceptions pass through.
 
-    Its random numbers follow from its seed alone.
+    The random numbers of the training depend on `seed` alone, and the caller's generators do not
+    change.
     """
     from lab.trials.run import sow
 
@@ -27,7 +26,7 @@ def kept(train, seed, **parameters):
 
 @contextmanager
 def as_in_a_trial():
-    """One thread and the products of trials, so that cells get the models of trials."""
+    """Use one thread and the matrix products of trials, so that cells train the same models."""
     import torch
 
     from lab.trials import arithmetic

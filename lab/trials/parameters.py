@@ -1,8 +1,8 @@
-"""Parameters of notebooks: declared in a cell tagged `parameters`, related in one tagged `checks`,
-held to both.
+"""Parameters of notebooks: their declarations, their checks, and the values that a run gives them.
 
-The declaring lines say what each value may be (see `bounds`); checks are plain Python, an assert
-with a sentence. Both are evaluated before a kernel starts, and wherever a study begins.
+The lines of the cell tagged `parameters` declare the values that each parameter allows (see
+`bounds`). The cell tagged `checks` holds asserts, each with a sentence, about several parameters.
+Values are checked against both before a kernel starts and where a study begins.
 """
 
 import ast
@@ -25,56 +25,57 @@ PROFILES = ("smoke", "quick", "full")
 
 
 class Refused(ValueError):
-    """Input that cannot be run; the message names where, the field, the value and what is allowed."""
+    """Raised for input that cannot be run.
+
+    The message names the source, the field, its value and the allowed values.
+    """
 
     def _render_traceback_(self):
-        """What a notebook shows: the sentence, and nothing of how it came about."""
+        """The lines that a notebook shows for this error: the message without a traceback."""
         return [str(self)]
 
 
 # Notebooks
 
-ALONE = "the lessons and their claims are in a checkout of Transformer Lab, and this is the package alone"
+ALONE = (
+    "only the package is installed here; the lessons and their claims are in a checkout of "
+    "Transformer Lab"
+)
 
 
 def notebooks():
-    """Paths of all notebooks of the project, in order of exercise."""
+    """The paths of all notebooks of the project, in the order of exercises."""
     return sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def notebook_of(name):
-    """The notebook named 1.4, 4, 04, 04_head_count or head_count, or at a path.
+    """The path of the notebook called 1.4, 4, 04, 04_head_count or head_count, or at a path.
 
-    Refused lists the valid ones.
+    Raises Refused where there is none; the message lists the valid names.
     """
     for path in notebooks():
         if is_called(path, name):
             return path
     if str(name).endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
-    valid = "there are " + ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
-    raise Refused(
-        f"there is no exercise {name!r}, nor a notebook at such a path; {valid if notebooks() else ALONE}"
-    )
+    listed = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
+    valid = f"there are {listed}" if listed else ALONE
+    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; {valid}")
 
 
 def is_called(notebook, name):
-    """Whether a name is one of those of a notebook of the project: 1.4, 4, 04, 04_head_count or
-    head_count.
-    """
+    """Whether `name` names this notebook: 1.4, 4, 04, 04_head_count or head_count."""
     number, stem = int(notebook.stem[:2]), notebook.stem
     return str(name) in (f"1.{number}", str(number), stem[:2], stem, stem[3:])
 
 
 def exercise_of(notebook):
-    """The exercise that a notebook of the project is about, such as 1.4; the name of any other
-    notebook.
-    """
+    """The exercise of a notebook of the project, such as 1.4, or the stem of another notebook."""
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
 def parsed(source):
-    """The syntax tree of a cell's source, or of all cells'; magics are allowed."""
+    """The syntax tree of the source of one cell or of several; magics are allowed."""
     try:
         return ast.parse(source)
     except SyntaxError:
@@ -84,30 +85,30 @@ def parsed(source):
 
 
 def cells_of(notebook):
-    """(kind, tags, source) of every cell. Refused where the file is no notebook."""
+    """[(cell type, tags, source)] of all cells. Raises Refused where the file is no notebook."""
     try:
         cells = json.loads(notebook.read_text("utf-8"))["cells"]
         return [
             (c["cell_type"], c["metadata"].get("tags", ()), "".join(c["source"])) for c in cells
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Refused(f"{notebook}: no notebook that can be read: {error!r}") from None
+        raise Refused(f"{notebook}: cannot be read as a notebook: {error!r}") from None
 
 
 # What a notebook declares
 
 WANTED = (
-    "NAME = VALUE or NAME: TYPE = VALUE is wanted, a value that JSON can hold, with one = and one # a line; "
+    "expected NAME = VALUE or NAME: TYPE = VALUE, where JSON can hold the value, "
+    "with one = and one # a line; "
     "a type that allows None is Optional[TYPE]"
 )
 
 
 def read_parameters(notebook):
-    """{name: Parameter} of the cell tagged `parameters`, as papermill reads it; empty where there
-    is none.
+    """{name: Parameter} of the cell tagged `parameters`, as papermill reads it.
 
-    Refused where papermill would pass over a line in silence, or a value, a type or a bound is
-    wrong.
+    The dict is empty where there is no such cell. Raises Refused where papermill would silently
+    skip a line, or where a value, a type or a bound is wrong.
     """
     from papermill.translators import PythonTranslator  # seconds, which `lab list` does not need
 
@@ -139,13 +140,14 @@ def read_declared(notebook):
     return {name: parameter.default for name, parameter in read_parameters(notebook).items()}
 
 
-# What is given
+# Values that a run gives
 
 
 def validate(notebook, values, source):
-    """The defaults overridden by `values`, converted.
+    """{name: value} of all parameters: the defaults overridden by `values`, converted.
 
-    Refused names source, field, value and what is allowed.
+    Raises Refused where a value is not allowed or a check fails; the message names `source`, the
+    field, its value and the allowed values.
     """
     declared = read_parameters(notebook)
     for name in values:
@@ -167,28 +169,26 @@ def validate(notebook, values, source):
 
 
 def check(cell, values, source):
-    """Run a cell tagged `checks` with the values as names.
+    """Run the source of a cell tagged `checks` with `values` as its variables.
 
-    Refused: what does not hold, or why it cannot be run.
+    Raises Refused where a check does not hold or the cell cannot run; the message says which.
     """
-    entry_points.load()  # a kind of an installed package is one
+    entry_points.load()  # checks may name kinds of installed packages
     try:
         exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
     except (AssertionError, ValueError) as error:
         line = cell.splitlines()[error.__traceback__.tb_next.tb_lineno - 1].strip()
-        named = {
-            name: f"{name} = {value!r}"
-            for name, value in values.items()
-            if re.search(rf"\b{name}\b", line)
-        }
-        told = str(error) or f"{line} does not hold with {', '.join(named.values())}"
-        meant = [
-            said for name, said in named.items() if name not in told and repr(values[name]) in told
+        used = {name: value for name, value in values.items() if re.search(rf"\b{name}\b", line)}
+        shown = {name: f"{name} = {value!r}" for name, value in used.items()}
+        sentence = str(error) or f"{line} does not hold with {', '.join(shown.values())}"
+        # Parameters of which the sentence holds the value but not the name.
+        unnamed = [
+            shown[name]
+            for name, value in used.items()
+            if name not in sentence and repr(value) in sentence
         ]
-        aside = (
-            f" ({', '.join(meant)})" if meant else ""
-        )  # who is meant where only the value is told
-        raise Refused(f"{source}: {told}{aside}") from None
+        aside = f" ({', '.join(unnamed)})" if unnamed else ""
+        raise Refused(f"{source}: {sentence}{aside}") from None
     except Exception as error:
         raise Refused(
             f"{source}: the cell tagged `checks` fails: {type(error).__name__}: {error}"
@@ -196,12 +196,11 @@ def check(cell, values, source):
 
 
 class EachOnce(yaml.SafeLoader):
-    """YAML as people read it.
+    """A YAML loader without the surprises of YAML 1.1.
 
-    No key stands twice, and there are no aliases: a few of them can be gigabytes.
-
-    Words are true, false, null and None; numbers are decimal. All else is text, also what YAML 1.1
-    takes for a number or a truth: 010 (8), 0x10, 1:30 (90), yes, off.
+    It raises a yaml.YAMLError for a repeated key and for an alias, since a few aliases can expand
+    to gigabytes. It knows the words true, false, null and None and decimal numbers. All else is
+    text, also what YAML 1.1 takes for a number or a boolean: 010 (8), 0x10, 1:30 (90), yes, off.
     """
 
     yaml_implicit_resolvers = {}
@@ -217,7 +216,7 @@ class EachOnce(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{twice[0]!r} stands twice", node.start_mark
+                None, None, f"the key {twice[0]!r} is repeated", node.start_mark
             )
         return super().construct_mapping(node, deep)
 
@@ -226,25 +225,29 @@ PLAIN = {
     "null": "~|null|Null|NULL|None|",
     "bool": "true|True|TRUE|false|False|FALSE",
     "int": "[-+]?(0|[1-9][0-9_]*)",
-    "float": r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+",
+    "float": (
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
+    ),
 }
 for _kind, _form in PLAIN.items():
     EachOnce.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), None)
 
 
 def read_yaml(text):
-    """What the YAML text says, as plain Python values. ValueError where it cannot be read."""
+    """The plain Python values of a YAML text. Raises ValueError where it cannot be read."""
     try:
         return yaml.load(text, EachOnce)
-    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe
+    # "!!bool maybe" raises a LookupError.
+    except (yaml.YAMLError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
 def read_value(text):
-    """What is typed after NAME=: a list, a quoted text or a mapping as in YAML, a number or a word;
-    else the text.
+    """The value of the text after NAME= on a command line.
 
-    So `a # b` and `a: b` are texts.
+    A list, a mapping, a quoted text, a number and a word such as true are read as YAML. All else,
+    such as `a # b` and `a: b`, is text.
     """
     number_or_word = any(re.fullmatch(form, text.strip()) for form in PLAIN.values())
     if text and (number_or_word or text[0] in "[{'\""):
@@ -254,7 +257,7 @@ def read_value(text):
 
 
 def read_file(path):
-    """The flat mapping in a YAML parameter file."""
+    """{name: value} of a YAML parameter file. Raises Refused where it cannot be read."""
     try:
         values = read_yaml(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -263,15 +266,16 @@ def read_file(path):
         return {}
     if not isinstance(values, dict):
         raise Refused(
-            f"{path}: a mapping of parameters to values is wanted, found {type(values).__name__}"
+            f"{path}: expected a mapping of parameters to values, found {type(values).__name__}"
         )
     return values
 
 
 def of_profile(notebook, profile):
-    """The parameters of a notebook in a profile: by its file, or else the notebook's own.
+    """{name: value} of a notebook's parameters in a profile, from the file of that profile.
 
-    Refused: no such profile.
+    Where there is no such file, the notebook's defaults are taken, with its parameter `profile` set
+    if it has one. Raises Refused where there is no such profile.
     """
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
@@ -288,8 +292,9 @@ def of_profile(notebook, profile):
 
 
 def injected(namespace):
-    """Names that papermill set in a notebook's globals(), misspelt ones too: its own cell begins
-    with # Parameters.
+    """The names that papermill set in a notebook's globals(), misspelt ones too.
+
+    Papermill sets them in a cell that begins with "# Parameters".
     """
     cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
     return [
@@ -300,8 +305,9 @@ def injected(namespace):
 
 
 def misspelt(namespace, notebook, declared):
-    """(name, the parameter that it resembles) of numbers, words and lists that the saved notebook
-    says nothing of.
+    """Yield (name, similar parameter) for variables that look like misspelt parameters.
+
+    These are numbers, words and lists whose names do not occur in the saved notebook.
     """
     sources = "\n".join(source for kind, _, source in cells_of(notebook) if kind == "code")
     for name in typed(namespace).keys() - {"results", *declared}:
@@ -319,17 +325,16 @@ def typed(namespace):
 
 
 def in_namespace(namespace, notebook):
-    """The parameters in a notebook's globals(), converted, and those of its profile.
+    """({name: value} of a notebook's parameters in its globals(), the same of its profile).
 
-    Refused where one is not allowed.
-
-    Where the notebook cannot be read, they are its numbers, words and lists.
+    Where the notebook's file does not exist, both are the numbers, words and lists in its
+    globals(). Raises Refused where a value is not allowed.
     """
     if not notebook.exists():
         found = typed(namespace)
         return found, found
     declared = set(read_declared(notebook)) | set(injected(namespace))
-    declared -= {"results"}  # where to is no part of what
+    declared -= {"results"}  # the folder of results changes no number
     for name, like in misspelt(namespace, notebook, declared):
         warnings.warn(
             f"{name} is no parameter, and nothing reads it; did you mean {like}?", stacklevel=3

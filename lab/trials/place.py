@@ -1,6 +1,4 @@
-"""Where trials run: what must be the same on all workers of a sweep, and what a finished trial
-tells of it.
-"""
+"""Where trials run: the environment shared by all workers of a sweep, and the labels of a trial."""
 
 import json
 import platform
@@ -16,7 +14,7 @@ from lab.trials.syntax import digest
 
 
 def here(device, threads):
-    """What must be the same wherever the trials of one sweep run."""
+    """The environment that must be the same wherever the trials of one sweep run, as a dict."""
     import torch
 
     from lab.trials import arithmetic
@@ -32,36 +30,41 @@ def here(device, threads):
 
 
 def files_hash():
-    """The hash of all code of lab, as it lies on the disk."""
+    """The hash of all code of lab on the disk."""
     files = sorted(Path(trace.__file__).parent.rglob("*.py"))
     return digest(json.dumps([file_hash(path) for path in files]))
 
 
 @cache
 def package_hash():
-    """The hash of all code of lab, as it was when this process first asked."""
+    """The hash of all code of lab at the first call in this process."""
     return files_hash()
 
 
 def of_cluster(client, device, threads):
-    """`here` on a cluster.
+    """The environment that `here` returns on the workers of a cluster.
 
-    RuntimeError where its workers differ, or run another Python or lab than this process.
+    Raises RuntimeError where workers differ from each other, or where they run another version of
+    Python or lab than this process.
     """
     from lab.trials import workers
 
     there = workers.agreed(client, partial(here, device, threads))
     if there["python"] != _minor_version():
         raise RuntimeError(
-            f"the workers run Python {there['python']}, but here it is {_minor_version()}: use the same"
+            f"the workers run Python {there['python']}, but this process runs {_minor_version()}: "
+            "use the same version"
         )
     if there["code"] != package_hash():
-        raise RuntimeError("the workers run other code of lab: install the same commit there")
+        raise RuntimeError("the workers run another version of lab: install the same commit there")
     return there
 
 
 def labels(where, threads):
-    """The labels of a trial that ended now; without a commit where files differ from it."""
+    """The labels of a trial that ended now.
+
+    `commit` is empty where the files of the project differ from the commit.
+    """
     made = _commit()
     return {
         "machine": provenance.machine_name(),
@@ -77,7 +80,7 @@ def labels(where, threads):
 
 @cache
 def _commit():
-    """The commit whose code this process has loaded."""
+    """The commit at the first call in this process, whose code it has loaded."""
     return provenance.commit()
 
 

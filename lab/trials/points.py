@@ -1,6 +1,4 @@
-"""The points of a sweep: parameter dicts of a grid, complete, and as they look after a round trip
-through JSON.
-"""
+"""The points of a sweep: the full parameter dicts of a grid."""
 
 import inspect
 import itertools
@@ -14,8 +12,11 @@ NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def points_of(trial, grid):
-    """The parameter dicts of a grid, defaults included, as they look after a round trip through
-    JSON.
+    """The parameter dicts of a grid, defaults included, after a round trip through JSON.
+
+    `grid` is a mapping of parameters to lists of values, or a list of parameter dicts. Raises
+    TypeError where a parameter is missing, unknown, reserved or no JSON value, and ValueError for
+    an empty grid.
     """
     if not isfunction(trial) or trial.__name__ == "<lambda>":
         raise TypeError(f"a trial is a function written with def, not {trial!r}")
@@ -36,7 +37,7 @@ def points_of(trial, grid):
 
 
 def _values(values):
-    """The list of values of one parameter; what is no list counts as one value."""
+    """The list of values of one parameter, where a single value is a list of one."""
     listed = isinstance(values, (list, tuple, range)) or type(values).__name__ == "ndarray"
     return list(values) if listed else [values]
 
@@ -57,7 +58,8 @@ def _complete(trial, point):
         raise TypeError(f"{trial.__name__}{signature(trial)}: parameter {', '.join(wrong)}")
     if taken := [name for name in takes if name in LABELS]:
         raise TypeError(
-            f"{trial.__name__}: {', '.join(taken)} is recorded by the sweep; name the parameter otherwise"
+            f"{trial.__name__}: {', '.join(taken)} is a column that the sweep adds; "
+            "give the parameter another name"
         )
     defaults = {
         name: p.default for name, p in takes.items() if p.kind in NAMED and name not in point

@@ -1,4 +1,4 @@
-"""Where a run happens: commit, versions, machine, device; and where its trials come from."""
+"""Where a run happens (commit, versions, machine, device) and where its trials come from."""
 
 import os
 import platform
@@ -10,13 +10,11 @@ from lab.language import tr
 from lab.trials.rows import key
 from lab.trials.runs import project_root
 
-CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what decides the numbers of a run
+CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # the numbers of a run depend on it
 
 
 def commit():
-    """{"commit": hash, "changes": whether what decides a run's numbers differs from it}; "" and
-    None without git.
-    """
+    """{"commit": hash, "changes": whether `CODE` differs from it}; "" and None without git."""
 
     def git(*arguments):
         command = ["git", "-C", str(project_root()), *arguments]
@@ -32,15 +30,13 @@ def commit():
 
 
 def is_here(commit):
-    """Whether this repository has a commit."""
+    """Whether this repository contains the commit of this hash."""
     command = ["git", "-C", str(project_root()), "cat-file", "-e", f"{commit}^{{commit}}"]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def machine():
-    """Versions, machine, device, threads, and whose products of matrices the trials of this process
-    use.
-    """
+    """The versions, machine, device, threads and matrix library of this process, as a dict."""
     import torch
 
     from lab.device import device
@@ -63,7 +59,7 @@ def machine_name():
 
 
 def processor():
-    """The processor's name, as far as the system tells."""
+    """The processor's name, or "unknown processor"."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -72,9 +68,7 @@ def processor():
 
 
 def origins(used):
-    """What is told of the trials that a run drew: how many ran here, how many are recorded, by
-    which runs.
-    """
+    """Counts of the trials that a run used: run here, stored and recorded, and by which runs."""
     counts, recorded, accepted, states = {"run": 0, "store": 0, "record": 0}, {}, {}, {}
     for each in used:
         counts[each.origin] += 1
@@ -100,7 +94,7 @@ def origins(used):
 
 
 def told(origins):
-    """The same as a sentence."""
+    """The counts that `origins` returns, as sentences."""
     counts = {
         tr("{n} recorded", n=origins["recorded"]): origins["recorded"],
         tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins[

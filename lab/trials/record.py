@@ -1,6 +1,4 @@
-"""Writing the record: rows of finished runs, and changes that are accepted because they move no
-digit.
-"""
+"""Writing the record: rows of finished runs, and accepted changes of code that alter no digit."""
 
 import os
 
@@ -10,24 +8,27 @@ from lab.trials.store import File, digits, name_of
 
 
 class CannotRecord(ValueError):
-    """Rows that may not enter the record; the message says why and what to do."""
+    """Raised for rows that may not enter the record; the message says why and what to do."""
 
 
 def record_run(notebook, folder, stored, path, data_hash):
-    """Write the trials of the finished run in `folder`, kept in the store file `stored`, to the
-    record file `path`.
+    """Write the trials of the finished run in `folder` to the record file `path`.
 
-    Rows that count by today's code stay, others go; a row whose commit is not in this repository
-    gets the labels of the run that agrees with it in every digit. Returns counts: new, same,
-    replaced, dropped. CannotRecord where the run is not there or was made beside a commit, where a
-    trial read a file outside the project, or where a valid row would get other digits.
+    The rows are read from the store file `stored`. Returns the counts {"new", "same", "replaced",
+    "dropped"}. Recorded rows that are valid for today's code stay, and all others are dropped. If
+    the commit of a row is not in this repository and the new run has equal digits, the row gets the
+    labels of the new run.
+
+    Raises CannotRecord where there is no finished run, where files differed from the commit of the
+    run, where a trial read a file outside the project, or where a valid row would get other digits.
     """
     run = runs.read_run(folder)
     if run is None or "record" not in run:
         raise CannotRecord(f"{runs.shown(folder)} holds no finished run: `lab run` comes first")
     if run["changes"] is not False:
         raise CannotRecord(
-            f"{runs.shown(folder)} was not made by a commit alone: commit, run, record"
+            f"{runs.shown(folder)} was not made by a commit alone: "
+            "commit your changes, run again and record that run"
         )
     file = File(path, strict=True)
     known = {name_of(body): body for body in file.trials}
@@ -37,14 +38,17 @@ def record_run(notebook, folder, stored, path, data_hash):
             name for name in body["data"] if os.path.isabs(name.removeprefix("corpus ").strip())
         ]:
             raise CannotRecord(
-                f"{body['trial']} read {', '.join(outside)}: what is recorded lies in the project"
+                f"{body['trial']} read {', '.join(outside)}: "
+                "a recorded trial may only read files of the project"
             )
         name = name_of(body)
         earlier = known.get(name)
         valid = earlier and all(earlier[part] == body[part] for part in ("code", "kinds", "data"))
         same = valid and digits(earlier) == digits(body)
         if valid and not same and earlier["labels"]["arithmetic"] == body["labels"]["arithmetic"]:
-            raise CannotRecord(f"{name}: other digits than recorded; delete the row to replace it")
+            raise CannotRecord(
+                f"{name}: other digits than recorded; delete the recorded row to replace it"
+            )
         if same and provenance.is_here(earlier["labels"]["commit"]):
             count["same"] += 1
             continue
@@ -58,9 +62,9 @@ def record_run(notebook, folder, stored, path, data_hash):
 
 
 def rows_of(run, stored):
-    """The bodies of the trials that a run used and that this machine ran.
+    """The bodies of the trials of a run that this machine ran, from the store file `stored`.
 
-    CannotRecord where the store lacks one.
+    Raises CannotRecord where the store lacks one.
     """
     by_name = {
         (body["trial"], key(body["parameters"]), body["code"]): body for body in stored.trials
@@ -74,18 +78,20 @@ def rows_of(run, stored):
     return found
 
 
-# Accepting a change that moves no digit
+# Accepting a change that alters no digit
 
 
 def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
-    """Let the stale rows of a notebook's record at `path` count where the code as it is gives their
-    digits.
+    """Make stale rows of a notebook's record at `path` valid if today's code gives their digits.
 
-    Of each trial the cheapest stale row for every setting of its word-valued parameters runs here,
-    once: on the arithmetic that recorded it all digits are compared, on another one the beginning
-    of its training. Where all agree, a line in the file says which change was accepted, after how
-    many checks, and why. Works beside a commit too. Returns ({trial: rows that count from now on},
-    [what does not agree, in words]): those rows stay stale.
+    Returns ({trial: number of rows made valid}, [differences in words]). Where a row of some code
+    differs, all rows of that code stay stale.
+
+    A sample of the rows of each trial runs here once: for every setting of the parameters that are
+    no numbers, the row that took the least time. On the arithmetic that recorded a row all digits
+    are compared, on another one only the start of its training. Where all rows of the sample agree,
+    a line in the file says which change was accepted, after how many checks, and why. Files may
+    differ from the commit.
     """
     file, counted, faults = File(path), {}, []
     with status.of_record(notebook, file.trials, file.accepted, data_hash) as (module, found):
@@ -101,7 +107,8 @@ def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
                     continue
                 code = bodies[0]["code"]
                 others = [body for body in each.accepted if body["code"] == code]
-                old, new = each.state.sides(bodies + others)  # one line a code: it keeps others
+                # One line for each old code: it also keeps the rows accepted before.
+                old, new = each.state.sides(bodies + others)
                 line = {
                     "accepted": each.trial,
                     "old": old,
@@ -117,7 +124,7 @@ def accept(notebook, path, why, *, data_hash, jobs=1, report=lambda said: None):
 
 
 def sample_of(bodies):
-    """The cheapest of the bodies for every setting of the parameters that are no numbers."""
+    """For every setting of the parameters that are no numbers, the body with the least seconds."""
     cheapest = {}
     for body in sorted(bodies, key=lambda body: body["seconds"]):
         words = {name: value for name, value in body["parameters"].items() if not _is_number(value)}
@@ -131,9 +138,7 @@ def _is_number(value):
 
 
 def checked(each, module, sample, jobs):
-    """[verify.Result] of the sampled rows of one trial, run here or by `jobs` workers of this
-    machine.
-    """
+    """[verify.Result] of the sampled rows of one trial, run here or by `jobs` local workers."""
     try:
         trial = verify.function(module, sample[0])
     except Exception as error:
@@ -148,8 +153,6 @@ def checked(each, module, sample, jobs):
 
 
 def who(bodies):
-    """Labels of a check that runs now: where, on which commit, and whether the code differs from
-    it.
-    """
+    """Labels of a check that runs now: place, commit, and whether the code differs from it."""
     threads = bodies[0]["labels"]["threads"]
     return place.labels(place.here("cpu", threads), threads) | provenance.commit()

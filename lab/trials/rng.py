@@ -1,4 +1,4 @@
-"""The random numbers of this process, as those who use them left them."""
+"""Keeping the state of this process's random generators."""
 
 import random
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def preserve_rng():
-    """Afterwards the generators of Python, numpy and torch go on as if the block had drawn none."""
+    """Restore the random generators of Python, numpy and torch when the block ends."""
     import numpy
     import torch
 

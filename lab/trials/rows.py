@@ -1,40 +1,46 @@
-"""Rows of trials as JSON: what a trial may return, and text that is the same for equal values."""
+"""Rows of trials as JSON: the results that a trial may return, and equal text for equal values."""
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping
 
-LABELS = ("device", "torch", "threads", "seconds")  # columns that the engine adds to every row
+LABELS = ("device", "torch", "threads", "seconds")  # columns that a sweep adds to every row
 INFINITE = "\x00infinity"  # JSON has no infinity, but 1e999 is read as one
 
 
 def canonical(value):
-    """The JSON text that is the same for equal values. TypeError for what JSON cannot hold."""
+    """The JSON text of a value, the same for equal values.
+
+    Raises TypeError where JSON cannot hold the value.
+    """
     return json.dumps(value, sort_keys=True, default=plain_or_error)
 
 
 def key(value):
-    """16 hex digits of a sha256 of `canonical`."""
+    """The first 16 hex digits of the sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
 
 
 def plain(value):
-    """A numpy scalar as the Python number that it is; anything else as it is."""
+    """The Python number of a numpy scalar; any other value unchanged."""
     import numpy
 
     return value.item() if isinstance(value, numpy.generic) else value
 
 
 def plain_or_error(value):
-    """What `json.dumps(default=...)` puts in place of a value that it does not know."""
+    """The Python number of a numpy scalar, for `json.dumps(default=...)`.
+
+    Raises TypeError for any other value.
+    """
     if (number := plain(value)) is value:
         raise TypeError(f"{value!r} is a {type(value).__name__}")
     return number
 
 
 def encoded(value):
-    """One line of JSON: floats by repr, what is no number as null, infinities as ±1e999."""
+    """One line of JSON: floats by repr, NaN as null, infinities as ±1e999."""
     text = json.dumps(
         _finite(value), ensure_ascii=False, separators=(",", ":"), default=plain_or_error
     )
@@ -55,9 +61,10 @@ def _finite(x):
 
 
 def checked(result, parameters):
-    """The rows, dicts, of what a trial returned.
+    """The list of rows, each a dict, that a trial returned.
 
-    TypeError where they are no rows, or name a column of the table.
+    Raises TypeError where the result is not made of rows, where a row holds other values than
+    numbers, words, booleans and None, or where it has the name of a parameter or label.
     """
     import pandas
 
@@ -73,7 +80,7 @@ def _row(row, parameters):
     row = {name: plain(value) for name, value in row.items()}
     if taken := [name for name in row if name in parameters or name in LABELS]:
         raise TypeError(
-            f"the table has its own column for {', '.join(taken)}: give the row's value another name"
+            f"the table has its own column {', '.join(taken)}: give the row's value another name"
         )
     if odd := {
         name: value
@@ -85,7 +92,7 @@ def _row(row, parameters):
 
 
 def columns(rows):
-    """Rows as columns: a list where values differ, else the value that all share."""
+    """{name: column} of rows; a column is a list where values differ, else the shared value."""
     names = dict.fromkeys(name for row in rows for name in row)
     listed = {name: [row.get(name) for row in rows] for name in names}
     return {
@@ -99,13 +106,13 @@ def of_body(body):
     filled = {}
     for name, values in body["columns"].items():
         filled[name] = values if isinstance(values, list) else [values] * body["n"]
-    return [dict(zip(filled, row, strict=True)) for row in zip(*filled.values(), strict=True)] or [
-        {}
-    ] * body["n"]
+    if not filled:
+        return [{}] * body["n"]
+    return [dict(zip(filled, row, strict=True)) for row in zip(*filled.values(), strict=True)]
 
 
 def table(points, bodies):
-    """A DataFrame with one row per row of each trial: its point, the row, the labels."""
+    """A DataFrame with the rows of all trials; its columns are parameters, values and labels."""
     import pandas
 
     found = []
@@ -115,7 +122,7 @@ def table(points, bodies):
     names = dict.fromkeys(name for point in points for name in point)
     names |= dict.fromkeys(name for body in bodies for name in body["columns"])
     made = pandas.DataFrame(found, columns=[*names, *LABELS])
-    for name in made.select_dtypes(object):  # numbers, of which some or all are missing
+    for name in made.select_dtypes(object):  # columns of numbers may have missing ones
         if all(value is None or isinstance(value, float) for value in made[name]):
             made[name] = made[name].astype(float)
     made.attrs["core_seconds"] = sum(body["seconds"] for body in bodies)

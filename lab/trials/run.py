@@ -1,9 +1,9 @@
 """How one trial runs: its seed, threads, number type and device.
 
-This file is part of every trial's code.
+The code of this file is part of every trial's hash.
 
-Random numbers that come from no generator of the trial's own follow from its parameter `seed`, 0
-where it has none.
+Where a trial draws random numbers without a generator of its own, they are seeded by its parameter
+`seed`, or by 0 where it has none.
 """
 
 import json
@@ -19,12 +19,11 @@ from lab.trials import files, models, rows
 def run_trial(
     trial, parameters, *, device, threads, timing=False, until=float("inf"), models_in=None
 ):
-    """What one trial gives: its rows with where it ran and what it touched, or the cause why it
-    failed.
+    """The outcome of one trial as a dict: its rows, where it ran and what it used.
 
-    A trial that is still in training `until` seconds after its start ends there: {"curve", "batch"}
-    of its beginning. `models_in` has no use any more; it stays, since this code is
-    part of every key.
+    A failed trial gives {"failed": cause, "traceback"}. A trial that is still in training `until`
+    seconds after its start ends there and gives {"curve", "batch"} of its first training.
+    `models_in` is unused; it stays, because this code is part of every trial's hash.
     """
     import torch
 
@@ -73,7 +72,7 @@ def run_trial(
 
 
 def sow(seed):
-    """Seed the random numbers that come from no generator."""
+    """Seed the global random generators of Python, numpy and torch."""
     import numpy
     import torch
 

@@ -1,11 +1,11 @@
-"""Where things are, how they are written (never by halves), and the run file that tells a notebook
-how it is run.
+"""The folders of runs, writing files all at once, and the run file with a notebook's options.
 
-results/runs/PROFILE/NN_slug/       what `lab run` leaves: notebook.ipynb  parameters.yaml  run.json  verdicts.csv
+results/runs/PROFILE/NN_slug/       a run by `lab run`:
+                                    notebook.ipynb  parameters.yaml  run.json  verdicts.csv
                                     tables/*.csv  figures/*.png, *.svg
-results/runs/PROFILE/NN_slug-…/     the same of other parameters than the profile's
+results/runs/PROFILE/NN_slug-…/     a run by `lab run` with other parameters than the profile's
 results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
-results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are those before it
+results/interactive/NN_slug/        a run by hand; NN_slug.1, .2 and .3 are the runs before it
 results/.running/                   runs that are not complete
 results/.trials/                    the trial store
 """
@@ -25,119 +25,110 @@ from pydantic import BaseModel, ConfigDict, Field
 from tqdm import tqdm
 
 BAR = "{desc}: {n}/{total} trials [{elapsed}<{remaining}]"
-CHECKOUT = (
-    Path(__file__).resolve().parents[2]
-)  # where the package lies, with what it was tested with
+CHECKOUT = Path(__file__).resolve().parents[2]  # the folder that holds the package
 
 
 def project_root():
-    """The folder of notebooks/, experiments/ and results/: the checkout that this package lives in.
+    """The folder of notebooks/, experiments/ and results/: the checkout that holds this package.
 
-    Where the package is installed alone, it is the working folder: there are no lessons, and
-    results go there. LAB_PROJECT in the environment, which kernels and workers inherit, names
-    another.
+    Where the package is installed without a checkout, it is the working folder, which has no
+    lessons. The environment variable LAB_PROJECT, which kernels and workers inherit, overrides it.
     """
     checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
     return Path(os.environ.get("LAB_PROJECT") or checkout)
 
 
 def place_of_run(profile, name, results=None):
-    """Where `lab run` leaves a run of this profile, and name, such as 04_head_count or
-    04_head_count-seeds-10.
-    """
+    """The folder of a run by `lab run`, named such as 04_head_count or 04_head_count-seeds-10."""
     return (results or project_root() / "results") / "runs" / (profile or "own") / name
 
 
 def published(profile, stem):
-    """Where the published run of a notebook stands, if there is one."""
+    """The folder for the published run of a notebook; it may not exist."""
     return project_root() / "results" / profile / stem
 
 
 def homes(profile):
-    """The folders that hold the runs of a profile: the published ones, then those of this machine."""
+    """The two folders that hold a profile's runs: of published runs and of runs on this machine."""
     return project_root() / "results" / profile, project_root() / "results" / "runs" / profile
 
 
 def latest(profile, stem):
-    """The folder of a notebook's run on this machine; that of the published one where none has
-    finished here.
-    """
+    """The folder of a notebook's finished run on this machine, else of its published run."""
     mine = place_of_run(profile, stem)
     return mine if read_run(mine) else published(profile, stem)
 
 
 def shown(path):
-    """A path as people read it: from the project where it lies inside, else whole."""
+    """A path to print: relative to the project if it lies inside, else absolute."""
     path, root = Path(path).resolve(), project_root()
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def own_words(own):
-    """What is told of a run's own parameters, "" where they are all the profile's."""
-    return (
-        "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items())
-        if own
-        else ""
-    )
+    """The parameters of a run that differ from the profile's, in words; "" where none differs."""
+    if not own:
+        return ""
+    return "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items())
 
 
 # The run file
 
 
 class Options(BaseModel):
-    """How a notebook is run: what the runner tells it besides its parameters.
+    """The options that the runner passes to a notebook besides its parameters.
 
-    By hand, the defaults hold.
+    A notebook that is run by hand uses the defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    jobs: int = 0  # trials at once; 0: one a core
+    jobs: int = 0  # trials at once; 0: as many as cores
     device: str = "auto"
     cluster: str = ""  # address of a Dask scheduler
-    store: Path = Field(
-        default_factory=lambda: project_root() / "results" / ".trials"
-    )  # this machine's trials
+    # This machine's trials.
+    store: Path = Field(default_factory=lambda: project_root() / "results" / ".trials")
     record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
     fresh: bool = False
     recorded_only: bool = False
     deadline: float | None = None  # unix time at which to end
-    headless: bool = False  # nobody looks on: no forms, no sliders
-    progress: Path | None = None  # where a sweep tells how far it is
-    own: dict = {}  # the parameters that are not the profile's
-    language: str = ""  # as LAB_LANGUAGE in the environment says
-    notebook: Path | None = None  # what is run; None: whatever calls
-    place: str = ""  # where the results will stand when the run is complete
+    headless: bool = False  # True shows no forms and no sliders
+    progress: Path | None = None  # file that a sweep writes its progress to
+    own: dict = {}  # the parameters that differ from the profile's
+    language: str = ""  # as in the environment variable LAB_LANGUAGE
+    notebook: Path | None = None  # the notebook that runs; None: the one that reads the options
+    place: str = ""  # the folder of the results when the run is complete
 
     def write(self, folder):
-        """Write the run file into the folder that the notebook is given as its parameter `results`."""
+        """Write the run file into `folder`, which the notebook gets as its parameter `results`."""
         write_text(Path(folder) / "options.json", self.model_dump_json(indent=1))
 
 
 def read_options(folder):
-    """The run file in a folder, or the defaults where there is none.
+    """The `Options` of the run file in a folder, or the defaults where there is none.
 
-    ValueError where it cannot be read.
+    Raises ValueError where the file cannot be read.
     """
     path = Path(folder) / "options.json"
     return Options.model_validate_json(path.read_text("utf-8")) if path.exists() else Options()
 
 
 class Progress:
-    """A bar of how far a sweep is, which goes when it is done; for the runner its text, in a file.
+    """A progress bar of a sweep, which vanishes when the sweep ends.
 
-    Where all trials are known, there is none.
+    For the runner the text of the bar is written to `file` instead. There is no bar where all
+    trials are known already.
     """
 
     def __init__(self, name, file=None):
         self.name, self.file, self.bar = name, file, None
-        self.ran = 0  # trials that were not known already
+        self.ran = 0  # trials that ran in this sweep
 
     def __call__(self, done, total):
         if self.bar is None and done < total:
             from IPython import get_ipython
 
-            kernel = getattr(get_ipython(), "kernel", None)  # where stderr is red
+            kernel = getattr(get_ipython(), "kernel", None)  # Jupyter shows stderr in red
             out = io.StringIO() if self.file else sys.stdout if kernel else sys.stderr
             options = {"miniters": 1, "mininterval": 0, "smoothing": 0, "leave": False}
             about = {"desc": self.name, "initial": done, "total": total, "bar_format": BAR}
@@ -156,9 +147,7 @@ class Progress:
 
 
 def put(aside, final, keep=0):
-    """The complete run in the folder `aside` takes the place of `final`; the last `keep` runs stay
-    as final.1, .2, …
-    """
+    """Move the complete run `aside` to `final`; the last `keep` runs become final.1, final.2, …"""
     final.parent.mkdir(parents=True, exist_ok=True)
     earlier = [final, *(final.with_name(f"{final.name}.{i}") for i in range(1, keep + 1))]
     last = Path(tempfile.mkdtemp(dir=aside.parent, prefix=".replaced-"))
@@ -172,7 +161,7 @@ def put(aside, final, keep=0):
 
 
 def new_folder(parent, name):
-    """A folder of this process in `parent`."""
+    """Create and return a folder in `parent` for an unfinished run of this process."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{name}-{os.getpid()}-"))
     folder.chmod(0o755)
@@ -180,21 +169,20 @@ def new_folder(parent, name):
 
 
 def clear(parent, name):
-    """Remove what unfinished runs left in `parent` by `new_folder`: of this process, and of those
-    that have ended.
-    """
+    """Remove the folders that `new_folder` made in `parent` for this process and for ended ones."""
     for folder in parent.glob(f"{name}-*-*"):
         process = folder.name.removeprefix(name).split("-")[1]
-        if process.isdigit() and (
-            int(process) == os.getpid() or not psutil.pid_exists(int(process))
-        ):
+        if not process.isdigit():
+            continue
+        if int(process) == os.getpid() or not psutil.pid_exists(int(process)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes
-    when it does not.
+    """Yield a temporary path beside `path`.
+
+    The file at that path replaces `path` when the block ends, and is removed when it raises.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +202,7 @@ def write_text(path, text):
 
 
 def write_table(path, frame):
-    """CSV in long form; missing values are empty. Floats keep every digit."""
+    """Write a DataFrame as CSV; missing values are empty, and floats keep every digit."""
     with replacing(path) as temporary:
         frame.to_csv(temporary, index=False, lineterminator="\n")
 
@@ -224,14 +212,12 @@ def text_hash(text):
 
 
 def write_run(folder, run):
-    """run.json, what is told of a run; written last: a folder that has it is complete."""
+    """Write the dict `run` to run.json, the last file of a run: its folder is complete now."""
     write_text(Path(folder) / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
 
 
 def read_run(folder):
-    """run.json of a finished run, or None where there is none or it cannot be read: an unfinished
-    run.
-    """
+    """The dict in a finished run's run.json; None where the file is missing or cannot be read."""
     try:
         run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     except (OSError, ValueError):

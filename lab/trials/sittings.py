@@ -1,8 +1,9 @@
-"""Timings: a trial in fresh processes, one after another, in sittings of this machine.
+"""Timings: trials that read clocks, run in fresh processes, one after another.
 
-A process has its own luck, such as where its memory lies, and its rounds share it: what is sampled
-is the process. A machine has its moods: a sitting is what was timed within an hour, and the newest
-two count. Sittings are kept in this machine's store, in files apart, and never in a record.
+All rounds of a process share effects of that process, such as its memory layout, so the sample is
+the process. The speed of a machine also drifts. A sitting holds the timings made within an hour,
+and the rows of a table come from the newest two sittings. Sittings are kept in separate files of
+this machine's store and never in a record.
 """
 
 import traceback
@@ -18,21 +19,22 @@ from lab.trials.rows import table
 from lab.trials.run import run_trial
 from lab.trials.sweep import Finished, OutOfTime, TrialsFailed, keep, run_body, with_labels
 
-FOLDER = "timings"  # in the store
+FOLDER = "timings"  # a folder of the store
 HOUR = timedelta(hours=1)
-COUNT = 2  # of the newest sittings
+COUNT = 2  # the number of newest sittings in a table
 
 
 def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress=None, used=None):
     """The rows of a trial that reads clocks, from `processes` fresh processes of each sitting.
 
-    A table as of `sweep.sweep`, with the columns `repeat`, the number of the process, and
-    `sitting`, when it began. A process runs all points of the grid. Within an hour of the newest
-    sitting that one is completed or used again; later, the sweep adds one, unless `sources` asks
-    for what is recorded only. `used` is a list that gets the bodies.
+    Returns a table like that of `sweep.sweep`, with two more columns: `repeat`, the number of the
+    process, and `sitting`, the time at which the sitting began. Every process runs all points of
+    the grid. Within an hour of the start of the newest sitting, that sitting is completed and used;
+    later, the sweep adds a new one, unless `sources` allows only finished trials. `used` is a list
+    that gets the bodies.
 
     Raises TrialsFailed at the first process that fails or is killed, and OutOfTime after the
-    deadline; what finished is stored.
+    deadline; finished trials are stored.
     """
     points, where = points_of(trial, grid), place.here(device, threads)
     apart = replace(sources, notebook=f"{FOLDER}/{sources.notebook}", record=[])
@@ -52,7 +54,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
                 raise TrialsFailed(trial.__name__, [failure], total)
             keep(known, at(point, sitting, repeat), outcome, where)
             report(done := done + 1, total)
-    known = Finished(trial, apart, where["arithmetic"], threads)  # with what ran
+    known = Finished(trial, apart, where["arithmetic"], threads)  # includes the new trials
     began = [each for each in sittings_of(known) if not missing(known, points, processes, each)]
     numbered, bodies = [], []
     for point in points:
@@ -66,7 +68,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
 
 
 def rehearsed(trial, grid, processes, *, device="auto", threads=1):
-    """Such a table of trials that ran in this very process, which says nothing of times."""
+    """A table like that of `sweep`, from trials run in this process; its times mean nothing."""
     numbered, bodies, sitting = [], [], now([])
     for repeat in range(processes):
         for point in points_of(trial, grid):
@@ -76,18 +78,22 @@ def rehearsed(trial, grid, processes, *, device="auto", threads=1):
 
 
 def at(point, sitting, repeat):
-    """The point as it was run in a process of a sitting."""
+    """The point with the process and the sitting that it ran in."""
     return point | {"repeat": repeat, "sitting": sitting}
 
 
 def sittings_of(known):
-    """When the sittings began that are stored of a trial, by its code of now; oldest first."""
+    """The start times of a trial's stored sittings that today's code made, oldest first."""
     mine = [body for body in known.store.trials if body["trial"] == known.name]
     return sorted({body["parameters"]["sitting"] for body in mine if known.state.agrees(body)})
 
 
 def now(began, last=False):
-    """The sitting to be completed: the newest within the hour, or the `last`; else one that begins."""
+    """The start time of the sitting to complete, a text such as 2026-01-31T12:00Z.
+
+    It is the newest of `began` if that is less than an hour ago or `last` is set, else the present
+    time.
+    """
     time = datetime.now(UTC)
     if began and (last or time - datetime.fromisoformat(began[-1]) < HOUR):
         return began[-1]
@@ -95,7 +101,7 @@ def now(began, last=False):
 
 
 def missing(known, points, processes, sitting):
-    """{process: its points} that a sitting lacks."""
+    """{number of a process: [points]} that a sitting lacks."""
     found = {}
     for repeat in range(processes):
         lacking = [point for point in points if not known.find(at(point, sitting, repeat))]
@@ -105,9 +111,9 @@ def missing(known, points, processes, sitting):
 
 
 def in_a_fresh_process(call, packed, points):
-    """Yield (point, call(trial, point)) from a process that begins now and ends with the last one.
+    """Yield (point, call(trial, point)) from one new process that runs all points.
 
-    A process that is killed gives {"failed": cause} for the point that it was at.
+    If the process is killed, the point that it was running gives {"failed": cause}.
     """
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -132,6 +138,6 @@ def _send(connection, call, packed, points):
         trial = workers.unpack(packed)
         for point in points:
             connection.send(call(trial, point))
-    except Exception as error:  # it cannot be loaded here
+    except Exception as error:  # the trial cannot be loaded in this process
         cause = f"{type(error).__name__}: {error}"
         connection.send({"failed": cause, "traceback": traceback.format_exc()})

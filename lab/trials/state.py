@@ -1,29 +1,26 @@
-"""Whether a finished trial counts: what it was made of, beside code, kinds and data as they are
-now.
-"""
+"""Whether a finished trial is still valid: comparing its code, kinds and data with today's."""
 
 
 class State:
-    """Code, kinds and data of one trial as they are now."""
+    """The code, kinds and data of one trial as they are now.
+
+    `code` is a `Code`; `kind_hash(name)` and `data_hash(name)` return the hashes of today.
+    """
 
     def __init__(self, code, kind_hash, data_hash):
         self.code, self.kind_hash, self.data_hash = code, kind_hash, data_hash
 
     def agrees(self, body):
-        """Whether a body was made by this code, with these kinds and data."""
+        """Whether a body, a finished trial, was made by this code with these kinds and data."""
         return body["code"] == self.code.digest and not any(self._changed(body).values())
 
     def accepts(self, body, accepted):
-        """The change among those accepted that leads from what made the body to what is there now,
-        or None.
-        """
+        """The accepted change from the body's code, kinds and data to today's; None without one."""
         changed = self._changed(body)
         for each in accepted:
             old, new = each["old"], each["new"]
-            if each["accepted"] != body["trial"] or (old["code"], new["code"]) != (
-                body["code"],
-                self.code.digest,
-            ):
+            codes = (body["code"], self.code.digest)
+            if each["accepted"] != body["trial"] or (old["code"], new["code"]) != codes:
                 continue
             if all(
                 old[part].get(name) == body[part][name] and new[part].get(name) == now
@@ -34,9 +31,7 @@ class State:
         return None
 
     def _changed(self, body):
-        """{"kinds" and "data": {name: its hash now}} of those that are not what the body was made
-        of.
-        """
+        """{"kinds": {name: hash now}, "data": …} of the body's kinds and data that have changed."""
         now = {"kinds": self.kind_hash, "data": self.data_hash}
         changed = {}
         for part, hash_now in now.items():
@@ -47,13 +42,13 @@ class State:
         return changed
 
     def differences(self, body):
-        """Names of the parts of code, the kinds and data that are not what the body was made of."""
+        """The sorted names of code parts, then of kinds and data, that changed since this run."""
         was, now = body["parts"], self.code.parts
         own = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}
         return sorted(own) + sorted(name for part in self._changed(body).values() for name in part)
 
     def sides(self, bodies):
-        """What made the bodies, and what is there now: {"code", "kinds", "data"} of both."""
+        """Two dicts {"code", "kinds", "data"} of hashes: those of the bodies, and today's."""
         old, new = {"code": bodies[0]["code"]}, {"code": self.code.digest}
         for part, now in (("kinds", self.kind_hash), ("data", self.data_hash)):
             old[part] = {name: value for body in bodies for name, value in body[part].items()}

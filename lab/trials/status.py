@@ -1,6 +1,6 @@
-"""How the record and the published runs stand to code, kinds and data as they are now.
+"""The status of recorded rows and published runs: which match the code, kinds and data of today.
 
-No cell and no trial runs.
+To find it, no cell and no trial runs.
 """
 
 from contextlib import contextmanager
@@ -10,13 +10,15 @@ from functools import lru_cache
 from lab.trials import cells, code
 from lab.trials.state import State
 
-OTHER_CLAIMS = "other claims"  # no run is older for that
+OTHER_CLAIMS = "other claims"  # this change alone does not make a run older
 
 
 @dataclass
 class Status:
-    """The recorded rows of one trial: those made by what is there now, those that count since a
-    change was accepted, and those that are stale. `changes` are those that were accepted.
+    """The recorded rows of one trial by their status.
+
+    Fresh rows were made by today's code, kinds and data. Accepted rows were made by others, from
+    which one of the accepted `changes` leads to today's. All other rows are stale.
     """
 
     trial: str
@@ -28,18 +30,20 @@ class Status:
 
     @property
     def counting(self):
+        """The valid rows: fresh and accepted ones."""
         return self.fresh + self.accepted
 
     def stale_by_code(self):
-        """{code: stale bodies that it made}."""
+        """{code hash: the stale bodies that this code made}."""
         found = {}
         for body in self.stale:
             found.setdefault(body["code"], []).append(body)
         return found
 
     def changed(self, bodies=None):
-        """Names of the parts of code, kinds and data that are not what made these bodies, or all
-        stale ones.
+        """The sorted names of code parts, kinds and data that changed since these bodies ran.
+
+        Without `bodies`, all stale rows are taken.
         """
         found = {body["code"]: body for body in (self.stale if bodies is None else bodies)}
         return sorted({name for body in found.values() for name in self.state.differences(body)})
@@ -47,10 +51,10 @@ class Status:
 
 @contextmanager
 def of_record(notebook, bodies, accepted, data_hash, more=()):
-    """(a module of the notebook's trials, [Status] of those that gave the bodies and of those named
-    in `more`).
+    """Yield (module of the notebook's trials, [Status] of each trial).
 
-    `accepted` are changes, as a record's `File` has them.
+    The trials are those of `bodies` and those named in `more`. `accepted` is the list of changes of
+    a record's `File`.
     """
     names = sorted({body["trial"] for body in bodies} | set(more))
     with cells.as_module(notebook, names) as module:
@@ -72,8 +76,10 @@ def of_record(notebook, bodies, accepted, data_hash, more=()):
 
 
 def _code(module, name):
-    """The code of a trial; none where it is gone, or can no longer be followed: then all its rows
-    are stale.
+    """The `Code` of a trial.
+
+    The `Code` is empty, and so all rows are stale, where the trial is gone or its code cannot be
+    found.
     """
     try:
         return code.code_of(getattr(module, name))
@@ -82,8 +88,10 @@ def _code(module, name):
 
 
 def changes_of_run(run, found, data_hash, *, ledger, cells):
-    """What a published run was made of and is another now, in words, by its run.json, the `Status`
-    of its trials, and the hashes of its claims and cells now.
+    """The changes since a published run, in words: text, cells, claims and code.
+
+    `run` is its run.json, `found` the `Status` of its trials, and `ledger` and `cells` are the
+    hashes of its claims and cells now.
     """
     counts, kinds = {each.trial: {each.state.code.digest} for each in found}, set()
     for each in found:
@@ -105,6 +113,6 @@ def changes_of_run(run, found, data_hash, *, ledger, cells):
 
 
 def shortened(names, most=4):
-    """The first names, and how many more there are."""
+    """The first `most` names, and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

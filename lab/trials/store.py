@@ -1,15 +1,18 @@
-"""Finished trials as JSON lines, a file for each notebook: this machine's in results/.trials, the
-published ones in results/record, both in one format.
+"""Files of finished trials: one file of JSON lines for each notebook.
 
-    {"run": id, machine, arithmetic, device, threads, torch, python, commit, date}      who ran trials
-    {"code": hash, "parts": {name: hash}}                                               a state of a trial's code
-    {"accepted": trial, "old": state, "new": state, "why": …, "run": id}                a change that moves no digit
+The trials of this machine are in results/.trials, the published ones in results/record, in the same
+format. A file has four kinds of lines: the labels of a run, the parts of a trial's code, a change
+of code that was accepted because it alters no digit, and a finished trial.
+
+    {"run": id, machine, arithmetic, device, threads, torch, python, commit, date}
+    {"code": hash, "parts": {name: hash}}
+    {"accepted": trial, "old": state, "new": state, "why": …, "run": id}
     {"trial": name, "parameters": …, "n", "columns", "curve", "batch", "seconds",
-     "code": hash, "kinds": {name: hash}, "data": {name: hash}, "run": id}              a finished trial
+     "code": hash, "kinds": {name: hash}, "data": {name: hash}, "run": id}
 
-In `columns` a list has an entry for each row, anything else holds for all of them. A line is
-appended as its trial ends. One that was cut by a kill is named and left out, and its trial runs
-again. The lines of a record are sorted, so that it diffs and merges by line.
+In `columns` a list has an entry for each row, and any other value holds for all rows. A line is
+appended when its trial ends. A line that was cut by a kill is reported and ignored, and its trial
+runs again. The lines of a record are sorted, so that Git can diff and merge it line by line.
 """
 
 import json
@@ -21,18 +24,18 @@ from filelock import FileLock
 from lab.trials.rows import canonical, encoded, key
 from lab.trials.runs import replacing
 
-LINES = ("run", "code", "accepted", "trial")  # by the first word of a line
-DIGITS = ("n", "columns", "curve", "batch")  # what two runs of one trial must agree on
+LINES = ("run", "code", "accepted", "trial")  # the kinds of lines: the first key of each
+DIGITS = ("n", "columns", "curve", "batch")  # the parts that two runs of one trial must agree on
 MADE_OF = ("code", "kinds", "data")
 BODY = ("trial", "parameters", "n", "columns", "curve", "batch", "seconds", "code", "kinds", "data")
 
 
 class Contradiction(ValueError):
-    """Two lines give one trial different digits, on the same arithmetic with as many threads."""
+    """Raised where two lines give one trial different digits, at equal arithmetic and threads."""
 
 
 def digits(body):
-    """The numbers of a finished trial as text, to be compared with those of another run of it."""
+    """The numbers of a finished trial as one text, to compare with another run of the trial."""
     return encoded([body.get(name) for name in DIGITS])
 
 
@@ -42,12 +45,17 @@ def name_of(body):
 
 
 class File:
-    """The lines of one file: runs {id: labels}, codes {hash: parts}, accepted [change], trials
-    [body].
+    """The lines of one file of trials.
 
-    Each body has its labels and the parts of its code, which stand in lines of their own. Of two
-    lines of one trial, the same in code, kinds, data, arithmetic and threads, the later counts;
-    with `strict` they must agree in digits.
+    runs      {id: labels}
+    codes     {hash: {"parts": {name: hash}}}
+    accepted  [change]
+    trials    [body]
+
+    A body is the dict of a finished trial, with the labels of its run and the parts of its code
+    from their own lines. Of two lines with the same trial, code, kinds, data, arithmetic and
+    threads, the later one is used. Damaged lines are ignored with a warning. Raises Contradiction
+    where `strict` is set and the digits of such lines differ.
     """
 
     def __init__(self, path, strict=False):
@@ -61,9 +69,8 @@ class File:
                 read.append((LINES.index(next(iter(entry))), number, entry))
             except (ValueError, StopIteration, TypeError):
                 damaged.append(number)
-        for kind, number, entry in sorted(
-            read, key=lambda line: line[:2]
-        ):  # runs and codes before their trials
+        read.sort(key=lambda line: line[:2])  # runs and codes come before their trials
+        for kind, number, entry in read:
             try:
                 self._add(LINES[kind], entry, strict)
             except Contradiction as error:
@@ -71,12 +78,10 @@ class File:
             except (KeyError, TypeError):
                 damaged.append(number)
         if damaged:
-            told = (
-                f"line {', '.join(map(str, sorted(damaged)[:5]))}{' and more' * (len(damaged) > 5)}"
-            )
-            warnings.warn(
-                f"{self.path}, {told} is damaged; what it held is run again", stacklevel=2
-            )
+            lines = f"line {', '.join(map(str, sorted(damaged)[:5]))}"
+            if len(damaged) > 5:
+                lines += " and more"
+            warnings.warn(f"{self.path}, {lines} is damaged; its trials run again", stacklevel=2)
 
     def _add(self, kind, entry, strict=False):
         if kind in ("run", "code"):
@@ -98,12 +103,13 @@ class File:
 
     @property
     def trials(self):
+        """The bodies of all finished trials in the file."""
         return list(self._bodies.values())
 
     def append(self, body, labels, parts):
-        """Write a finished trial to the end of the file, and return it as it will be read.
+        """Write a finished trial to the end of the file, and return the body as a reader gets it.
 
-        OSError names the path.
+        Raises OSError with the path where the file cannot be written.
         """
         run = key(labels)[:8]
         entry = body | {"run": run}
@@ -117,9 +123,8 @@ class File:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
-                if file.seek(0, 2) and not _ends_a_line(
-                    file
-                ):  # what was killed here left half a line
+                # A killed process may have left half a line.
+                if file.seek(0, 2) and not _ends_a_line(file):
                     text = f"\n{text}"
                 file.write(text.encode())
         except OSError as error:
@@ -130,7 +135,10 @@ class File:
         return added
 
     def add_accepted(self, change, labels):
-        """Let a change count, in place of an earlier one from the same code; `rewrite` writes it."""
+        """Add an accepted change in place of an earlier one from the same code, without writing.
+
+        `rewrite` writes it to the file.
+        """
         run = key(labels)[:8]
         self.runs[run] = labels
         place = change["accepted"], change["old"]["code"]
@@ -140,10 +148,10 @@ class File:
         self.accepted.append(change | {"run": run})
 
     def rewrite(self, trials):
-        """Write the file anew with these trials, sorted, in one step: without runs, codes and
-        changes that none needs.
+        """Replace the file in one step by one with these trials, sorted.
 
-        A trial that is not in the file yet brings its labels and parts.
+        Runs, codes and changes that no trial needs are dropped. The body of a trial that is not in
+        the file yet holds its labels and parts.
         """
         runs, codes = dict(self.runs), dict(self.codes)
         lines = []
@@ -174,5 +182,5 @@ def _ends_a_line(file):
 
 
 def seconds(path):
-    """What the trials in a file took when they ran, on one core each; 0 where there is no file."""
+    """The seconds that all trials in a file took together on one core each; 0 without a file."""
     return sum(body["seconds"] for body in File(path).trials)

@@ -1,9 +1,8 @@
-"""A sweep: one function at every point of a grid of parameters, and no finished trial a second
-time.
+"""A sweep: one function called at every point of a grid of parameters.
 
-A trial is looked up in this machine's store, then in the record of its notebook, then in that of
-other notebooks; what none of them knows runs now, and is written to the store as it ends, so that a
-kill costs only what was in flight.
+Each such call is a trial. A finished trial is looked up in this machine's store, then in the record
+of its notebook, then in the records of other notebooks. A trial that none of them holds runs now.
+It is written to the store when it ends, so a kill loses only the trials that are running.
 """
 
 import json
@@ -23,34 +22,41 @@ from lab.trials.store import File
 
 
 class TrialsFailed(RuntimeError):
-    """Some trials of a sweep failed; the others are stored.
+    """Raised where some trials of a sweep failed; the others are stored.
 
-    `failures` lists (parameters, cause, traceback) of each.
+    `failures` lists (parameters, cause, traceback) of each failed trial.
     """
 
     def __init__(self, name, failures, total):
         self.failures = failures
         lines = [f"  {canonical(parameters)}: {cause}" for parameters, cause, _ in failures]
-        head = f"{len(failures)} of {total} trials of {name} failed; the others are finished and stored"
+        head = (
+            f"{len(failures)} of {total} trials of {name} failed; "
+            "the others are finished and stored"
+        )
         super().__init__("\n".join([head, *lines, "", failures[0][2]]).rstrip())
 
 
 class NotRecorded(RuntimeError):
-    """Trials are missing that were to be drawn from the record alone."""
+    """Raised where only recorded trials are allowed and some are not in the record."""
 
 
 class OutOfTime(RuntimeError):
-    """The time that a run was given is over; what finished is stored."""
+    """Raised where a run has used up its time; finished trials are stored."""
 
 
 @dataclass
 class Sources:
-    """Where the finished trials of a notebook come from, and what they may still cost.
+    """Where the finished trials of a notebook come from, and whether others may run.
 
-    notebook: its name without ending. store: this machine's folder. record: folders. data: {name:
-    function of what follows the name, giving its hash}, for sources that trials report by
-    `trace.reads`. comparisons: {claim/part: hash}, which a trial that never ran before keeps among
-    its labels. root: the folder that paths of files are told from.
+    notebook       its file name without ending
+    store          the folder of this machine's trials
+    record         folders of recorded trials
+    data           {name: function} for the sources that trials report by `trace.reads`; a function
+                   maps the text after the name to the hash of the source
+    comparisons    {claim/part: hash}, added to the labels of a trial that never ran before
+    root           the folder that the paths of input files are relative to
+    recorded_only  whether only recorded trials are allowed
     """
 
     notebook: str
@@ -60,11 +66,11 @@ class Sources:
     comparisons: dict = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     recorded_only: bool = False
-    deadline: float = float("inf")  # time.time()
+    deadline: float = float("inf")  # time.time() after which no further trial starts
 
     @property
     def stored(self):
-        """This machine's `File`, as it is now."""
+        """The `File` of this machine's trials, read now."""
         return File(Path(self.store) / f"{self.notebook}.jsonl")
 
     @cached_property
@@ -81,7 +87,7 @@ class Sources:
         return [File(path, strict=True) for path in paths if path.stem != self.notebook]
 
     def data_hash(self, name):
-        """The hash that a source, file or folder has now; None where it is gone."""
+        """The hash of a source, file or folder now; None where it does not exist."""
         word, _, rest = name.partition(" ")
         if word in self.data:
             return self.data[word](rest)
@@ -108,7 +114,7 @@ class Used:
 
 
 class Finished:
-    """What is known of the points of one sweep."""
+    """The finished trials of one sweep's function, from the store and the record."""
 
     def __init__(self, trial, sources, arithmetic, threads):
         self.name, self.sources = trial.__name__, sources
@@ -124,8 +130,9 @@ class Finished:
         self._recorded = self._of(sources.recorded)
 
     def _of(self, files):
-        """{name: [(body, changes that its file accepts)]} of this trial, this machine's digits
-        first.
+        """{name: [(body, accepted changes of its file)]} of this trial's rows in `files`.
+
+        Rows with the arithmetic of this machine come first.
         """
         found = {}
         for file in files:
@@ -144,9 +151,9 @@ class Finished:
         return body["trial"], canonical(body["parameters"])
 
     def find(self, point):
-        """(body, "store" or "record") of a finished trial that counts now, or None.
+        """(body, "store" or "record") of a valid finished trial at this point, or None.
 
-        One that counts since a change was accepted says so in its labels.
+        If it is valid because of an accepted change, its labels hold the reason as "accepted".
         """
         if body := self._counting(self._stored, point):
             return body, "store"
@@ -154,7 +161,7 @@ class Finished:
         return (body, "record") if body else None
 
     def _counting(self, known, point):
-        """The body of a point among those `known` that counts now, or None."""
+        """The valid body at this point among those `known`, or None."""
         inputs = self.sources.inputs(point)
         pairs = known.get((self.name, canonical(point)), ())
         bodies = [pair for pair in pairs if inputs.items() <= pair[0]["data"].items()]
@@ -168,13 +175,14 @@ class Finished:
         return None
 
     def ran_before(self, point):
-        """Whether this point ran before, by whatever code: then its result was known."""
+        """Whether this point ran before with any code, so that its result may have been known."""
         name = self.name, canonical(point)
         return name in self._ran or name in self._recorded
 
     def stale(self, left):
-        """Of {name: point} that are left: what changed since they ran, and what that took; "" where
-        none did.
+        """A clause about the trials `left`, {name: point}, that ran with other code, kinds or data.
+
+        It names the changes and the time that these trials took; "" where none ran before.
         """
         names = [(self.name, name) for name in left]
         known = [self._stored.get(name) or self._recorded.get(name) for name in names]
@@ -200,25 +208,27 @@ def sweep(
     progress=None,
     used=None,
 ):
-    """A DataFrame with one row per row of each trial, in grid order: parameters, the row, then
-    device, torch build, threads and seconds. Its attrs hold core_seconds, what all trials took,
-    finished now or long ago.
+    """A DataFrame with the rows of all trials in grid order.
 
-    `trial` is a function of JSON-able parameters that returns a dict of numbers and words, a list
-    of them or a DataFrame; its numbers are converted as its annotations say. `grid` maps a
-    parameter to its list of values (the first varies slowest) or is a list of parameter dicts.
-    `sources` says where finished trials are found and kept. More than one job runs in worker
-    processes of this machine, and an address such as tcp://host:8786 as `cluster` on the Dask
-    workers there. `timing` marks trials that read clocks or measure memory: they run here and now,
-    one after another, and are never kept; `sittings.sweep` runs those whose numbers a process
-    moves. `progress(done, total)` is called at the start
+    Its columns are the parameters, the values of the row, device, torch build, threads and seconds.
+    Its attribute attrs["core_seconds"] is the time that all trials took when they ran.
+
+    `trial` is a function of JSON values that returns a dict of numbers and words, a list of such
+    dicts or a DataFrame; numbers among its arguments are converted to the annotated type. `grid`
+    maps a parameter to its list of values (the first parameter varies slowest) or is a list of
+    parameter dicts. `sources` says where finished trials are found and stored. With `jobs` above 1
+    trials run in worker processes of this machine. With a `cluster`, an address such as
+    tcp://host:8786, they run on its Dask workers. Trials that read clocks or measure memory need
+    `timing`: they run in this process, one after another, and are never stored; `sittings.sweep` is
+    for timings that vary from process to process. `progress(done, total)` is called at the start
     and after every trial. `used` is a list that gets a `Used` for every trial.
 
     Raises TypeError for parameters that the trial does not take, ImpureTrial for a trial that reads
-    data from outside itself, ValueError for a device that is not there, ConnectionError for a
-    cluster that does not answer, RuntimeError for one whose workers differ, OSError for a store
-    that cannot be written, NotRecorded and OutOfTime as `sources` ask, and TrialsFailed after all
-    other trials have finished.
+    data from outside itself, ValueError for a device that does not exist, ConnectionError for a
+    cluster that does not answer, RuntimeError for a cluster whose workers differ, and OSError for a
+    store that cannot be written. Raises NotRecorded where `sources` allows only recorded trials and
+    some are missing, OutOfTime after the deadline of `sources`, and TrialsFailed where trials
+    failed, after all others have finished.
     """
     points = points_of(trial, grid)
     report = progress or (lambda done, total: None)
@@ -257,7 +267,7 @@ def sweep(
         raise TrialsFailed(known.name, failures, len(work))
     if left:
         raise OutOfTime(
-            f"{len(left)} of {len(work)} trials of {known.name} are left; what finished is stored"
+            f"{len(left)} of {len(work)} trials of {known.name} are left; finished ones are stored"
         )
     if used is not None:
         used += [Used(trial, *finished[name]) for name in work]
@@ -267,12 +277,12 @@ def sweep(
 
 
 def run_once(trial, point, *, device="auto", threads=1):
-    """The rows that a sweep of this full point gives, run here and never kept."""
+    """The table of one trial at a full point, run in this process and never stored."""
     return table([point], [run_body(trial, point, 1, device=available(device), threads=threads)])
 
 
 def with_labels(body):
-    """A body with the columns that every table has beside its rows."""
+    """A body with the labels device, torch and threads, which are columns of every table."""
     return body | {name: body["labels"][name] for name in ("device", "torch", "threads")}
 
 
@@ -286,7 +296,10 @@ def _timed(trial, points, report, **options):
 
 
 def run_body(trial, point, total, **options):
-    """What a trial gives here and now, one of `total`, as it would be read from a store."""
+    """The body of a trial that runs now, as it would be read from a store.
+
+    Raises TrialsFailed where the trial fails; `total` is the number of trials in its message.
+    """
     outcome = run_trial(trial, point, timing=True, **options)
     if "failed" in outcome:
         raise TrialsFailed(
@@ -296,11 +309,11 @@ def run_body(trial, point, total, **options):
 
 
 def keep(known, point, outcome, where):
-    """Write the outcome of a trial to the store, and return it as it will be read."""
+    """Write the outcome of a trial to the store, and return its body as a reader gets it."""
     kinds = {name: known.state.kind_hash(name) for name in sorted(outcome["kinds"])}
     data = dict(sorted((outcome["data"] | known.sources.inputs(point)).items()))
-    told = {name: outcome[name] for name in ("n", "columns", "curve", "batch", "seconds")}
-    body = {"trial": known.name, "parameters": point} | told
+    result = {name: outcome[name] for name in ("n", "columns", "curve", "batch", "seconds")}
+    body = {"trial": known.name, "parameters": point} | result
     body |= {"code": known.code.digest, "kinds": kinds, "data": data}
     labels = place.labels(where, outcome["threads"])
     if known.sources.comparisons and not known.ran_before(point):
@@ -309,7 +322,10 @@ def keep(known, point, outcome, where):
 
 
 def _run_here(call, trial, found, left, deadline):
-    """One trial runs in any case, so that a short budget given again and again gets on."""
+    """Yield (name, outcome) of the trials `left`, run in this process, until the deadline.
+
+    At least one trial runs, so that repeated runs with a short deadline make progress.
+    """
     found.clear_caches()
     for name, point in list(left.items()):
         yield name, call(trial, point)

@@ -1,7 +1,6 @@
-"""Source as syntax trees: text that is the same on all Pythons, the names that code uses, what it
-imports.
+"""Syntax trees of source code: their hash, the names that they use and the modules they import.
 
-A tree is hashed without docstrings, comments, layout, empty fields and module paths: equal on
+A hash leaves out docstrings, comments, layout, empty fields and module paths, and is the same on
 Python 3.11 to 3.13.
 """
 
@@ -9,18 +8,17 @@ import ast
 import hashlib
 import symtable
 
-COMPUTED = ("import_module", "__import__", "eval", "exec")  # lead to code that no name shows
+COMPUTED = ("import_module", "__import__", "eval", "exec")  # run code that their argument selects
 DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def digest(text):
+    """The first 12 hex digits of the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def normal(node):
-    """A syntax tree as text, the same on every version of Python; docstrings and module paths are
-    left out.
-    """
+    """A syntax tree as text without docstrings and module paths, equal on Python 3.11 to 3.13."""
     if isinstance(node, list):
         return f"[{','.join(map(normal, node))}]"
     if not isinstance(node, ast.AST):
@@ -49,7 +47,7 @@ def _is_text(node):
 
 
 def names_used(tree):
-    """The names that a definition takes from outside itself, defaults and decorators included."""
+    """The set of names that a definition, its defaults and its decorators use from outside it."""
 
     def names(table):
         for symbol in table.get_symbols():
@@ -62,8 +60,9 @@ def names_used(tree):
 
 
 def chains(tree):
-    """The pairs (name, attributes) in a tree: lab.models.Transformer is ("lab", ("models",
-    "Transformer")).
+    """Yield (name, attributes) of every name in a tree.
+
+    For example, lab.models.Transformer is ("lab", ("models", "Transformer")).
     """
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
@@ -76,34 +75,33 @@ def chains(tree):
 
 
 def imported(node, package=""):
-    """{name: (module, name there or None)} of an import statement in a package."""
+    """{bound name: (module, name in the module or None)} of an import statement in `package`."""
     if isinstance(node, ast.Import):
-        return {
-            a.asname or a.name.split(".")[0]: (a.name if a.asname else a.name.split(".")[0], None)
-            for a in node.names
-        }
+        found = {}
+        for alias in node.names:
+            top = alias.name.split(".")[0]
+            found[alias.asname or top] = (alias.name if alias.asname else top, None)
+        return found
     above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
     base = ".".join([*above, *([node.module] if node.module else [])])
     return {a.asname or a.name: (base, a.name) for a in node.names}
 
 
 def is_kind(node):
-    """Whether a statement is a class that registers itself, such as `class Alibi(Position,
-    kind="alibi")`.
-    """
-    return isinstance(node, ast.ClassDef) and any(
-        keyword.arg == "kind" for keyword in node.keywords
-    )
+    """Whether a statement is a registered class, such as `class Alibi(Position, kind="alibi")`."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    return any(keyword.arg == "kind" for keyword in node.keywords)
 
 
 class Part:
-    """Statements that count together, of a module in a package.
+    """Statements of a module in `package` that are hashed together.
 
-    hash      of their trees
+    hash      the hash of their syntax trees
     imports   [(module, name in it or None)] of all import statements in them
     bound     {name: (module, name in it or None)} that these statements bind
     chains    [(name, attributes)] that they use
-    computed  calls of import_module, eval and the like with what is no constant
+    computed  names of the called functions in `COMPUTED` whose argument is no constant
     """
 
     def __init__(self, statements, package=""):
@@ -119,11 +117,11 @@ class Part:
                 names = imported(node, package)
                 self.imports += names.values()
                 self.bound |= names
-            elif isinstance(node, ast.Call) and not isinstance(
-                (node.args or [None])[0], ast.Constant
-            ):
-                called = getattr(node.func, "id", "") or getattr(node.func, "attr", "").replace(
-                    "eval", ""
-                )
-                if called in COMPUTED:  # model.eval() is none
+            elif isinstance(node, ast.Call):
+                if node.args and isinstance(node.args[0], ast.Constant):
+                    continue
+                # A method may be called eval, such as model.eval().
+                method = getattr(node.func, "attr", "").replace("eval", "")
+                called = getattr(node.func, "id", "") or method
+                if called in COMPUTED:
                     self.computed.append(called)

@@ -1,9 +1,9 @@
-"""Recorded trials, run here again: each is equal, equal up to rounding, or differs.
+"""Running recorded trials again: each is equal, equal up to rounding, or differs.
 
-On the arithmetic that recorded a trial every digit must be equal. Another one rounds differently
-and trainings drift apart: there the loss before training and in the first steps must agree, and the
-numbers of what trains nothing. A training that diverges, or that decides by a threshold, may differ
-there although nothing is wrong.
+On a machine with the arithmetic that recorded a trial, every digit must be equal. On other
+arithmetic, numbers round differently and trainings drift apart. There only the losses before
+training and in its first steps must agree, or, for a trial without training, its numbers. A
+training that diverges, or that decides by a threshold, may differ there without a fault.
 """
 
 import hashlib
@@ -20,20 +20,21 @@ from lab.trials.rows import canonical, encoded, of_body
 from lab.trials.run import run_trial
 from lab.trials.store import File, digits
 
-AT_START = 1e-5  # relative, of the loss before training
-IN_FIRST_STEPS = 1e-3  # relative, of the loss in the first steps of a training
-UNTRAINED, LEAST = 5e-3, 1e-6  # relative and absolute, of numbers that no training gave
-FEW = 0.1  # of these numbers: as many may be counts, of which rounding moved an item
+AT_START = 1e-5  # relative tolerance of the loss before training
+IN_FIRST_STEPS = 1e-3  # relative tolerance of the loss in the first steps of a training
+UNTRAINED, LEAST = 5e-3, 1e-6  # relative and absolute tolerance of numbers without training
+FEW = 0.1  # share of these numbers that may differ: they may be counts changed by rounding
 
 EQUAL = "equal"
 ROUNDING = "equal up to rounding"
-BEGINNING = "equal as far as it ran"  # the time was over during its training
+BEGINNING = "equal as far as it ran"  # the time was over before the training ended
 
 
 @dataclass(frozen=True)
 class Result:
-    """One recorded trial beside what it gave here: one of the words above, or what differs, with
-    both numbers.
+    """The comparison of one recorded trial with its run here.
+
+    `found` is EQUAL, ROUNDING, BEGINNING, or a difference in words with both numbers.
     """
 
     trial: str
@@ -46,16 +47,16 @@ class Result:
 
 
 def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
-    """[Result] of as many of the recorded trials that count as fit in `seconds`, one at least.
+    """[Result] of as many valid recorded trials as fit in `seconds`, at least one.
 
-    `records` are pairs of a notebook and the file of its record. `cursor` is the file that says
-    where the last call stopped: the next one goes on from there, so that calls in turn come past
-    every row. `report` hears of each Result.
+    `records` are pairs of a notebook and the path of its record. `cursor` is the path of a file
+    that keeps where the last call stopped. Each call goes on from there, so repeated calls reach
+    every row. `report` is called with each Result.
     """
     until = time.perf_counter() + seconds
     found = []
     last = cursor.read_text("utf-8") if cursor.exists() else ""
-    with ExitStack() as stack:  # a notebook's own kinds are registered once, and stay
+    with ExitStack() as stack:  # keeps the notebooks' kinds registered
         for notebook, module, body in in_turn(counting(records, data_hash, stack), last):
             left = until - time.perf_counter()
             if found and (left <= 0 or (body["seconds"] > left and not body["curve"])):
@@ -67,9 +68,7 @@ def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
 
 
 def counting(records, data_hash, stack):
-    """[(notebook, module of its trials, body)] of all recorded trials that count today; `stack`
-    holds the modules.
-    """
+    """[(notebook, module of its trials, body)] of all valid rows; `stack` holds the modules."""
     rows = []
     for notebook, path in records:
         file = File(path)
@@ -80,13 +79,13 @@ def counting(records, data_hash, stack):
 
 
 def in_turn(rows, last):
-    """The rows in an order of their own, those behind the place `last` first."""
+    """The rows in the order of `place_of`, starting after the place `last`."""
     ordered = sorted(rows, key=lambda row: place_of(row[0], row[2]))
     return sorted(ordered, key=lambda row: place_of(row[0], row[2]) <= last)
 
 
 def place_of(notebook, body):
-    """Where a row stands in the order: at random, and always there."""
+    """The place of a row in the order: pseudo-random, but the same in every call."""
     name = canonical([notebook.stem, body["trial"], body["parameters"]])
     return hashlib.sha256(name.encode()).hexdigest()
 
@@ -103,15 +102,15 @@ def of_row(module, body, limit):
 
 
 def function(module, body):
-    """The trial that gave a body, from the module of its notebook.
+    """The function whose trial a body is, from the module of its notebook.
 
-    ValueError where its parameters are others now.
+    Raises ValueError where it cannot be defined or its parameters have changed.
     """
     if body["trial"] in module.failed:
         raise ValueError(module.failed[body["trial"]])
     trial = getattr(module, body["trial"])
     if points_of(trial, [body["parameters"]]) != [body["parameters"]]:
-        raise ValueError("its parameters are others now")
+        raise ValueError("its parameters have changed")
     return trial
 
 
@@ -121,9 +120,9 @@ def of_trial(trial, body, limit=math.inf):
 
 
 def run_again(trial, body, limit=math.inf):
-    """What a recorded trial gives here.
+    """The outcome of a recorded trial that runs here, as `run_trial` returns it.
 
-    On another arithmetic than that of `body` a training ends after its first steps.
+    If this machine's arithmetic is not that of `body`, training ends after its first steps.
     """
     threads = body["labels"]["threads"]
     with nullcontext() if is_exact(body) else trace.watching(end_after(trace.FIRST_STEPS)):
@@ -131,16 +130,14 @@ def run_again(trial, body, limit=math.inf):
 
 
 def is_exact(body):
-    """Whether this machine computes as the one that recorded `body`: then every digit must be
-    equal.
-    """
+    """Whether this machine has the arithmetic that recorded `body`: every digit must be equal."""
     from lab.trials import arithmetic
 
     return body["labels"]["arithmetic"] == arithmetic.digest("cpu", body["labels"]["threads"])
 
 
 def result_of(body, here):
-    """The `Result` of a recorded trial and what it gave here."""
+    """The `Result` of comparing a recorded trial with `here`, its outcome on this machine."""
     about = {"trial": body["trial"], "parameters": body["parameters"]}
     if "failed" in here:
         return Result(**about, found=f"fails here: {here['failed']}", differs=True)
@@ -156,7 +153,7 @@ def result_of(body, here):
 
 
 def end_after(steps):
-    """A listener that ends a trial at that step of its training."""
+    """A listener for `trace.watching` that ends a trial at training step `steps`."""
 
     def listen(step, _):
         if step >= steps:
@@ -166,8 +163,9 @@ def end_after(steps):
 
 
 def difference(recorded, here, *, exact):
-    """What differs between a recorded trial and what it gave here, with both numbers; "" where
-    nothing does.
+    """The difference between a recorded trial and its run here, in words with both numbers.
+
+    "" where nothing differs. `exact` compares every digit.
     """
     if exact and "columns" in here:
         return "" if digits(here) == digits(recorded) else first_difference(recorded, here)
@@ -177,7 +175,7 @@ def difference(recorded, here, *, exact):
 
 
 def first_difference(recorded, here):
-    """The first number that is not as recorded, digit by digit."""
+    """The first number that differs from the record in any digit, in words."""
     for old, new in zip(of_body(recorded), of_body(here), strict=False):
         for name in old:
             if repr(old[name]) != repr(new.get(name)):
@@ -186,12 +184,12 @@ def first_difference(recorded, here):
 
 
 def of_training(recorded, here, *, exact):
-    """What differs in the losses of a training as far as both go; "" where they agree.
+    """The first difference between the losses of two runs of a training; "" where they agree.
 
-    On another arithmetic drawn numbers may round otherwise: then first losses that agree tell that
-    the data do.
+    Losses are compared as far as both runs go. On other arithmetic the hash of the first batch may
+    differ by rounding; there first losses that agree show that the data are the same.
     """
-    if not here["curve"]:  # it was cut off before its first step
+    if not here["curve"]:  # the run ended before its first step
         return ""
     steps = list(zip(recorded["curve"], here["curve"], strict=False))
     if not exact:
@@ -199,17 +197,21 @@ def of_training(recorded, here, *, exact):
     if recorded["batch"] != here["batch"] and (exact or len(steps) < 2):
         return "trains on other data"
     for (step, there), (_, now) in steps:
-        if there is None or now is None:  # no number: it diverged
+        if there is None or now is None:  # NaN: the training diverged
             return "" if there == now else f"diverges at step {step} in one of them"
-        allowed = 0 if exact else AT_START if step == 0 else IN_FIRST_STEPS
+        if exact:
+            allowed = 0
+        else:
+            allowed = AT_START if step == 0 else IN_FIRST_STEPS
         if abs(now - there) > allowed * abs(there):
             return f"loss {now!r} at step {step}, recorded {there!r}"
     return ""
 
 
 def of_numbers(recorded, here):
-    """What differs, by more than rounding explains, where nothing is trained; "" where nothing
-    does.
+    """The first difference beyond rounding between two runs of a trial without training.
+
+    "" where at most a share of `FEW` of the numbers differs.
     """
     if here["n"] != recorded["n"]:
         return f"{here['n']} rows, recorded {recorded['n']}"
@@ -223,7 +225,7 @@ def of_numbers(recorded, here):
 
 
 def numbers(body):
-    """{(row, column): value} of the numbers of a trial; True and False are none."""
+    """{(row, column): value} of the numbers in a trial's rows, without booleans."""
     rows = enumerate(of_body(body))
     return {
         (i, name): float(x) for i, row in rows for name, x in row.items() if type(x) in (int, float)

@@ -1,8 +1,8 @@
-"""Worker processes for trials: on this machine or on a Dask cluster, behind one interface.
+"""Worker processes for trials, on this machine or on a Dask cluster, with one interface.
 
-A trial travels by cloudpickle, what was typed into its notebook by value, with the kinds that are
-registered outside lab and the files of the user's own modules. Installed packages, and lab itself,
-have to be there.
+A trial is sent by cloudpickle, with the definitions of its notebook by value, the kinds that are
+registered outside lab, and the files of the user's own modules. Lab and all installed packages must
+be installed on the workers.
 """
 
 import atexit
@@ -25,27 +25,27 @@ from lab.trials import code, place
 
 _pools = {}  # number of workers -> client
 _code = {}  # number of workers -> hash of the code of lab that they run
-# Dask lets a worker give memory back after every tensor, which costs a training step a third of its
-# time.
+# By default Dask makes workers return memory after every tensor, which takes a third of the time of
+# a training step. Values in bytes.
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 MEMORY = {
     f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 2**30,
     f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 2**25,
-}  # bytes
-# Sampling every trial's stack and timing an event loop 50 times a second cost a training step a
-# tenth of its time.
+}
+# By default Dask samples the stack of every trial and ticks an event loop 50 times a second, which
+# takes a tenth of the time of a training step.
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
-# A trial may kill one worker and is then a suspect; without any worker nobody waits for ever.
+# A trial that kills one worker runs once more, and a sweep without workers ends after a minute.
 PATIENCE = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.scheduler.no-workers-timeout": "60s",
 }
-_alone = Lock()  # of a worker's trials
-CONNECT_SECONDS = 8  # how long a cluster may take to answer, and then to show a worker
+_alone = Lock()  # held while a trial runs in this worker
+CONNECT_SECONDS = 8  # time for a scheduler to answer, and again for a worker to be ready
 GONE = "the cluster went away; finished trials are stored, run again to go on"
 
 
-# What travels
+# What is sent to workers
 
 
 def foreign_kinds():
@@ -67,7 +67,7 @@ def pack(trial, modules):
         found.add_object(variant)
         modules |= found.modules
         sources.append(variant)
-    homes = {each.__module__ for each in sources} - {"__main__"}  # which is sent by value anyway
+    homes = {each.__module__ for each in sources} - {"__main__"}  # always pickled by value
     typed_in = [sys.modules[name] for name in homes if code.is_typed_in(name)]
     for module in typed_in:
         cloudpickle.register_pickle_by_value(module)
@@ -76,13 +76,12 @@ def pack(trial, modules):
     finally:
         for module in typed_in:
             cloudpickle.unregister_pickle_by_value(module)
-    return cloudpickle.dumps(
-        (files_of(modules), inner, time())
-    )  # the time: no cache outlives a sweep
+    # The time makes the bytes new for each sweep, so that `unpack` does not return an old trial.
+    return cloudpickle.dumps((files_of(modules), inner, time()))
 
 
 def files_of(modules):
-    """{path in a folder: text} of those modules that are the user's own files."""
+    """{relative path: text} of those modules that are the user's own files."""
     found = {}
     for name in modules:
         path = None if name.startswith("lab.") else code.source_file(name)
@@ -93,9 +92,9 @@ def files_of(modules):
     return found
 
 
-@lru_cache(maxsize=1)  # a process holds the modules of one
+@lru_cache(maxsize=1)  # a process holds the modules and kinds of one trial at a time
 def unpack(packed):
-    """The trial; its modules and kinds, and no other's, are here from now on."""
+    """The trial that `pack` packed. Its modules and kinds replace those of the trial before it."""
     files, inner, _ = cloudpickle.loads(packed)
     place_modules(files)
     for seam, kind, _ in foreign_kinds():
@@ -106,11 +105,11 @@ def unpack(packed):
     return trial
 
 
-_folder = None  # of the modules that came with the last trial
+_folder = None  # temporary folder with the modules of the last trial
 
 
 def place_modules(files):
-    """Let {path in a folder: text} be modules of this process, in place of those placed before."""
+    """Make {relative path: text} importable in this process, replacing the files placed before."""
     global _folder
     before, _folder = _folder, TemporaryDirectory(prefix="lab-modules-")
     names = {path.split("/")[0].removesuffix(".py") for path in files}
@@ -133,11 +132,11 @@ def place_modules(files):
 
 @contextmanager
 def local(n_workers):
-    """A client of `n_workers` worker processes on this machine, which find modules where this
-    process does.
+    """Yield a Dask client of `n_workers` worker processes on this machine.
 
-    They stay for the next sweep, since starting them takes seconds. They end with this process,
-    with an exception, and when a file of lab was edited: what a worker imported, it keeps.
+    The workers search the same folders for modules as this process. They stay for the next sweep,
+    since starting them takes seconds. They end with this process, with an exception, and when a
+    file of lab has changed, because a worker does not import a module again.
     """
     now = place.files_hash()
     if n_workers in _pools and not (_code[n_workers] == now and _ready(n_workers)):
@@ -161,20 +160,19 @@ def _start(n_workers):
         "processes": True,
         "dashboard_address": None,
         "memory_limit": 0,
+        # Any free port, so that several runs at a time do not collide.
+        "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},
     }
-    options["scheduler_kwargs"] = {
-        "dashboard_address": "127.0.0.1:0"
-    }  # any free port: a second run has its own
     with config.set(MEMORY | QUIET | PATIENCE), script_left_alone():
         return Client(LocalCluster(n_workers=n_workers, silence_logs=logging.CRITICAL, **options))
 
 
 @contextmanager
 def script_left_alone():
-    """Inside, a process that starts does not run the script again that runs here: trials bring what
-    they need of it.
+    """Keep processes that start inside the block from running the calling script again.
 
-    So a script needs no `if __name__ == "__main__"`.
+    So a script needs no `if __name__ == "__main__"`. Trials are sent with the definitions of the
+    script that they use.
     """
     main = sys.modules["__main__"]
     hidden = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
@@ -187,7 +185,7 @@ def script_left_alone():
 
 
 def _ready(n_workers):
-    """Whether all workers of a pool are there; one that was killed has a moment to come back."""
+    """Whether all workers of a pool run, after a wait of CONNECT_SECONDS for those that restart."""
     try:
         _pools[n_workers].wait_for_workers(n_workers, timeout=CONNECT_SECONDS)
         _pools[n_workers].run(_search, sys.path)
@@ -211,9 +209,9 @@ def _close(n_workers):
 
 @contextmanager
 def connected(address):
-    """A client of the cluster at an address such as tcp://host:8786.
+    """Yield a Dask client of the cluster at an address such as tcp://host:8786.
 
-    Raises ConnectionError if it has no workers.
+    Raises ConnectionError if no scheduler answers there or the cluster has no workers.
     """
     from dask.distributed import Client
 
@@ -221,8 +219,8 @@ def connected(address):
         client = Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without certificates
         raise ConnectionError(
-            f"no Dask scheduler answers at {address}: check the address, that `dask scheduler` runs there and that its "
-            f"port can be reached from here ({error})"
+            f"no Dask scheduler answers at {address}: check the address, that `dask scheduler` "
+            f"runs there and that its port can be reached from here ({error})"
         ) from None
     with client:
         try:
@@ -236,22 +234,20 @@ def connected(address):
 
 
 def agreed(client, place):
-    """What `place()` returns on every worker.
+    """The value that `place()` returns on all workers.
 
-    Raises RuntimeError if they differ or one cannot load `place`, and ConnectionError if none
-    answers.
+    Raises RuntimeError if the values differ or a worker cannot load `place`, and ConnectionError if
+    no worker answers. An exception of `place()` itself is raised here.
     """
     try:
         answers = client.run(place, on_error="return")
     except OSError:  # the scheduler went away
         answers = {}
-    there = {
-        worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)
-    }  # killed just now
+    # A worker that was killed just now answers with an OSError.
+    there = {name: answer for name, answer in answers.items() if not isinstance(answer, OSError)}
     for answer in there.values():
-        if (
-            isinstance(answer, ImportError) or type(answer) is Exception
-        ):  # so Dask reports what could not be loaded
+        # Dask reports a call that cannot be unpickled as a plain Exception.
+        if isinstance(answer, ImportError) or type(answer) is Exception:
             raise RuntimeError(
                 f"a worker cannot load lab or the trial ({answer}): install the same commit there"
             )
@@ -269,8 +265,10 @@ def agreed(client, place):
 
 
 def slots(client):
-    """{worker: trials at once} and what a trial takes of it: a GPU where workers announce theirs,
-    else all of it.
+    """({worker: trials at a time}, the Dask resources that a trial needs).
+
+    If workers announce GPUs, only those run trials, and a trial takes one GPU; else every worker
+    runs one trial at a time and the resources are None.
     """
     there = client.scheduler_info(n_workers=-1)["workers"]
     gpus = {name: int(worker["resources"].get("GPU", 0) > 0) for name, worker in there.items()}
@@ -283,22 +281,20 @@ def slots(client):
 
 
 def run(client, call, trial, found, left, deadline=inf):
-    """Yield (key, call(trial, point)) for `left`, a dict from key to point, as they finish, in any
-    order.
+    """Yield (key, call(trial, point)) for each item of `left`, {key: point}, as trials finish.
 
-    `found` is the trial's `Code`; with the call travels what `pack` packs. A call that kills every
-    worker it runs on, or cannot be sent, yields {"failed": cause}; what has not finished at the
-    deadline (time.time()) is left out, but for the first one. Raises RuntimeError if the workers
-    cannot load it, and ConnectionError if the scheduler or all workers of this machine go away.
+    `found` is the trial's `Code`. A call that kills every worker it runs on, or that cannot be
+    sent, yields {"failed": cause}. Trials that are unfinished at the deadline (time.time()) are
+    left out, but at least one finishes. Raises RuntimeError if the workers cannot load the trial,
+    and ConnectionError if the scheduler or all workers of this machine go away.
     """
     from dask.distributed import KilledWorker
     from distributed.client import ClosedClientError
     from distributed.scheduler import NoWorkerError
 
     packed = pack(trial, found.modules)
-    agreed(
-        client, partial(_arrives, packed)
-    )  # a worker that is sent what it cannot load ends itself
+    # Tested first, because a worker that is sent a call it cannot load ends itself.
+    agreed(client, partial(_arrives, packed))
     executor = client.get_executor(pure=False, retries=2, resources=slots(client)[1])
     work = {key: partial(_call, call, packed, point) for key, point in left.items()}
 
@@ -309,40 +305,37 @@ def run(client, call, trial, found, left, deadline=inf):
             return None
         except (CancelledError, NoWorkerError):
             raise ConnectionError(GONE) from None
-        except Exception as error:  # the call could not be loaded there, or what it returned could not be loaded here
+        # The worker could not load the call, or this process could not load its result.
+        except Exception as error:
             return {"failed": f"{type(error).__name__}: {error}"}
 
     try:
         suspects = []
-        longest_first = reversed(
-            work.items()
-        )  # as grids grow: nobody is left alone with a long trial at the end
-        futures = {executor.submit(task): key for key, task in longest_first}
+        # Grids usually grow, so the last points take longest. They start first, so that no worker
+        # runs a long trial alone at the end.
+        futures = {executor.submit(task): key for key, task in reversed(work.items())}
         for future in _finished(futures, client, deadline):
             if (result := outcome(future)) is None:
                 suspects.append(futures[future])
             else:
                 yield futures[future], result
-        for key in suspects:  # alone now: whoever only shared a worker with a killer finishes
-            result = outcome(executor.submit(work[key]))
-            yield (
-                key,
-                result
-                or {"failed": "every worker that ran it was killed (out of memory, or a crash)"},
-            )
+        # Suspects run one at a time, so that a trial that shared a worker with a killer finishes.
+        killed = {"failed": "every worker that ran it was killed (out of memory, or a crash)"}
+        for key in suspects:
+            yield key, outcome(executor.submit(work[key])) or killed
     except TimeoutError:
         for future in futures:
             future.cancel()
     finally:
-        with suppress(ClosedClientError):  # it has nothing left to cancel
+        with suppress(ClosedClientError):  # a closed client has no futures left to cancel
             executor.shutdown(wait=False)
 
 
 def _finished(futures, client, deadline):
-    """The futures as they finish.
+    """Yield the futures as they finish.
 
-    TimeoutError at the deadline, once there is one; ConnectionError where the client has been
-    closed: a result that was on its way when its scheduler died never arrives.
+    Raises TimeoutError after the deadline if at least one has finished. Raises ConnectionError
+    where the client is closed, since a result never arrives once the scheduler has died.
     """
     waiting = set(futures)
     while waiting:
@@ -358,7 +351,7 @@ def _finished(futures, client, deadline):
 
 
 def _arrives(packed):
-    """Whether a worker can load it, one that is at work aside."""
+    """Whether this worker can load `packed`; not tested, and True, while it runs a trial."""
     if not _alone.acquire(blocking=False):
         return True
     try:
@@ -368,5 +361,5 @@ def _arrives(packed):
 
 
 def _call(call, packed, point):
-    with _alone:  # modules, random numbers and threads belong to the whole process
+    with _alone:  # trials of one process share its modules, random numbers and threads
         return call(unpack(packed), point)

@@ -93,7 +93,7 @@ BROKEN = {  # a parameters cell; what the refusal names
     "not Python": ("steps = ", "the parameters cell cannot be read: invalid syntax"),
     "a magic": ("%matplotlib inline\nn = 1", "the parameters cell cannot be read"),
     "a bound": ("n = 1  # steps; at least one", "n: 'at least one' looks like a bound"),
-    "a default": ("n = 1  # steps; at least 2", "n = 1: a whole number, at least 2, at most 1000000000 is wanted"),
+    "a default": ("n = 1  # steps; at least 2", "n = 1: expected a whole number, at least 2, at most 1000000000"),
     "a type": ("n: int = 1.5", "n: the default 1.5 is not a whole number"),
 }
 
@@ -107,7 +107,7 @@ def test_a_parameters_cell_that_cannot_be_read_is_named(cell, named, tmp_path):
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
     for text in ("", "[]", "{}", '{"cells": 3}', '{"cells": [{}]}', "\0"):
         (tmp_path / "mine.ipynb").write_text(text)
-        with pytest.raises(Refused, match="mine.ipynb: no notebook"):
+        with pytest.raises(Refused, match="mine.ipynb: cannot be read as a notebook"):
             read_declared(tmp_path / "mine.ipynb")
 
 
@@ -138,7 +138,7 @@ def test_a_parameter_may_be_none_where_its_type_says_so(tmp_path):
     for bad in ({"limit": "None"}, {"limit": 0}, {"limit": 100}, {"name": 3}, {"steps": None}):
         with pytest.raises(Refused, match=f"^here: {next(iter(bad))} = "):
             validate(path, bad, "here")
-    with pytest.raises(Refused, match="limit = 'x': a whole number, at least 1, at most 99, or None is wanted"):
+    with pytest.raises(Refused, match="limit = 'x': expected a whole number, at least 1, at most 99, or None"):
         validate(path, {"limit": "x"}, "here")
 
 

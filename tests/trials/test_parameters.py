@@ -153,7 +153,7 @@ def test_what_is_typed_is_text_where_it_is_no_number(text):
 def test_a_number_that_nobody_means_is_refused(invented, tmp_path):
     (path := tmp_path / "mine.yaml").write_text("steps: 010")
     for values in (read_file(path), {"steps": parameters.read_value("010")}):
-        with pytest.raises(Refused, match="steps = '010': a whole number"):
+        with pytest.raises(Refused, match="steps = '010': expected a whole number"):
             validate(invented, values, "here")
 
 

@@ -257,7 +257,7 @@ def test_workers_accept_and_refuse_as_this_process_does(recorded):
 @pytest.mark.parametrize("old, new, fault", [
     ("else 2)", "else 3)", r'measured .*"twice".*value is .*, recorded'),
     ('"other": 1', '"other": 1, "more": 2', "measured .*"),
-    ("def measured(seed, kind)", "def measured(seed, kind, rate=1)", "measured .*its parameters are others now"),
+    ("def measured(seed, kind)", "def measured(seed, kind, rate=1)", "measured .*its parameters have changed"),
     ("math.sqrt(seed)", "math.sqrt(nowhere)", "measured .*fails here: NameError"),
     ("def measured(seed, kind)", "def measured(seed, kind=NOWHERE)", "measured .*cannot be run apart.*NameError"),
     ("def measured", "def renamed", "measured .*cannot be run apart.*AttributeError"),
