@@ -1,6 +1,4 @@
-"""The command `lab worker`: Dask workers for trials, with the settings that keep a training step
-fast.
-"""
+"""The command `lab worker`: it starts Dask workers with settings that keep training steps fast."""
 
 import os
 import subprocess
@@ -17,14 +15,14 @@ def worker(
         str, typer.Option(help="The number of a graphics card: one worker that has it.")
     ] = "",
 ):
-    """Work for a Dask scheduler: trials of `lab run --cluster`, one at a time in each worker."""
+    """Start workers for a Dask scheduler; each runs the trials of `lab run --cluster` one by one."""
     raise typer.Exit(
         subprocess.call(command(scheduler, workers, gpu), env=os.environ | settings(gpu))
     )
 
 
 def command(scheduler, workers=0, gpu=""):
-    """The call of Dask's own command."""
+    """The arguments of the call of `dask worker`, a list."""
     many = (
         ["--nworkers", "1", "--resources", "GPU=1"]
         if gpu
@@ -35,9 +33,7 @@ def command(scheduler, workers=0, gpu=""):
 
 
 def settings(gpu=""):
-    """Dask's settings of lab.trials.workers as environment variables, which worker processes
-    inherit.
-    """
+    """{environment variable: value}: Dask's settings of lab.trials.workers, for worker processes."""
     from lab.trials.workers import ENVIRONMENT, MEMORY, QUIET
 
     told = {name.removeprefix(f"{ENVIRONMENT}."): value for name, value in MEMORY.items()}
