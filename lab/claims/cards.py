@@ -146,7 +146,7 @@ def fixed(claim, lines):
 
 
 def gates_by_cell(lines):
-    """The gate results of all cells, each once; its cells follow in brackets unless all share it."""
+    """The gate results of all cells, each once, with its cells in brackets unless all share it."""
     told = {}
     for line in lines:
         for gate in gates(line):

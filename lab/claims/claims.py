@@ -1,8 +1,8 @@
 """The ledger of claims, and the lines that answer them.
 
-experiments/claims/ holds every claim with its comparison as data, so that the expectation is written
-before the run. Each notebook has a file of its name; beyond.yaml holds claims that no notebook
-judges.
+experiments/claims/ holds every claim with its comparison as data, so that the expectation is
+written before the run. Each notebook has a file of its name; beyond.yaml holds claims that no
+notebook judges.
 """
 
 import hashlib
@@ -49,8 +49,8 @@ OF_PARTS = {field.alias or name for name, field in Part.model_fields.items()} - 
 class Claim(BaseModel):
     """A claim of the ledger; experiments/claims/README.md says what the fields hold.
 
-    Fields of a `Part` may be given beside the claim's own: they are the defaults of all its `parts`.
-    Without `parts` they make the only part.
+    Fields of a `Part` may be given beside the claim's own: they are the defaults of all its
+    `parts`. Without `parts` they make the only part.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -277,7 +277,7 @@ def _changed(path):
 
 @lru_cache(maxsize=99)
 def _read(path, changed, kind=Claim):
-    """The claims of a file, cached until `changed` differs: reading all files takes near a second."""
+    """The claims of a file, cached by `changed`: reading all files takes most of a second."""
     try:
         entries = yaml.load(path.read_text("utf-8"), SafeLoader) or []
     except yaml.YAMLError as error:

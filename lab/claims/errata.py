@@ -1,7 +1,7 @@
 """The errata of the sources: what they state, what holds instead, and where the lab computes it.
 
-experiments/errata.yaml holds every suspected error. An entry that proved to be no error stays there,
-struck through, with the reason.
+experiments/errata.yaml holds every suspected error. An entry that proved to be no error stays
+there, struck through, with the reason.
 """
 
 import re
@@ -167,7 +167,7 @@ def check():
 
 
 def missing(entries, rows):
-    """A sentence for each claim, number, figure and table that an entry names but does not exist."""
+    """A sentence for each missing claim, number, figure or table that an entry names."""
     found = []
     for entry in entries:
         numbers = {match[:2] for text in entry.texts for match in NUMBER.findall(text)}

@@ -1,8 +1,8 @@
 """Gates: what a cell must show before it may have an answer, checked on the rows of trials.
 
 A gate is a function of the part, the cell, the table of a sweep of learning rates, and its options
-in the ledger. It returns (whether it is passed, what it found in words). A gate that fails puts only
-its own cell out of reach. A gate without numbers is an error, never a pass.
+in the ledger. It returns (whether it is passed, what it found in words). A gate that fails puts
+only its own cell out of reach. A gate without numbers is an error, never a pass.
 """
 
 import inspect
@@ -23,7 +23,7 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
     """Whether the reference passed its mark in all its runs.
 
     The mark is `above` or `below`: a number, or the column that holds the mark of each run. Another
-    arm may miss the mark only where it had at least three times the steps that the reference needed.
+    arm may miss the mark only if it had at least three times the steps that the reference needed.
     """
     rows = with_reference(part, cell)
     mark = below if above is None else above
@@ -63,7 +63,7 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
 def headroom(part, cell, rates, /, *, measure="", floor=None, ceiling=None, gap=0.02, capped=""):
     """Whether the arms had room to differ: not all means lie within `gap` of the ceiling or floor.
 
-    `capped` is a column that marks runs that a cap cut off; more than a tenth of them fail the gate.
+    `capped` is a column that marks runs cut off by a cap; more than a tenth of them fail the gate.
     """
     told, passed = [], True
     if measure or not capped:
@@ -94,8 +94,8 @@ def null(part, cell, rates, /, *, rows):
 def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
     """Whether a call that was timed twice takes equally long both times, in each sitting.
 
-    The 95 % interval of the ratio of both times, minus 1, must lie within ± `within`. The default is
-    the bar of times, or a fifth of the effect where that is larger.
+    The 95 % interval of the ratio of both times, minus 1, must lie within ± `within`. The default
+    is the bar of times, or a fifth of the effect where that is larger.
 
     `rows` select the second timing and `of` the first; the cell's condition selects the rest.
     Without `of` the measure is the ratio itself. The sampling unit is the process.
@@ -280,7 +280,7 @@ class Passed:
 def with_reference(part, cell):
     """The rows of a cell, and those of the reference where it is not one of the cell's sides.
 
-    Such reference rows are narrowed to the cell's condition, column by column, as far as rows remain.
+    Such reference rows are narrowed to the cell's condition, column by column, while rows remain.
     """
     rows = cell.rows
     try:

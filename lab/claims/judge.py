@@ -126,7 +126,7 @@ def _of_cell(claim, part, cell, rates, row):
 def decided(claim, part, interval):
     """The answer that an interval gives; for a question, `answered`.
 
-    An interval that touches the bar is not beyond it, except for `equal`, which includes its bounds.
+    An interval that touches the bar is not beyond it, except for `equal`, whose bounds count.
     """
     low, high = part.band
     if interval is NOTHING:

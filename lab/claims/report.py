@@ -1,7 +1,7 @@
 """The text of READMEs, results pages and the book on the results, in the reader's language.
 
-All of it is made from committed verdicts and tables. `older` is always the set of stems of runs that
-older code made or that read another text; these runs are marked.
+All of it is made from committed verdicts and tables. `older` is always the set of stems of runs
+that older code made or that read another text; these runs are marked.
 """
 
 import re
@@ -108,7 +108,7 @@ def findings(table):
 
 
 def sentence(lines):
-    """The sentence on a part's lines: the ledger's for the label, else the claim with its effect."""
+    """The sentence on a part: the ledger's for its label, else the claim with its effect."""
     first = lines.iloc[0]
     claim = claims.ledger()[first.id]
     template = in_language(claim.finding, claim.finding_zh).get(first.label)
@@ -222,7 +222,7 @@ def overview_table(folder, older=()):
 
 
 def gallery(folder, older=()):
-    """Markdown with the question, finding, figure, verdicts and minutes of each finished exercise."""
+    """Markdown of all finished exercises: question, finding, figure, verdicts and minutes."""
     table = collect(folder)
     told = findings(table)
     parts = []
@@ -260,7 +260,7 @@ def captions_list(folder):
 
 
 def page(folder, older=()):
-    """The page of a profile as Markdown: a section for each exercise, and every figure's caption."""
+    """The page of a profile as Markdown: a section for each exercise, and all captions."""
     machines = set()
     for _, run in finished(folder):
         machines.add(f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}")

@@ -167,7 +167,7 @@ class Job:
         return final
 
     def _made_of(self):
-        """The fields of run.json that tell whether the notebook has changed since; {} if foreign."""
+        """The hashes in run.json that show later changes of a notebook; {} if it is foreign."""
         if self.foreign:
             return {}
         return {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}

@@ -1,4 +1,4 @@
-"""Execution of planned jobs: one run at a time in a folder, with an exit status for each failure."""
+"""Execution of planned jobs: one run at a time in a folder, an exit status for each failure."""
 
 import errno
 import signal

@@ -89,7 +89,7 @@ def data_hash():
 
 
 def accepted(notebook, why):
-    """Accept stale rows of a notebook's record where digits agree; returns the faults of the rest."""
+    """Accept stale rows of a notebook's record whose digits agree; returns the faults of others."""
     from lab.trials import record as trials
 
     about = {"data_hash": data_hash(), "jobs": os.cpu_count() or 1, "report": typer.echo}
@@ -107,7 +107,11 @@ def accepted(notebook, why):
 
 
 def status_of(notebook, data):
-    """([Status] of a notebook's recorded trials, its committed run or None, changes since in words)."""
+    """(statuses, run, changes) of a notebook.
+
+    These are a [Status] of its recorded trials, its committed run or None, and what has changed
+    since that run, a list of texts.
+    """
     from lab.claims import claims
     from lab.trials import cells, runs, status
     from lab.trials.store import File

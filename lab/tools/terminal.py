@@ -28,7 +28,7 @@ NO_TRACEBACK = (
 
 
 def run_all(todo, options, again=False):
-    """Run the jobs that are not done, showing progress; returns [(job, error)] of those that failed.
+    """Run the jobs that are not done, showing progress; returns [(job, error)] of the failed ones.
 
     With options.fresh, a run with trials from the record is not done. After the deadline no further
     notebook begins, but at least one is run. `again` executes also notebooks that are done, from

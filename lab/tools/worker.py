@@ -15,7 +15,7 @@ def worker(
         str, typer.Option(help="The number of a graphics card: one worker that has it.")
     ] = "",
 ):
-    """Start workers for a Dask scheduler; each runs the trials of `lab run --cluster` one by one."""
+    """Start workers for a Dask scheduler, which run trials of `lab run --cluster` one by one."""
     raise typer.Exit(
         subprocess.call(command(scheduler, workers, gpu), env=os.environ | settings(gpu))
     )
@@ -33,7 +33,7 @@ def command(scheduler, workers=0, gpu=""):
 
 
 def settings(gpu=""):
-    """{environment variable: value}: Dask's settings of lab.trials.workers, for worker processes."""
+    """Dask's settings of lab.trials.workers as {environment variable: value}."""
     from lab.trials.workers import ENVIRONMENT, MEMORY, QUIET
 
     told = {name.removeprefix(f"{ENVIRONMENT}."): value for name, value in MEMORY.items()}
