@@ -234,7 +234,7 @@ class Plan:
                 same = [json.dumps(self.arms[each], default=str) for each in (seen[found], arm)]
                 raise UnfairComparison(
                     f"arms {seen[found]!r} and {arm!r} give the same outputs, before training and "
-                    f"after two steps ({same[0]} and {same[1]}): one was never switched"
+                    f"after two steps ({same[0]} and {same[1]}): they do not differ"
                 )
             seen[found] = arm
 
@@ -330,7 +330,7 @@ class Plan:
         return end.assign(learned=learned.reindex(keys).to_numpy())
 
     def sizes_in_words(self, end, within):
-        """The parameter counts of the arms in words, with a remark if they differ by over `within`."""
+        """The parameter counts of the arms in words, and whether they differ by over `within`."""
         counts = end.groupby("arm", sort=False).parameters.first()
         apart = counts.max() / counts.min() - 1
         told = ", ".join(f"{arm} {count:,}" for arm, count in counts.items())

@@ -33,7 +33,8 @@ class Guesses:
         from ipywidgets import HTML, Accordion, HBox, Layout, VBox
 
         said = tr(
-            "What will be measured? Guess before you run on; the last cell counts what you got right."
+            "What will be measured? Guess before you run on; "
+            "the last cell counts what you got right."
         )
         lines = [
             HBox([box, HTML(html.escape(self.sentences[name]), layout=Layout(flex="1"))])

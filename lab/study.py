@@ -63,11 +63,10 @@ class Study:
         shared = runs.project_root() / "results"
         read_only = shared.exists() and not os.access(shared, os.W_OK)  # as in a shared checkout
         beside_it = beside.parent if beside else Path.cwd() if read_only and not place else None
-        home = (
-            beside_it / (place or OWN)
-            if beside_it
-            else runs.project_root() / (place or "results/interactive")
-        )
+        if beside_it:
+            home = beside_it / (place or OWN)
+        else:
+            home = runs.project_root() / (place or "results/interactive")
         self.options = runs.read_options(home)
         if (ledger is not None or read_only) and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
@@ -88,11 +87,10 @@ class Study:
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
         try:
-            self.folder = (
-                self.final
-                if self.options.notebook
-                else runs.new_folder(home / ".running", self.final.name)
-            )
+            if self.options.notebook:
+                self.folder = self.final
+            else:
+                self.folder = runs.new_folder(home / ".running", self.final.name)
         except OSError as error:
             mine = Path.home() / OWN
             away = tr(

@@ -187,7 +187,8 @@ def head(run):
     yield f"{counts} · {run.profile}, {plain(run.about['machine'])} · {play}"
     if language() != "en" and run.spoken == run.folder:
         yield tr(
-            "Figures and cards are in English here; `lab run {name} --language zh` makes them anew.",
+            "Figures and cards are in English here; "
+            "`lab run {name} --language zh` makes them anew.",
             name=run.exercise,
         )
 

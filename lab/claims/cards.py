@@ -86,7 +86,7 @@ def answer_in_words(line):
 
 
 def label(line):
-    """The label of a line's part with its counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
+    """The label of a line's part with counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
     word = words()[line.label]
     if line.cells < 2 or not line.yes + line.no:
         return word

@@ -93,7 +93,8 @@ class Part(BaseModel):
         wrong = {"mean": alone, "ratio": alone, "slope": sides < 3}.get(self.how, sides != 2)
         if self.measure and (len(self.compare) > 1 or wrong):
             raise ValueError(
-                "compare: one column with two arms; none for a mean or ratio, three values or more for a slope"
+                "compare: one column with two arms; "
+                "no column for a mean or ratio; three values or more for a slope"
             )
         return self
 

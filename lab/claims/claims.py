@@ -136,7 +136,7 @@ class Claim(BaseModel):
         return exact or any(part.measure for part in self.parts)
 
     def absent(self, given):
-        """The needed values that these parameters lack, such as "heads 32"; "" where none is."""
+        """The needed values that these parameters lack, such as "heads 32", or ""."""
         gone = []
         for name, values in self.values.items():
             if name in given:
@@ -206,7 +206,7 @@ def bar_in_words(claim, part):
 
 
 class OwnClaim(Claim):
-    """A claim in a ledger of one's own: it needs no exercise, no source and no Chinese sentence."""
+    """A claim in a user's own ledger: it needs no exercise, no source and no Chinese sentence."""
 
     exercise: str = ""  # the notebook that judges it; empty: any
     kind: KINDS = "comparison"
@@ -237,7 +237,8 @@ def ledger(folder=None):
     for path, claim in found:
         if path.stem != (home := homes.get(claim.exercise, BEYOND)):
             raise ValueError(
-                f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml"
+                f"{shown(path)}: claim {claim.id}: exercise: "
+                f"{claim.exercise} belongs in {home}.yaml"
             )
         if home != BEYOND and not (claim.parts or claim.open):
             raise ValueError(
@@ -253,7 +254,7 @@ def known():
 
 
 def own_ledger(path):
-    """The claims of a ledger of one's own by id.
+    """The claims of a user's own ledger by id.
 
     Raises ValueError with the file, claim and field that are wrong.
     """

@@ -34,7 +34,8 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
     reference = selected(rows, part.reference)
     worst = beyond[reference.index].idxmin()
     told = tr(
-        "{measure} {value} against the mark {mark} in the worst of {n} runs of the reference ({arm})",
+        "{measure} {value} against the mark {mark} in the worst of {n} runs "
+        "of the reference ({arm})",
         measure=measure,
         value=f"{rows[measure][worst]:.4g}",
         mark=f"{mark[worst]:.4g}",
@@ -53,7 +54,8 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
         return False, told + tr("; {n} runs of other arms do not get there", n=n)
     times = numbers(behind, "steps").min() / numbers(reference, "steps_to_mark").max()
     told += tr(
-        "; {n} runs of other arms do not get there in {times} times the steps that the reference needed",
+        "; {n} runs of other arms do not get there in {times} times the steps "
+        "that the reference needed",
         n=n,
         times=f"{times:.2g}",
     )

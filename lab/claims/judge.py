@@ -147,7 +147,7 @@ def decided(claim, part, interval):
 
 
 def _exactly(cell, answer):
-    """The answer, or undecided where an exact test of both counts says so (Boschloo 1970)."""
+    """The answer, or undecided where Boschloo's exact test (1970) of the counts has p >= 0.05."""
     counts = [[int(side.sum()), int((1 - side.astype(int)).sum())] for side in cell.values]
     return answer if statistics.exact_p(counts) < 0.05 else UNDECIDED
 

@@ -79,9 +79,8 @@ class Job:
             return "a notebook of your own"
         run = runs.read_run(self.folder)
         if run is None:
-            return (
-                "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
-            )
+            damaged = (self.folder / "run.json").exists()
+            return "run.json cannot be read" if damaged else "not run yet"
         if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
         if fresh and run["record"]["recorded"]:
@@ -259,7 +258,7 @@ def name_of(own, speak="en"):
 
 
 def from_anywhere(value):
-    """The value; the path of an existing file is made absolute, since notebooks run elsewhere."""
+    """The value; an existing path is made absolute, since notebooks run in another folder."""
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value

@@ -124,11 +124,10 @@ def show(
             f"{lesson} has not run at {profile}: use `lab run {lesson}` first"
         )
     with using(language):
-        page = (
-            figures_page(folder)
-            if figures or not (folder / "notebook.ipynb").exists()
-            else lesson_page(folder)
-        )
+        if figures or not (folder / "notebook.ipynb").exists():
+            page = figures_page(folder)
+        else:
+            page = lesson_page(folder)
     typer.echo(page)
     try:
         opened = webbrowser.open(page.as_uri())

@@ -24,10 +24,8 @@ def execute(todo, folder, options, again=False):
             announce(options.cluster, options.device)
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
-            for place in {
-                job.folder.parent for job in todo if job.usual and job.folder.parent.exists()
-            }:
-                if report.outdated(place):
+            for place in {job.folder.parent for job in todo if job.usual}:
+                if place.exists() and report.outdated(place):
                     report.summarise(place)
         return failed
     except (ConnectionError, RuntimeError) as error:

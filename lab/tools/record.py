@@ -168,7 +168,8 @@ def told(notebooks):
     fresh, accepted_, stale, minutes, older_runs = totals
     typer.echo(
         f"record: {fresh} rows fresh, {accepted_} accepted, {stale} stale "
-        f"({minutes:.0f} minutes of one core to run anew); {older_runs} committed runs by older code"
+        f"({minutes:.0f} minutes of one core to run anew); "
+        f"{older_runs} committed runs by older code"
     )
     return stale or older_runs
 

@@ -135,11 +135,9 @@ def at_the_end(finished):
 
 def title(job):
     """The number and question of a notebook; the stem of one that is not the project's."""
-    return (
-        job.notebook.stem
-        if job.foreign
-        else f"{exercise_of(job.notebook)} {question(job.notebook)}"
-    )
+    if job.foreign:
+        return job.notebook.stem
+    return f"{exercise_of(job.notebook)} {question(job.notebook)}"
 
 
 def ledger_of(job):

@@ -143,7 +143,7 @@ def clean(
         typer.Option("--results", help="Folder of results; the project's own by default."),
     ] = None,
 ):
-    """Remove what unfinished runs left; the rest is listed, and goes only where an option says so."""
+    """Remove what unfinished runs left; list the rest, which only the options remove."""
     import shutil
 
     from lab.tools.batch import only_one

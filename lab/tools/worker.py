@@ -23,11 +23,10 @@ def worker(
 
 def command(scheduler, workers=0, gpu=""):
     """The arguments of the call of `dask worker`, a list."""
-    many = (
-        ["--nworkers", "1", "--resources", "GPU=1"]
-        if gpu
-        else ["--nworkers", str(workers or os.cpu_count() or 1)]
-    )
+    if gpu:
+        many = ["--nworkers", "1", "--resources", "GPU=1"]
+    else:
+        many = ["--nworkers", str(workers or os.cpu_count() or 1)]
     one_at_a_time = ["--nthreads", "1", "--memory-limit", "0"]
     return [sys.executable, "-m", "dask", "worker", scheduler, *one_at_a_time, *many]
 
