@@ -120,9 +120,7 @@ def show(
             there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
             folder = next((place for place in there if of_notebook(place, notebook)), there[0])
     if runs.read_run(folder) is None:
-        raise parameters.Refused(
-            f"{lesson} has not run at {profile}: use `lab run {lesson}` first"
-        )
+        raise parameters.Refused(f"{lesson} has not run at {profile}: use `lab run {lesson}` first")
     with using(language):
         if figures or not (folder / "notebook.ipynb").exists():
             page = figures_page(folder)
