@@ -15,9 +15,9 @@ DOT = "\u00b7"
 
 
 def long_map(tokens, weights, **names):
-    """The table of a map (q, k) over its tokens, numbers or words; `names` are constant columns.
+    """The table of an attention map (q, k) over its tokens, which are numbers or words.
 
-    With more keys than queries, the queries are the last tokens.
+    `names` are constant columns. With more keys than queries, the queries are the last tokens.
     """
     kept = weights > LEAST
     kept[-1, -1] = True  # the last pair determines the size of the map
@@ -30,7 +30,7 @@ def long_map(tokens, weights, **names):
 
 
 def dense_map(table):
-    """The map (q, k) of a table; pairs that the table leaves out are 0."""
+    """The attention map (q, k) of a table; pairs that the table leaves out are 0."""
     queries = table["query"].max() + 1
     full = np.zeros((queries, max(queries, table.key.max() + 1)))
     full[table["query"], table.key] = table.weight
@@ -38,7 +38,7 @@ def dense_map(table):
 
 
 def characters(tokens):
-    """[(place, text)] to label an axis: words as they are, bytes (numbers) decoded as UTF-8.
+    """[(position, text)] to label an axis: words unchanged, bytes (numbers) decoded as UTF-8.
 
     The bytes of one character give one text, at their middle. Unprintable and incomplete characters
     are shown as a dot; None gives no label.
@@ -130,7 +130,10 @@ def log2_xaxis(axes, values):
 
 
 def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
-    """Seeds as dots, their mean as a line, its 95 % t interval as a band."""
+    """Draw seeds as dots, their mean as a line and its 95 % t interval as a band.
+
+    Returns the line. Where there is one seed, there is no band.
+    """
     from lab.measure.statistics import mean
 
     groups = table.groupby(x)[y]
@@ -146,10 +149,10 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
 
 
 def by_arm(axes, table, x, y, arm, names=None, **words):
-    """One line per value of the column `arm`, drawn by seeds_and_mean, with a legend.
+    """Draw one line per value of the column `arm` by seeds_and_mean, with a legend.
 
-    `names` is a function or mapping from values to labels; `words` are title and labels of the
-    axes.
+    `names` is a function or mapping from values to labels. `words` are the title and the labels of
+    the axes.
     """
     for value, part in table.groupby(arm, sort=False):
         seeds_and_mean(axes, part, x, y, label=_label(value, names))
@@ -163,10 +166,10 @@ def _label(value, names):
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, **words):
-    """A row for each value of the column `arm`: seeds as dots, their mean with its 95 % t interval.
+    """Draw a row per value of the column `arm`: seeds as dots, their mean with its 95 % t interval.
 
-    A solid line marks zero, a dashed one `bar`, the smallest difference that matters (two for a
-    range). `names` and `words` as in by_arm.
+    A solid line marks zero. A dashed line marks `bar`, the smallest difference that matters, or two
+    lines a range. `names` and `words` as in by_arm.
     """
     from lab.measure.statistics import mean
 
@@ -187,10 +190,10 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
 
 
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
-    """Seeds as dots on logarithmic axes, with the fitted power of `x` as a line.
+    """Draw seeds as dots on logarithmic axes, with the fitted power of `x` as a line.
 
-    `slope` is the predicted power, drawn as a dashed line through the middle of the dots. Returns
-    the fitted power, an Interval over seeds (statistics.exponent). The caller adds the legend.
+    Returns the fitted power, an Interval over seeds (statistics.exponent). `slope` is the predicted
+    power, drawn as a dashed line through the middle of the dots. The caller adds the legend.
     """
     from lab.measure.statistics import exponent
 
@@ -215,7 +218,7 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
 
 
 def marks(axes, levels):
-    """A dashed line with its name at each level, {name: height}."""
+    """Draw a dashed line with its name at each of the levels, {name: height}."""
     for name, height in levels.items():
         axes.axhline(height, **figures.PREDICTION)
         axes.annotate(
@@ -229,10 +232,10 @@ def marks(axes, levels):
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """A heat map of `value` over columns x and y for each pair of values of `across` and `down`.
+    """Draw a heat map of `value` over the columns x and y for each pair of `across` and `down`.
 
     All share one colour scale. `names` maps values of `across` and `down` to titles; `label` is
-    that of the colour bar.
+    the label of the colour bar.
     """
     columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
     size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)

@@ -1,8 +1,7 @@
-"""Your idea, judged: one call that predicts, trains fairly, passes the gates, draws the figure and
-shows the answer.
+"""Your idea, judged: one call that trains all arms fairly, checks the gates, draws the figure and
+shows whether a prediction holds.
 
-    lab.compare(task="copy", arms={"rotary": "rotary", "mine": Mine}, predict="mine - rotary >
-    0.05")
+    lab.compare(arms={"rotary": "rotary", "mine": Mine}, predict="mine - rotary > 0.05")
 
 It works from any folder: a script, a notebook, an installed package. `lab.recipes.standard` holds
 the tasks by name.
@@ -35,13 +34,14 @@ from lab.recipes.standard import STANDARD, standard
 from lab.training import TrainConfig
 from lab.trials import entry_points
 
-RATE_SEED = 10_000  # of the trainings that choose a learning rate
+RATE_SEED = 10_000  # the seed of trainings that choose a learning rate
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What came of it: a line for each prediction, a row for each arm, seed and length, and the
-    folder with all of it.
+    """The result of `compare`: a line for each prediction, the table of runs, and their folder.
+
+    The table has a row for each arm, seed and length.
     """
 
     lines: list[Line]
@@ -78,31 +78,31 @@ def compare(
     jobs=None,
     **settings,
 ):
-    """Train every arm on the task with the same seeds and data, judge what was predicted, and
-    return a Comparison.
+    """Train every arm on the task with the same seeds and data, judge the predictions, and return
+    a Comparison.
 
-    task     copy, recall, sums or code (the next byte of program text), or a dataclass of
-             lab.tasks.task.Task
+    task     copy, recall, sums or code (the next byte of program text), or a dataclass that
+             inherits from lab.tasks.task.Task
     arms     {name: arm}: a kind ("rotary", {"kind": "rotary", "base": 500}), a class of a seam
              (Position, Mixer, Mask, Norm, ...), a dict of ModelConfig's fields, a ModelConfig, or
              an nn.Module class built from a ModelConfig
-    predict  "mine - rotary > 0.05", with < or with = 0 ± 0.02, or several in a list; `because` says
-             why this bar
-    seeds    runs of each arm, paired; `rates` are learning rates of which each arm gets its best,
-             on a seed of its own
-    seam     of the arms, where a word such as "none" is a kind of several
-    measure  accuracy, exact or loss (nats an answer), at `length`: else the task's own, at its
-             longest test
-    mark     what the reference has to reach in training: the second arm of a prediction, unless
-             `reference` names one
+    predict  "mine - rotary > 0.05", with < or with = 0 ± 0.02, or several in a list; `because` is
+             the reason for this bar
+    seeds    the number of runs of each arm, paired by seed
+    rates    learning rates, of which each arm gets its best, found on a separate seed
+    seam     the seam of the arms, needed where a word such as "none" is a kind of several seams
+    measure  accuracy, exact or loss (nats per answer); by default the task's own
+    length   the test length that is compared; by default the longest
+    mark     the value of the measure that the arm `reference` has to reach in training; the
+             reference is by default the second arm of a prediction
     settings further fields of the task, of ModelConfig and of TrainConfig (steps, d_model, longest
-             ...), and `lengths`
+             ...), and `lengths`, the test lengths
 
-    A card says whether its prediction was fixed before these runs. Finished trials are kept in
-    RESULTS/.trials; those of the project's record, and of the folders `record`, are used.
+    A card says whether its prediction was fixed before these runs. Finished trials are stored in
+    RESULTS/.trials. Trials of the project's record and of the folders `record` are reused.
 
-    Raises ValueError where a name is not known, with the one that was meant, and UnfairComparison
-    where two arms are the same, or did not read the same data.
+    Raises ValueError where a name is unknown, with a suggestion, and UnfairComparison where two
+    arms give the same outputs or arms did not read the same data.
     """
     entry_points.load()
     known = set(inspect.signature(compare).parameters) - {"settings"} | {"lengths"}
@@ -120,7 +120,7 @@ def compare(
     if mark is None and (plan.measure == "loss") == (plan.about.measure == "loss"):
         plan.mark = plan.usual_mark()
     if plan.mark is None:
-        raise ValueError("mark: say what the reference has to reach before a comparison counts")
+        raise ValueError("mark: give the value that the reference has to reach in training")
     plan.length = plan.lengths[-1] if length is None and plan.lengths else length
     if plan.lengths and plan.length not in plan.lengths:
         raise ValueError(
@@ -140,7 +140,7 @@ def compare(
         ledger=predicted,
         notebook=place / f"{title}.ipynb",
     )
-    mine.kept_as = "compare"  # one file for all: an arm that ran is there for the next comparison
+    mine.kept_as = "compare"  # one file for all comparisons, so that they share arms
     folders = [record] if isinstance(record, str | Path) else record
     mine.options.record.extend(Path(folder).resolve() for folder in folders)
     for claim in predicted:
@@ -153,8 +153,8 @@ def compare(
     drawn = plan.drawn(table, end, first, second)
 
     def panels(rows):
-        """On the left what each arm learns by training step; on the right what is compared, each
-        seed a dot.
+        """Left: what each arm has learned by training step. Right: the compared measure, a dot for
+        each seed.
 
         左图：各方案随训练步数学到了多少；右图：所比较的量，每个种子一个点。
         """
@@ -169,11 +169,11 @@ def compare(
     return Comparison([mine.lines(claim.id)[0] for claim in predicted], end, mine.final)
 
 
-# What was asked
+# The comparison that was asked for
 
 
 class Plan:
-    """A task with its settings: those of its recipe, with what was given in their place."""
+    """The settings of a comparison: those of the task's recipe, updated by the given ones."""
 
     def __init__(self, task, about, settings, known=()):
         options = {each.name for each in fields(about.task) if each.init}
@@ -195,6 +195,7 @@ class Plan:
 
     @property
     def asked(self):
+        """The task with its options, as a trial takes it."""
         return {"kind": self.task} | self.options
 
     @property
@@ -203,8 +204,10 @@ class Plan:
         return getattr(problem(self.asked), "longest", None)
 
     def usual_mark(self):
-        """That of the recipe; of a table, its nats on the test after the bytes that seed 0 reads,
-        to three digits.
+        """The mark of the recipe: a number, or None.
+
+        Where the recipe names an n-gram table, the mark is the table's validation loss in nats per
+        byte, rounded to three decimals. The table counts the bytes that seed 0 trains on.
         """
         if not isinstance(self.about.mark, str):
             return self.about.mark
@@ -223,9 +226,7 @@ class Plan:
         return points
 
     def check_different(self):
-        """UnfairComparison where two arms give the same outputs, before training and after two
-        steps of it.
-        """
+        """Raise UnfairComparison where two arms give equal outputs before and after two steps."""
         seen = {}
         for arm, point in zip(self.arms, self.points([0]), strict=True):
             found = switched(point["task"], point["config"], point["schedule"], point["lengths"])
@@ -233,12 +234,12 @@ class Plan:
                 same = [json.dumps(self.arms[each], default=str) for each in (seen[found], arm)]
                 raise UnfairComparison(
                     f"arms {seen[found]!r} and {arm!r} give the same outputs, before training and "
-                    f"after two steps ({same[0]} and {same[1]}): one was never switched"
+                    f"after two steps ({same[0]} and {same[1]}): they do not differ"
                 )
             seen[found] = arm
 
     def claim(self, title, asked, reference, because, with_rates):
-        """The claim that a prediction is; its id follows from what is compared."""
+        """The OwnClaim of a prediction; its id contains a hash of the comparison."""
         first, second, *predicted = asked
         loss = self.measure == "loss"
         low = {"accuracy": problem(self.asked).marks().chance, "exact": 0.0}.get(self.measure)
@@ -272,16 +273,19 @@ class Plan:
         return about.model_copy(update={"id": f"{title}-{about.parts[0].digest[:8]}"})
 
     def what(self):
-        """What is compared, in words."""
+        """The compared measure in words."""
         what = f"{self.measure} on {self.task}"
         if self.lengths:
             what += f" at length {self.length}, after training up to {self.trained_at}"
         return what
 
-    # What ran
+    # The runs
 
     def rates(self, mine, rates):
-        """(rows of the last step of a sweep of learning rates, {arm: {"learning_rate": best}})."""
+        """(rows of the last step of a sweep of learning rates, {arm: {"learning_rate": best}}).
+
+        `mine` is the Study of the comparison.
+        """
         points = []
         for rate in rates:
             tried = {arm: {"learning_rate": float(rate)} for arm in self.arms}
@@ -294,7 +298,7 @@ class Plan:
         return rows, {arm: {"learning_rate": float(rate)} for arm, rate in best.items()}
 
     def rows(self, table):
-        """The rows of a sweep with the name of their arm in place of what made it."""
+        """The rows of a sweep with the name of their arm in place of its configuration."""
         known = {}
         for arm, changes in self.arms.items():
             known[json.dumps(self.model | changes, sort_keys=True)] = arm
@@ -307,9 +311,10 @@ class Plan:
         )
 
     def checked(self, table, fair=True):
-        """The rows of the last step, a row for each arm, seed and length.
+        """The rows of the last step, one for each arm, seed and length, with a column `learned`.
 
-        UnfairComparison where arms may not be compared.
+        `learned` is the measure at the longest trained length. Raises UnfairComparison where an arm
+        diverged or, with `fair`, where arms may not be compared.
         """
         if table.diverged.any():
             gone = table[table.diverged].iloc[0]
@@ -325,7 +330,7 @@ class Plan:
         return end.assign(learned=learned.reindex(keys).to_numpy())
 
     def sizes_in_words(self, end, within):
-        """The parameters of each arm, with a word where they are further apart than stated."""
+        """The parameter counts of the arms in words, and whether they differ by over `within`."""
         counts = end.groupby("arm", sort=False).parameters.first()
         apart = counts.max() / counts.min() - 1
         told = ", ".join(f"{arm} {count:,}" for arm, count in counts.items())
@@ -339,7 +344,7 @@ class Plan:
         )
 
     def drawn(self, table, end, first, second):
-        """The table of the figure: panel, arm, seed, x, y."""
+        """The table of the figure, with the columns panel, arm, seed, x and y."""
         curves = table[table.length == self.trained_at] if self.lengths else table
         parts = [curves.assign(panel="curve", x=curves.step, y=curves[self.measure])]
         if self.lengths:
@@ -355,7 +360,7 @@ class Plan:
 
 
 def draw(rows, plan, asked):
-    """Two panels: what the arms learn, and what is compared."""
+    """Draw two panels: what the arms learn, and the compared measure."""
     *_, bar, _ = asked
     _, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.5))
     curve, compared = rows[rows.panel == "curve"], rows[rows.panel == "compared"]
@@ -379,7 +384,7 @@ def draw(rows, plan, asked):
 
 
 class _Callable(ModuleType):
-    """So that `lab.compare(...)` works although this module bears the name of its function."""
+    """Makes this module callable, so that `lab.compare(...)` calls its function."""
 
     @functools.wraps(compare)
     def __call__(self, *arguments, **options):

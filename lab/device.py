@@ -7,11 +7,10 @@ same numbers on every device. After that:
 * cuda: atomic additions (the backward pass of fused attention, scatter, index_add) run in varying
   order, so runs agree up to rounding, which training amplifies;
   torch.use_deterministic_algorithms(True) with CUBLAS_WORKSPACE_CONFIG=:4096:8 makes torch
-  reproducible on one type of card, or raise where it cannot be;
+  reproducible on one type of card; operations that cannot be reproducible then raise an error;
 * mps: torch guarantees nothing, and there is no float64.
 
-Devices differ in the last digits, and random numbers drawn during a run, as by dropout, differ
-between devices.
+Devices differ in the last digits and in random numbers drawn during a run, such as dropout masks.
 """
 
 import platform

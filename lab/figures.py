@@ -1,4 +1,4 @@
-"""The common style of all figures, with a font for Chinese characters."""
+"""The common style of all figures, and functions that draw, save and show them."""
 
 import base64
 import contextlib
@@ -102,8 +102,8 @@ def monospace():
 def warn_about_missing_font():
     warnings.warn(
         tr(
-            "no font with Chinese characters was found, so figures show boxes: install Noto Sans CJK (Debian: "
-            "apt install fonts-noto-cjk; Windows and macOS bring one)"
+            "no font with Chinese characters was found, so figures show boxes: install Noto Sans "
+            "CJK (Debian: apt install fonts-noto-cjk; Windows and macOS bring one)"
         ),
         stacklevel=2,
     )
@@ -126,12 +126,10 @@ def captions(plot):
     Returns ("", "") if the docstring has another form.
     """
     paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(plot) or "").split("\n\n")]
-    chinese = len(paragraphs) == 2 and re.search("[\u4e00-\u9fff]", paragraphs[1])
-    return (
-        (paragraphs[0], re.sub(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])", "", paragraphs[1]))
-        if chinese
-        else ("", "")
-    )
+    if len(paragraphs) != 2 or not re.search("[\u4e00-\u9fff]", paragraphs[1]):
+        return "", ""
+    # without the spaces at line ends, which Chinese does not have
+    return paragraphs[0], re.sub(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])", "", paragraphs[1])
 
 
 def save(figure, stem, caption="", caption_zh="", vector=True):
@@ -176,10 +174,10 @@ def caption_of(text):
 
 
 def show(picture, caption="", caption_zh="", *, live=None):
-    """Display PNG bytes with any backend; frontends with widgets show `live` instead.
+    """Display a PNG, given as bytes; frontends with widgets show `live` instead.
 
-    With captions the output is HTML, since JupyterLab and MyST-NB give a plain image no alternative
-    text.
+    With a caption the output is HTML, since JupyterLab and MyST-NB give a plain image no
+    alternative text.
     """
     encoded = base64.b64encode(picture).decode()
     text = in_language(caption, caption_zh) or "a figure"

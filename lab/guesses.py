@@ -1,4 +1,4 @@
-"""What a reader expects of each claim before it is measured, and how much of that was right."""
+"""The guesses of a reader: what each claim will come to, and how many guesses were right."""
 
 import html
 
@@ -16,7 +16,7 @@ MEANS = {
 
 
 class Guesses:
-    """One choice a claim: holds, fails or undecided; what is left empty is not scored."""
+    """A choice for each claim: holds, fails or undecided; an empty choice is not scored."""
 
     def __init__(self, claims):
         from ipywidgets import Dropdown, Layout
@@ -29,11 +29,12 @@ class Guesses:
         }
 
     def form(self):
-        """Every claim as its sentence, with its choice before it."""
+        """The widget with a line for each claim: its choice, then its sentence."""
         from ipywidgets import HTML, Accordion, HBox, Layout, VBox
 
         said = tr(
-            "What will be measured? Guess before you run on; the last cell counts what you got right."
+            "What will be measured? Guess before you run on; "
+            "the last cell counts what you got right."
         )
         lines = [
             HBox([box, HTML(html.escape(self.sentences[name]), layout=Layout(flex="1"))])
@@ -44,15 +45,14 @@ class Guesses:
         )
 
     def made(self):
-        """{claim: guess} of those that were chosen."""
+        """{claim: guess}, without empty choices."""
         return {name: box.value for name, box in self.boxes.items() if box.value}
 
     def score(self, lines):
-        """Markdown for the lines of claims: how many guesses were right, and a line for each; ""
-        without guesses.
+        """Markdown with the number of right guesses and a line for each; "" without guesses.
 
-        Only what was judged counts: no question, and nothing that is open, out of reach or not run.
-        A claim of several parts counts where all come out alike.
+        `lines` are those of all claims. Claims that are questions, open, out of reach or not run
+        are not scored, nor are claims whose parts have different results.
         """
         labels = {}
         for line in lines:

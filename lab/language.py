@@ -1,9 +1,9 @@
-"""What is shown, in the reader's language.
+"""Texts in the reader's language.
 
-What the package says stands in a gettext catalogue, lab/languages/LANGUAGE.po; what that lacks, or
-holds as fuzzy, is said in English. `make translations` brings it up to date. A notebook holds both
-languages itself: a text in English, then in Chinese in a block that unfolds. `turned` lets them
-swap places.
+Translations of the package's messages are in the gettext catalogue lab/languages/LANGUAGE.po, which
+`make translations` updates. A message without a translation, or with a fuzzy one, is shown in
+English. A notebook holds both languages: English, and Chinese in a folded block below. `turned`
+swaps them.
 """
 
 import os
@@ -14,49 +14,48 @@ from pathlib import Path
 from types import SimpleNamespace
 
 PACKAGE = Path(__file__).parent / "languages"
-NAMES = {"en": "English", "zh": "中文"}  # of the languages of a text that unfolds
+NAMES = {"en": "English", "zh": "中文"}  # {language: summary of its folded block}
 _FOLD = re.compile(
     rf"\n*<details><summary>({'|'.join(NAMES.values())})</summary>\n\n(.*?)\n\n</details>\s*$",
     re.DOTALL,
-)  # its language, the text in it
+)  # groups: the language's name, the folded text
 _HEADING = re.compile(r"```.*?```|^(#+) ([^\n]+)$", re.DOTALL | re.MULTILINE)
 _BOLD_LINE = re.compile(r"```.*?```|^\*\*([^*\n]+)\*\*$", re.DOTALL | re.MULTILINE)
-_now = SimpleNamespace(language="")  # what `use` chose
+_now = SimpleNamespace(language="")  # the language chosen by `use`
 
 
 def tr(message, **values):
-    """The message, a literal, in the reader's language; {placeholders} are filled by str.format
-    where values come.
+    """The message in the reader's language, with `values` in its placeholders (str.format).
+
+    It must be a literal, so that `make translations` finds it.
     """
     said = messages(catalogue(language())).get(message, message)
     return said.format(**values) if values else said
 
 
 def language():
-    """The language in use: the one chosen by `use`, else by LAB_LANGUAGE in the environment, else
-    English, "en".
-    """
+    """The language in use: that of `use`, else the environment's LAB_LANGUAGE, else "en"."""
     return _now.language or os.environ.get("LAB_LANGUAGE") or "en"
 
 
 def in_language(english, chinese):
-    """A text of the ledger in the reader's language; the English one where it has no other."""
+    """The text in the reader's language; the English one where the Chinese one is empty."""
     return chinese if chinese and language() == "zh" else english
 
 
 def languages():
-    """The languages that the package speaks."""
+    """The languages that have a catalogue, and "en"."""
     return ["en", *sorted(path.stem for path in PACKAGE.glob("*.po"))]
 
 
 def use(language=""):
-    """Speak a language from now on ("": as the environment says)."""
+    """Use a language from now on; "" means that of the environment."""
     _now.language = language
 
 
 @contextmanager
 def using(language):
-    """Speak a language inside the block."""
+    """Use a language inside the block."""
     before = _now.language
     use(language)
     try:
@@ -71,9 +70,7 @@ def catalogue(language):
 
 
 def messages(path):
-    """{message: translation} of a catalogue, without what is empty or fuzzy; none where there is no
-    file.
-    """
+    """{message: translation} of a catalogue, without empty and fuzzy ones; {} without a file."""
     return _read(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
@@ -93,8 +90,9 @@ def _read(path, changed):
 
 
 def folded(shown, hidden, named="zh"):
-    """Markdown that shows one text and, in a block that unfolds, another in the language `named`;
-    headings in it are bold lines, since a heading inside a block breaks the outline of the page.
+    """Markdown that shows one text, and a folded block with another in the language `named`.
+
+    Headings in the block become bold lines, since they would break the outline of the page.
     """
     if not hidden:
         return shown
@@ -103,8 +101,9 @@ def folded(shown, hidden, named="zh"):
 
 
 def sides(text):
-    """(English, Chinese) of a text in two languages, the Chinese one with headings where the
-    English has them; "" where it is in one.
+    """(English, Chinese) of a text in two languages; Chinese is "" where there is none.
+
+    The Chinese text gets back its headings, in the order and at the levels of the English ones.
     """
     found = _FOLD.search(text)
     if not found or found[1] != NAMES["zh"]:
@@ -121,16 +120,15 @@ def sides(text):
 
 
 def turned(text):
-    """The text with Chinese and English in each other's place; as it is where it has no Chinese."""
+    """The text with Chinese shown and English folded; unchanged where it has no Chinese."""
     english, chinese = sides(text)
     return folded(chinese, english, "en") if chinese else text
 
 
 def translated(book, language, alone=False):
-    """The nbformat notebook with its texts, those among outputs too, turned to a language; code
-    stays as it is.
+    """The nbformat notebook with its texts, also those in outputs, in a language; changed in place.
 
-    `alone`: without the other language, for pages that stand in each.
+    Code is unchanged. With `alone`, the folded texts in the other language are removed.
     """
 
     def told(text):

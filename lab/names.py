@@ -1,33 +1,29 @@
-"""A name that is not known, answered with the one that was meant."""
+"""Errors for unknown names that suggest the name that was meant."""
 
 import difflib
 
 
 def near(name, known, what):
-    """The name, where it is among the known; ValueError with the nearest of them and all of them
-    where it is not.
-    """
+    """The name. Raises ValueError, with the nearest and all known names, where it is not known."""
     if name in known:
         return name
     raise ValueError(f"{what} {name!r} is unknown{meant(name, known)}")
 
 
 def known_fields(configuration, values):
-    """`values`, {field: value} for a pydantic model; ValueError for a field it does not have."""
+    """`values`, {field: value}. Raises ValueError where the pydantic model lacks a field."""
     for name in values if isinstance(values, dict) else ():
         near(name, configuration.model_fields, f"field of {configuration.__name__}")
     return values
 
 
 def meant(name, known):
-    """ "; did you mean 'steps'? There are ..." of a name that is none of the known."""
-    initials = {
-        "".join(word[:1] for word in each.split("_")): each for each in known
-    }  # lr: learning_rate
+    """The end of an error on an unknown name: "; did you mean 'steps'? There are ..."."""
+    # such as lr: learning_rate
+    initials = {"".join(word[:1] for word in each.split("_")): each for each in known}
     likely = [
         initials.get(each, each)
         for each in difflib.get_close_matches(str(name), [*known, *initials], 1)
     ]
-    return (
-        f"; did you mean {likely[0]!r}?" if likely else "."
-    ) + f" There are {', '.join(sorted(known))}"
+    suggestion = f"; did you mean {likely[0]!r}?" if likely else "."
+    return f"{suggestion} There are {', '.join(sorted(known))}"

@@ -1,4 +1,4 @@
-"""What is displayed: rich output in a notebook, plain text where a script runs in a terminal."""
+"""Display of results: rich output in a notebook, plain text in a terminal."""
 
 import sys
 
@@ -8,7 +8,7 @@ from IPython.display import Markdown
 
 
 def display(shown, *, raw=False, metadata=None):
-    """IPython's display; outside IPython the text of what is shown, on the terminal."""
+    """Display with IPython; outside IPython, print as text."""
     if get_ipython() is not None:
         ipython.display(shown, raw=raw, metadata=metadata)
     elif isinstance(shown, Markdown):
@@ -18,7 +18,7 @@ def display(shown, *, raw=False, metadata=None):
 
 
 def printed(markdown):
-    """Markdown as a terminal shows it, tables with their lines."""
+    """Print Markdown, with tables drawn for a terminal."""
     from rich.console import Console
     from rich.markdown import Markdown as Text
 

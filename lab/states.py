@@ -1,7 +1,7 @@
-"""Pre-rendered states of a figure with controls: what a page without Python shows.
+"""Pre-rendered states of a figure with controls, for pages without Python.
 
-A figure is drawn once for each combination of its controls' values. Where these are more than
-`MOST`, the control with most values gives some up, evenly, until the combinations are that few.
+A figure is drawn once for each combination of its controls' values. Where there are more than
+`MOST` combinations, the controls with the most values keep fewer of them, evenly spaced.
 """
 
 import base64
@@ -11,17 +11,17 @@ import math
 import numpy as np
 
 TYPE = "application/vnd.transformer-lab.pictures+json"
-MOST = 40  # states of a figure, over all its controls
+MOST = 40  # the largest number of states of a figure, over all its controls
 
 
 def prerendered(draw, widgets, most=MOST):
     """The states of a figure with `widgets`, {name: ipywidget}, as {TYPE: states} for a notebook.
 
     draw(**values) returns the bytes of a PNG, or None where there is nothing to show. The states
-    are {"controls": [{"name", "values", "at"}], "states": [{"png"} or {"error"}]}: every
-    combination of the controls' values, the last control fastest; "at" is the place of a control's
-    present value. A ValueError of draw is the error of its state. Fewer than two pictures are no
-    states: {}.
+    are {"controls": [{"name", "values", "at"}], "states": [{"png"} or {"error"}]}, one for each
+    combination of the controls' values; the last control varies fastest. "at" is the index of a
+    control's present value. Where draw raises ValueError, its message is the error of the state.
+    With fewer than two pictures, {} is returned.
     """
     options = {name: options_of(widget) for name, widget in widgets.items()}
     counts = {name: len(labels) for name, (labels, _, _) in options.items()}
@@ -53,7 +53,7 @@ def _state(draw, values):
 
 
 def options_of(widget):
-    """(labels, values, place of the present one) of a control; free text has the one it shows."""
+    """(labels, values, index of the present value) of a control; free text has one value."""
     if hasattr(widget, "options"):
         pairs = [each if isinstance(each, tuple) else (str(each), each) for each in widget.options]
         return [label for label, _ in pairs], [value for _, value in pairs], widget.index
@@ -64,7 +64,7 @@ def options_of(widget):
     step = widget.step or 1
     count = round((widget.max - widget.min) / step) + 1
     values = [widget.min + i * step for i in range(count)]
-    if hasattr(widget, "base"):  # a logarithmic slider counts in exponents
+    if hasattr(widget, "base"):  # the range of a logarithmic slider is given in exponents
         values = [widget.base**exponent for exponent in values]
     at = min(range(count), key=lambda i: abs(values[i] - widget.value))
     values[at] = widget.value
@@ -72,9 +72,9 @@ def options_of(widget):
 
 
 def thinned(counts, first, most):
-    """{control: places kept} of {control: number of values}, at most `most` combinations.
+    """{control: indices kept} of {control: number of values}, for at most `most` combinations.
 
-    The places are evenly spaced; `first`, {control: place}, stays.
+    The indices are evenly spaced; those in `first`, {control: index}, are kept.
     """
     sizes = dict(counts)
     while math.prod(sizes.values()) > most:

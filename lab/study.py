@@ -1,6 +1,4 @@
-"""What a notebook calls: a study of one exercise, from its claims to its verdicts, and the form of
-guesses.
-"""
+"""The study of one exercise, which a notebook calls: from its claims to its verdicts."""
 
 import inspect
 import math
@@ -28,67 +26,58 @@ from lab.tasks.corpus import corpus_hash
 from lab.trials import entry_points, parameters, provenance, runs, sittings, sweep
 from lab.trials.code import kind_hash
 
-DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # sources of more than a file
-KEPT = 3  # earlier runs by hand
-BUSY = 30  # percent of all cores, taken by others when a timing begins
-OWN = "lab-results"  # the folder of results beside a ledger of one's own
+DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # {data source: its hash function}
+KEPT = 3  # earlier interactive runs of a notebook that are kept
+BUSY = 30  # percent of all cores used by other programs, above which a timing warns
+OWN = "lab-results"  # the folder of results beside the user's own ledger
 
 
 def study(exercise="", namespace=None, *, ledger=None):
-    """Begin the study of an exercise, such as "1.4", or of a notebook of one's own, with the
-    notebook's globals().
+    """Begin the study of an exercise, such as "1.4", or of your own notebook; returns a Study.
 
-    `study(globals())` names it after its notebook. Declared parameters are checked, converted and
-    put back, so that `1e-3`, text in YAML, is a number from here on. Results go to the folder
-    `results`, or to results/interactive; until `finish` they are kept aside and nothing earlier is
-    touched.
+    `namespace` is the notebook's globals(); by default the caller's. `study(globals())` names the
+    study after its notebook. Declared parameters are checked, converted and written back, so that
+    `1e-3`, which YAML reads as text, is a number from here on. Results go to the folder that the
+    parameter `results` names, or to results/interactive. Until `finish` they are kept aside, and
+    earlier results stay unchanged.
 
-    `ledger` is a file with claims of one's own, beside the notebook or at a path: then results,
-    this machine's trials and one's own record (`record`) go to the folder `lab-results` beside it,
-    where `results` names no other. With a ledger the globals() of whoever calls need not be given.
-    FileNotFoundError where there is no such file.
+    `ledger` is a file with your own claims, beside the notebook or at a path. With it, results,
+    this machine's trials and your own record (`record`) go to the folder `lab-results` beside it,
+    unless `results` names another. Raises FileNotFoundError where there is no such file.
     """
     if namespace is None and isinstance(exercise, dict):
         exercise, namespace = "", exercise
     if namespace is None:
-        namespace = sys._getframe(
-            2 if sys._getframe(1).f_code.co_name == "__call__" else 1
-        ).f_globals
+        depth = 2 if sys._getframe(1).f_code.co_name == "__call__" else 1
+        namespace = sys._getframe(depth).f_globals
     return Study(exercise, namespace, ledger)
 
 
 class Study:
-    """An exercise under study, made by `lab.study`: its claims, sweeps, tables, figures and
-    verdicts.
-    """
+    """The claims, sweeps, tables, figures and verdicts of one exercise; `lab.study` makes it."""
 
     def __init__(self, exercise, namespace, ledger=None, notebook=None):
         entry_points.load()
         place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
         beside = found_beside(ledger) if isinstance(ledger, str | Path) else None
         shared = runs.project_root() / "results"
-        read_only = shared.exists() and not os.access(shared, os.W_OK)  # as a class shares it
+        read_only = shared.exists() and not os.access(shared, os.W_OK)  # as in a shared checkout
         beside_it = beside.parent if beside else Path.cwd() if read_only and not place else None
-        home = (
-            beside_it / (place or OWN)
-            if beside_it
-            else runs.project_root() / (place or "results/interactive")
-        )
+        if beside_it:
+            home = beside_it / (place or OWN)
+        else:
+            home = runs.project_root() / (place or "results/interactive")
         self.options = runs.read_options(home)
         if (ledger is not None or read_only) and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
             self.options = self.options.model_copy(update=kept)
-        named = (
-            beside.with_suffix(".ipynb") if beside and not exercise else None
-        )  # lab new names them alike
-        named = (
-            named
-            if named and named.exists()
-            else notebook_of(exercise or (beside.stem if beside else ""))
-        )
+        # lab new gives a notebook and its ledger the same name
+        named = beside.with_suffix(".ipynb") if beside and not exercise else None
+        if not (named and named.exists()):
+            named = notebook_of(exercise or (beside.stem if beside else ""))
         self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
-        self.kept_as = self.notebook.stem  # the file of its trials
+        self.kept_as = self.notebook.stem  # stem of the file that stores its trials
         language.use(self.options.language)
         self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
@@ -98,11 +87,10 @@ class Study:
         self.final = home / self.notebook.stem
         self.place = self.options.place or runs.shown(self.final)
         try:
-            self.folder = (
-                self.final
-                if self.options.notebook
-                else runs.new_folder(home / ".running", self.final.name)
-            )
+            if self.options.notebook:
+                self.folder = self.final
+            else:
+                self.folder = runs.new_folder(home / ".running", self.final.name)
         except OSError as error:
             mine = Path.home() / OWN
             away = tr(
@@ -121,16 +109,17 @@ class Study:
             c for c in self.ledger.values() if not c.open and c.kind != "question"
         )
         self._started, self.used = time.time(), []
-        self._timings = []  # bodies of trials that were timed in processes of their own
-        self._lines = {}  # by claim
-        self._commit = provenance.commit()  # whose code this process has loaded
+        self._timings = []  # bodies of trials that were timed in separate processes
+        self._lines = {}  # {claim: [Line]}
+        self._commit = provenance.commit()  # the commit whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     def claims(self):
-        """The claims under test and what each predicts; in a live notebook with a form for the
-        reader's guesses.
+        """The table of the claims under test with their predictions.
+
+        In a live notebook, a form for the reader's guesses is shown above it.
         """
         if self.ledger and not self.options.headless and get_ipython():
             display(self.guesses.form())
@@ -146,16 +135,17 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
-        """The trial at every point of the grid, a row each; see trials.sweep.sweep.
+        """A DataFrame of the trial's rows at every point of the grid; see trials.sweep.sweep.
 
-        Trials of the smoke profile run here unless `--jobs` says otherwise: workers take longer to
-        start than they do.
+        Trials of the smoke profile run in this process unless `--jobs` says otherwise, since
+        workers take longer to start than these trials take to run.
 
-        `timing` marks trials that read clocks or measure memory. They run alone and are never
-        recorded; by themselves they run here, once. With `processes`, as clocks need it, all points
-        run in so many fresh processes, one after another, and again in another sitting, which is a
-        run an hour later or more: see trials.sittings. The rows have the columns `repeat`, the
-        process, and `sitting`. The smoke profile takes two repetitions at most, here.
+        `timing` marks trials that read clocks or measure memory. They run one at a time and are
+        never recorded. Without `processes`, each runs once in this process. With `processes`, which
+        clocks need, all points run in that many fresh processes, one after another, and again in
+        another sitting, which is a run at least an hour later: see trials.sittings. The rows then
+        have the columns `repeat`, the number of the process, and `sitting`. The smoke profile makes
+        at most two repetitions, in this process.
         """
         busy = psutil.cpu_percent(0.3) if timing else 0
         began, options = time.time(), self.options
@@ -199,7 +189,7 @@ class Study:
 
     @cached_property
     def sources(self):
-        """Where finished trials come from: this machine's store, then the record, then a run now."""
+        """The sources of trials: this machine's store, then the record, then running them now."""
         options = self.options
         return sweep.Sources(
             self.kept_as,
@@ -213,29 +203,28 @@ class Study:
         )
 
     def _recorded(self, name):
-        """The recorded trials of this name."""
+        """The bodies of the recorded trials with this name."""
         return [
             body for file in self.sources.recorded for body in file.trials if body["trial"] == name
         ]
 
     @property
     def corpus_hash(self):
-        """Of the text that the notebook reads, if it reads one."""
+        """The hash of the corpus that the notebook reads; "" where it reads none."""
         return corpus_hash(self.parameters["corpus"]) if "corpus" in self.parameters else ""
 
     def table(self, stem, frame):
-        """Keep a table as tables/stem.csv and hand it back as it will be read."""
+        """Write a table to tables/stem.csv; returns it as read back from there."""
         path = self.folder / "tables" / f"{stem}.csv"
         runs.write_table(path, frame)
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot):
-        """Keep the table, draw the figure from the kept table alone, and keep it as PNG and, but in
-        smoke, SVG.
+        """Write the table, draw the figure plot(table) from the written one, save it and show it.
 
-        The docstring of `plot`, where it has a paragraph in English and one in Chinese, is the
-        caption, which says what to look for. It stands under the figure, is its alternative text,
-        and is kept in the PNG.
+        The figure is saved as PNG and, except in the smoke profile, as SVG. A docstring of `plot`
+        with one paragraph in English and one in Chinese is the caption, which says what to look
+        for. It is shown below the figure, is its alternative text, and is saved in the PNG.
         """
         words = figures.captions(plot)
         figure = figures.draw(plot, self.table(stem, frame))
@@ -246,26 +235,27 @@ class Study:
         plt.close(figure)
 
     def play(self, plot, **controls):
-        """Sliders that redraw plot(**values) in JupyterLab; a static twin in their first state
-        stands where none run.
+        """Show sliders that redraw plot(**values); where widgets do not run, show the first state.
 
-        A run keeps up to 40 states of the figure beside it, which the book's page shows. A control
-        is an ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of choices.
+        A control is an ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of
+        choices. `lab run` also stores up to 40 states of the figure for the book.
         """
         first, live = turn.play(plot, controls, headless=self.options.headless, most=self._states)
         figures.show(first, live=live)
 
     def live(self, trial, draw, *, point=None, button="", **controls):
-        """A panel whose button runs the trial at once and draws draw(rows); an interrupt of the
-        kernel cancels the run.
+        """Show a panel whose button runs the trial and draws draw(rows).
 
-        `button` is what it says, or "Train now". `rows` are those of all runs of this panel, newest
-        last; at first none, with their columns. The point is the controls' values, or
-        point(**controls) where it is a function, or those over the dict `point`; what they leave
-        out is as in all of this study's sweeps of the trial, or its default; its `seed` is one that
-        no stored row has. Rows are those of a sweep of the point. They enter no table, verdict or
-        record. Where no widgets run, the figure stands in its first state; the book's page shows
-        what is stored for the values of the controls. Controls are as in `play`.
+        An interrupt of the kernel cancels the run. `button` is the text of the button, by default
+        "Train now". `rows` is a DataFrame of all runs of this panel, newest last; before the first
+        run it has the columns only. Controls are as in `play`.
+
+        The point to run is point(**values) where `point` is a function, else the values of the
+        controls, on top of the dict `point` where it is given. A parameter that is missing there
+        has the value that all of this study's sweeps of the trial share, or its default. The `seed`
+        is one that no stored row has. The rows equal those of a sweep, but enter no table, verdict
+        or record. Where widgets do not run, the first state is shown; the book shows stored trials
+        for the values of the controls.
         """
         known, options = self._recorded(trial.__name__), self.options
         about = {
@@ -280,31 +270,28 @@ class Study:
 
     @property
     def _states(self):
-        """How many states of a figure are kept for the book."""
+        """The largest number of states of a figure that are stored for the book."""
         return states.MOST if self.profile != "smoke" else 4
 
     def say(self, english, chinese="", **values):
-        """Show a sentence made from tables: say("It ends at {found:.2f}.", "最终为 {found:.2f}。",
-        found=...).
+        """Show a sentence with numbers from tables, as Markdown.
 
-        Markdown, its placeholders filled by str.format; the language that is not the reader's
-        unfolds.
+        Example: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...). str.format fills
+        the placeholders. The language that the reader did not choose is folded.
         """
         both = [text.format(**values) if values else text for text in (english, chinese)]
-        text = (
-            folded(both[1], both[0], "en")
-            if chinese and language.language() == "zh"
-            else folded(*both)
-        )
+        if chinese and language.language() == "zh":
+            text = folded(both[1], both[0], "en")
+        else:
+            text = folded(*both)
         if text:
             display(Markdown(text))
 
     def told(self, claim, part=None, **sentences):
-        """The pair of sentences that a claim's label chooses, such as supported=("Yes.", "是。"),
-        for `say`.
+        """The pair of sentences for a claim's label, such as supported=("Yes.", "是。"), for `say`.
 
-        The label is that of the named part, else of the first. Two empty sentences where none is
-        given for it. So no prose says what a table might deny.
+        The label is that of the named part, by default the first. A label without sentences gives
+        ("", ""). Prose chosen in this way cannot contradict a verdict.
         """
         lines = self._lines[claim]
         label = next(line.label for line in lines if part in (None, line.part))
@@ -313,13 +300,14 @@ class Study:
     def judge(self, claim, measured, *, rates=None, figure="", table="", note=""):
         """Judge a claim of this exercise and show its card; smoke runs are not judged.
 
-        `measured` is a table with a row for each seed and arm, or {name of a part: table}, and
-        `rates` the table of a sweep of learning rates, if a gate asks for it. A part without a
-        `measure` takes an Interval, an exact statement a number or a sympy expression: see
-        lab.claims.judge. A cell whose arm the parameters took away is `not run at these values`.
-        `measured` and `note` may be functions without arguments, for what cannot be computed
-        then: they are not called. A function that meets numbers which are not finite leaves the
-        claim undecided.
+        `measured` is a table with a row for each seed and arm, or {name of a part: table}. `rates`
+        is the table of a sweep of learning rates, where a gate needs it. A part without a `measure`
+        takes an Interval, an exact statement a number or a sympy expression: see lab.claims.judge.
+
+        A cell whose arm is missing at these parameters is `not run at these values`. `measured` and
+        `note` may be functions without arguments, which are not called where the parameters leave
+        out values that the claim needs. Where the function `measured` raises NotFinite, the claim
+        is undecided.
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
@@ -344,7 +332,7 @@ class Study:
                 raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
 
     def _labelled(self, about, line, measured):
-        """A line with the machine, where it is a timing, and with whether it was fixed before."""
+        """The line with `fixed`, and with the machine among its sizes where it is a timing."""
         told = {}
         if about.timing:
             machine = provenance.machine()["machine"]
@@ -356,9 +344,7 @@ class Study:
         return line.model_copy(update=told)
 
     def _fixed_before(self, about, part, table):
-        """Whether every trial with the table's seeds, or of its sittings, first ran under today's
-        comparison.
-        """
+        """Whether all trials with the table's seeds or sittings first ran under this comparison."""
         key = f"{about.id}/{part.name}"
         if "sitting" in table:
             column, bodies = "sitting", self._timings
@@ -371,7 +357,7 @@ class Study:
 
     @property
     def comparisons(self):
-        """{claim/part: hash of its comparison}: what stands in the header of every trial that runs."""
+        """{claim/part: hash of its comparison}, which is stored with every trial that runs."""
         return {
             f"{claim.id}/{part.name}": part.digest
             for claim in self.ledger.values()
@@ -381,19 +367,18 @@ class Study:
 
     def _claim(self, claim):
         if claim not in self.ledger:
-            known = ", ".join(sorted(self.ledger)) or "none: claims stand in experiments/claims"
+            known = ", ".join(sorted(self.ledger)) or "none: write claims in experiments/claims"
             raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
         return self.ledger[claim]
 
     def lines(self, claim):
-        """The lines of a claim that was judged, one for each cell."""
+        """The lines of a judged claim, one for each cell."""
         return self._lines[claim]
 
     def finish(self):
-        """Write verdicts.csv and run.json, and put the run in its place; returns the table of
-        verdicts.
+        """Write verdicts.csv and run.json, move the run into place, and return a table of verdicts.
 
-        Every claim but the open ones is judged; RuntimeError names those that are not.
+        Raises RuntimeError where a claim that is not open was not judged.
         """
         missing = sorted(
             c.id for c in self.ledger.values() if not c.open and c.id not in self._lines
@@ -439,7 +424,7 @@ class Study:
         return self._found(lines)
 
     def _found(self, lines):
-        """The table at the end: a line for each part."""
+        """The table of verdicts with a row for each part."""
         rows = []
         names = [tr("claim"), tr("part"), tr("label"), tr("effect"), tr("predicted")]
         for line in {(line.id, line.part): line for line in reversed(lines)}.values():
@@ -455,11 +440,10 @@ class Study:
 
 
 def found_beside(ledger):
-    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or where the
-    path says.
+    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or as given.
 
-    So a notebook that moves with its ledger finds it, although it may hold the whole path of where
-    it was made.
+    A notebook that is moved with its ledger finds it there, even if it names the old absolute path.
+    Raises FileNotFoundError where there is no such file.
     """
     session, given = Path(os.environ.get("JPY_SESSION_NAME", "")), Path(ledger).expanduser()
     folders = [session.parent] * (session.suffix == ".ipynb") + [Path.cwd()]
@@ -474,23 +458,20 @@ def found_beside(ledger):
 
 
 def notebook_of(exercise):
-    """The notebook of an exercise; else the notebook of one's own as Jupyter names it, or as it is
-    called here.
+    """The path of the notebook of an exercise, else of the notebook open in JupyterLab.
+
+    Outside JupyterLab it is EXERCISE.ipynb, which need not exist.
     """
     if any(exercise == parameters.exercise_of(path) for path in parameters.notebooks()):
         return parameters.notebook_of(exercise)
     session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by JupyterLab
-    return (
-        session
-        if session.suffix == ".ipynb" and session.exists()
-        else Path(f"{exercise or 'notebook'}.ipynb")
-    )
+    if session.suffix == ".ipynb" and session.exists():
+        return session
+    return Path(f"{exercise or 'notebook'}.ipynb")
 
 
 class _Callable(ModuleType):
-    """So that `lab.study("1.4", globals())` works although this module bears the name of its
-    function.
-    """
+    """Makes this module callable, so that `lab.study("1.4", globals())` calls its function."""
 
     def __call__(self, exercise="", namespace=None, *, ledger=None):
         return study(exercise, namespace, ledger=ledger)

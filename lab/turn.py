@@ -1,7 +1,6 @@
-"""A lesson's "Your turn": controls above a figure that they redraw, or with a button that runs a
-trial.
+"""A lesson's "Your turn": a figure with controls that redraw it, or a button that runs a trial.
 
-The rows of such a run are those of a sweep of the same point. They are drawn and forgotten: no
+The rows of such a run equal those of a sweep of the same point. They are drawn and not stored: no
 table, verdict or record holds them.
 """
 
@@ -27,7 +26,7 @@ prerendered = preserve_rng()(states.prerendered)
 def play(plot, controls, *, headless=False, most=states.MOST):
     """(PNG of plot(**values) in the first state, output of sliders that redraw it).
 
-    Headless, where no sliders run, the output holds at most so many states, for the book's page.
+    With `headless`, no sliders run: the output holds at most `most` states for the book.
     """
     draw = partial(picture, plot)
     widgets = widgets_of(controls)
@@ -40,8 +39,8 @@ def play(plot, controls, *, headless=False, most=states.MOST):
 def live(trial, draw, controls, *, button="", headless=False, most=states.MOST, **about):
     """(PNG of the first state, output of a panel whose button runs the trial); see Study.live.
 
-    Headless, the output holds the figure with what is stored for the values of the controls.
-    `about` are options of `Turn`.
+    With `headless`, the output holds at most `most` states, drawn from stored trials. `about` are
+    options of `Turn`.
     """
     turn = Turn(trial, draw, **about)
     widgets = widgets_of(controls)
@@ -52,13 +51,14 @@ def live(trial, draw, controls, *, button="", headless=False, most=states.MOST, 
 
 
 def panel(answer, widgets, first, button=""):
-    """Controls above a PNG and a line, which answer(**values) gives when a control moves, or when
-    the button is clicked, if there is one. A training inside moves a bar.
+    """A VBox of controls above a PNG and a line of text.
 
-    The line tells an exception, which without a button takes the figure's place. An interrupt of
-    the kernel cancels. ipywidgets' own `interactive` shows an Output widget, for which nbclient
-    sends messages to the kernel while a cell runs; the cell's end is then lost now and then, and
-    papermill waits for it.
+    answer(**values) returns the (PNG, text). It is called when the button is clicked or, without a
+    button, when a control moves. A training inside it moves a progress bar, and an interrupt of the
+    kernel cancels it. The line shows an exception; without a button, the figure is then removed.
+
+    ipywidgets' own `interactive` is not used: for its Output widget, nbclient sends messages to the
+    kernel while a cell runs. The end of the cell is then sometimes lost, and papermill hangs.
     """
     from ipywidgets import HTML, Button, Image, IntProgress, VBox
 
@@ -69,7 +69,7 @@ def panel(answer, widgets, first, button=""):
 
     def step(number, steps):
         if steps:
-            bar.value = 100 * number // steps  # a message to the page at every whole per cent
+            bar.value = 100 * number // steps  # whole percents, since each change is a message
 
     def update(_):
         click.disabled = True
@@ -95,11 +95,11 @@ def panel(answer, widgets, first, button=""):
 
 
 class Turn:
-    """The trial at points that a reader chooses.
+    """Runs of a trial at points that a reader chooses.
 
-    `draw(rows)` draws the rows of all its runs. `used` are the sweeps' finished trials
-    (trials.sweep.Used): their values are the usual ones, where they agree, and no seed of theirs,
-    nor of the bodies `known`, is used again.
+    `draw(rows)` draws the rows of all its runs. `used` are the finished trials of sweeps
+    (trials.sweep.Used): parameters on which all of them agree are the defaults. New seeds are
+    larger than theirs and than those of the trial bodies `known`.
     """
 
     def __init__(self, trial, draw, *, point=None, used=(), known=(), device="auto"):
@@ -117,7 +117,7 @@ class Turn:
         self.shown = picture(draw, self.rows)
 
     def stored(self, **values):
-        """PNG of the rows of the first stored trial of the values, whatever its seed, or None."""
+        """The PNG of the first stored trial at the values, with any seed, or None without one."""
         try:
             point = self.chosen(values) | {"seed": None}
         except Exception:  # a combination that the notebook has no point for
@@ -129,9 +129,9 @@ class Turn:
         return None
 
     def chosen(self, values):
-        """The full point that the values of the controls ask for, with the next seed.
+        """The full point for the values of the controls, with the next seed.
 
-        TypeError where a parameter is missing.
+        Raises TypeError where a parameter is missing.
         """
         given = self.point(**values) if callable(self.point) else (self.point or {}) | values
         seed = {} if self.seed is None else {"seed": self.seed}
@@ -139,7 +139,7 @@ class Turn:
         return point
 
     def run(self, **values):
-        """Run the chosen point: (PNG of the rows of all runs, a line on what was run)."""
+        """Run the chosen point; returns (PNG of the rows of all runs, a line on this run)."""
         start = time.time()
         point = self.chosen(values)
         if self.seed is not None:
@@ -153,7 +153,7 @@ class Turn:
 
 
 def common(points, takes):
-    """{name: value} of what all points have alike among the parameters that `takes` names."""
+    """{name: value} of the parameters in `takes` that have the same value in all points."""
     first = points[0] if points else {}
     return {
         name: value
@@ -163,7 +163,7 @@ def common(points, takes):
 
 
 def picture(plot, *arguments, **values):
-    """The bytes of a PNG of the figure that plot(...) makes; the figure is closed."""
+    """The PNG bytes of the figure that plot(*arguments, **values) makes; the figure is closed."""
     before = set(plt.get_fignums())
     try:
         return figures.png(figures.draw(lambda _: plot(*arguments, **values), None))
@@ -173,7 +173,10 @@ def picture(plot, *arguments, **values):
 
 
 def widgets_of(controls):
-    """{name: widget} of controls: widgets, or abbreviations of ipywidgets' `interact`."""
+    """{name: widget} of controls, which are widgets or abbreviations of ipywidgets' `interact`.
+
+    Raises TypeError where a control is neither.
+    """
     from ipywidgets import interactive
 
     widgets = {name: interactive.widget_from_abbrev(each) for name, each in controls.items()}
@@ -191,7 +194,7 @@ def values_of(widgets):
 
 
 def one_line(error):
-    """What an error says, in one line; of values that pydantic refused, which and why."""
+    """The message of an error in one line; for a pydantic error, each field with its reason."""
     words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     if isinstance(error, sweep.TrialsFailed):
         words = error.failures[0][1]

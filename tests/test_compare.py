@@ -229,7 +229,7 @@ TYPOS = {  # options; what the answer names
     "a field": ({"arms": {"a": {"posiion": "t5"}, "b": {"position": "t5"}}, "predict": "a - b > 0"}, "'position'"),
     "a seam": ({"seam": "positon"}, "did you mean 'position'"),
     "an option of a kind": ({"arms": {"rotary": {"kind": "rotary", "bse": 3}, "fading": Fading}}, "no option 'bse'"),
-    "no prediction": ({"predict": ""}, "is wanted"),
+    "no prediction": ({"predict": ""}, "write such as"),
     "a length": ({"length": 11}, r"\[8, 10, 12, 16\]"),
     "a tolerance": ({"predict": "fading - rotary = 0"}, "a tolerance goes with ="),
     "a word of several seams": ({"arms": {"a": "none", "b": "none"}, "predict": "a - b > 0"}, "say which with seam="),

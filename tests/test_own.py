@@ -55,7 +55,7 @@ def test_new_makes_a_notebook_and_its_ledger_and_overwrites_neither(tmp_path, la
     assert len(claim.parts[0].needs.gates) >= 4 and claim.claim_zh == "" and claim.exercise == ""
     assert parameters.validate(tmp_path / "ideas" / "mine.ipynb", {"seeds": 3}, "here")["seeds"] == 3
     again = command("new", tmp_path / "ideas" / "mine.ipynb")
-    assert again.exit_code == 2 and "stays as it is" in again.output
+    assert again.exit_code == 2 and "already exists" in again.output
     assert command("new", tmp_path / "mine", "--language", "fr").exit_code == 2
 
 

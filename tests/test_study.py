@@ -195,7 +195,7 @@ def test_a_notebook_of_ones_own_needs_no_claim(project):
 
 
 def test_an_unknown_claim_is_answered_by_those_that_are(project):
-    with pytest.raises(KeyError, match="no claim of mine; it has none: claims stand in experiments/claims"):
+    with pytest.raises(KeyError, match="no claim of mine; it has none: write claims in experiments/claims"):
         study("mine", {}).judge("four-win", 1)
     with pytest.raises(KeyError, match="no claim of 1.1; it has four-win, .*two-parts"):
         study("1.1", {}).judge("one-is-faster", 1)

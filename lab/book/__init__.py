@@ -1,7 +1,7 @@
-"""The book: what the finished runs left, as static pages that open anywhere without a network.
+"""The book: the results of the finished runs as static pages that need no network.
 
-Sphinx and MyST-NB make it from the executed notebooks. English stands in the folder itself, Chinese
-in its zh/, every page at the same place.
+Sphinx and MyST-NB build it from the executed notebooks. The English pages lie in the folder itself,
+the Chinese ones in its zh/ under the same names.
 """
 
 import shutil
@@ -12,8 +12,8 @@ from lab.book import pages, runs
 from lab.language import tr, using
 from lab.trials.runs import project_root
 
-PLACES = {"en": ".", "zh": "zh"}  # language: where its book stands
-UNUSED = (  # parts of _static that no page loads; most of MathJax is for other inputs and outputs
+PLACES = {"en": ".", "zh": "zh"}  # {language: folder of its book}
+UNUSED = (  # files of _static that no page loads, mostly MathJax for other inputs and outputs
     "scripts/*.map",
     "styles/*.map",
     "mathjax/a11y",
@@ -29,19 +29,20 @@ SPHINX_NAMES = {"en": "en", "zh": "zh_CN"}
 
 
 def build(folder=None, older=()):
-    """Write the book of this machine's runs, else of the published ones, to `folder`.
+    """Write the book to `folder`, by default results/book; returns the path of its index.html.
 
-    The default is results/book. Returns its index.html. `older` are the stems of notebooks whose
-    published run was made by older code, or from another text: the front page says so.
+    It shows this machine's runs, and published runs where a notebook has none. `older` are the
+    stems of notebooks whose published run was made by older code or from another text, which the
+    front page marks.
 
-    Raises ImportError without the extra `book`, FileNotFoundError where nothing has run,
-    RuntimeError if Sphinx fails.
+    Raises ImportError where the extra `book` is not installed, FileNotFoundError where nothing has
+    run, and RuntimeError where Sphinx fails.
     """
-    import sphinx  # noqa: F401  so that what is missing is named before anything is written
+    import sphinx  # noqa: F401  raises before anything is written
 
     folder = Path(folder or project_root() / "results" / "book")
     if not runs.finished_runs():
-        raise FileNotFoundError("no exercise has run at quick or full yet: `lab run` comes first")
+        raise FileNotFoundError("no exercise has run at quick or full yet: use `lab run` first")
     with tempfile.TemporaryDirectory(prefix="lab-book-") as temporary:
         whole = Path(temporary) / "whole"
         for language, place in PLACES.items():
@@ -54,7 +55,7 @@ def build(folder=None, older=()):
 
 
 def in_language(language, folder, older=()):
-    """The folder of the book in the language in use, which is `language`."""
+    """Build the book in `language`, which is in use; returns the folder of its pages."""
     from sphinx.cmd.build import build_main
 
     source, html = folder / "source", folder / "html"

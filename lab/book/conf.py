@@ -30,11 +30,11 @@ html_theme_options = {
 }
 html_copy_source = False
 html_show_copyright = False
-html_show_search_summary = False  # it would be fetched, which pages in a folder may not
+html_show_search_summary = False  # browsers do not fetch summaries for pages opened from a folder
 nb_execution_mode = "off"
 nb_render_markdown_format = "gfm"  # cards are tables
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline", "strikethrough"]
-myst_disable_syntax = ["html_block", "html_inline"]  # what looks like HTML in a notebook is text
+myst_disable_syntax = ["html_block", "html_inline"]  # HTML in a notebook is shown as text
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 suppress_warnings = ["myst.header", "myst.strikethrough", "mystnb.unknown_mime_type"]
@@ -47,7 +47,7 @@ def setup(app):
 
 
 def describe(app, document):
-    """A picture among a cell's outputs has the plain text of its output as alternative text."""
+    """Give every picture in a cell's outputs the plain text of its output as alternative text."""
     for output in document.findall(nodes.container):
         forms = {
             form.get("mime_type"): form
@@ -60,9 +60,7 @@ def describe(app, document):
 
 
 def as_written(app, what, name, thing, options, lines):
-    """A docstring is text with `code` in it, and lines further in: no other sign of it means
-    anything to Sphinx.
-    """
+    """Escape a docstring for Sphinx, in place: only `code` and indentation keep a meaning."""
     signs, found, before = re.compile(r"`+([^`]+)`+|([*|_\\`])"), [], 0
     for line in lines:
         depth = len(line) - len(line.lstrip())
@@ -76,8 +74,9 @@ PARTS = re.compile("[\u4e00-\u9fff]+|[a-zA-Z0-9_]+")
 
 
 class Chinese(SearchLanguage):
-    """掩码的 becomes 掩码 and 码的, in the index and, by the same rule in the page's script, in what is
-    asked for.
+    """Chinese text is indexed by pairs of characters: 掩码的 becomes 掩码 and 码的.
+
+    The script of the search page splits queries by the same rule.
     """
 
     lang = "zh"
@@ -101,7 +100,7 @@ splitQuery = (query) =>
 
 
 def pairs(part):
-    """The pairs of a part in Chinese; any other part, and a character alone, as it is."""
+    """[pair of characters] of a Chinese part; [part] of any other part or a single character."""
     if len(part) < 2 or not "\u4e00" <= part[0] <= "\u9fff":
         return [part]
     return [first + second for first, second in zip(part, part[1:], strict=False)]

@@ -1,5 +1,5 @@
-"""The glossary: terms of the chapter, a sentence each, and where they are measured
-(experiments/glossary.yaml).
+"""The glossary (experiments/glossary.yaml): terms of the chapter, each with a sentence and the
+notebooks that measure it.
 """
 
 import yaml
@@ -16,18 +16,19 @@ class Term(BaseModel):
     term_zh: str
     says: str
     says_zh: str
-    measured: list[str] = Field(min_length=1)  # exercises, the first one is where it is defined
+    measured: list[str] = Field(min_length=1)  # exercises; the first one defines the term
 
 
 def glossary():
-    """All terms as they stand in the file."""
+    """[Term] in the order of the file."""
     path = project_root() / "experiments" / "glossary.yaml"
     return TypeAdapter(list[Term]).validate_python(yaml.safe_load(path.read_text("utf-8")))
 
 
 def terms(runs):
-    """[(term, its name in the other language, sentence, runs that measure it)] in the reader's
-    language.
+    """[(term, its name in the other language, sentence, [Run] that measures it)].
+
+    Term and sentence are in the reader's language.
     """
     known = {run.exercise: run for run in runs}
     return [

@@ -1,6 +1,6 @@
-"""The pages of the book as Markdown, from results and the ledger.
+"""The pages of the book as Markdown, made from results and the ledger.
 
-Everything that a run or a user wrote is escaped.
+All text that comes from a run or a user is escaped.
 """
 
 import base64
@@ -22,14 +22,14 @@ from lab.trials.runs import homes, write_text
 
 HERE = Path(__file__).parent
 TEXTS = ("reading", "measured", "cluster")  # pages of prose, texts/LANGUAGE/NAME.md
-PRIVATE = ("lab.book", "lab.tools", "lab.tools.cli")  # no functions for readers
+PRIVATE = ("lab.book", "lab.tools", "lab.tools.cli")  # without functions for readers
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 
 def write(source, runs, older=()):
-    """Write the source of the book, in the language in use, to the folder `source`.
+    """Write the source of the book in the language in use to the folder `source`.
 
-    `older` are the stems of the runs that older code made, or that read another text.
+    `older` are the stems of runs that older code made or that read another text.
     """
     for folder in ("static", "parts"):
         shutil.copytree(HERE / folder, source / folder)
@@ -56,7 +56,7 @@ def write(source, runs, older=()):
 
 
 def environment(autoescape=False, **told):
-    """Templates and what all of them know."""
+    """The jinja2 Environment of the templates, with their globals and those in `told`."""
     loader = FileSystemLoader(HERE / "templates")
     options = {"undefined": StrictUndefined, "trim_blocks": True, "autoescape": autoescape}
     made = Environment(loader=loader, **options)
@@ -73,7 +73,7 @@ def environment(autoescape=False, **told):
 
 
 def sections():
-    """{number: name} of the chapter's sections, and 0 for what belongs to none."""
+    """{number: name} of the chapter's sections; 0 is for notebooks of no section."""
     return {
         1: tr("What attention is, in mathematics"),
         2: tr("Several heads and how to choose them"),
@@ -86,13 +86,13 @@ def sections():
 
 
 def modules():
-    """Names of the modules whose functions and classes a reader may use."""
+    """The names of the modules whose functions and classes a reader may use."""
     found = [each.name for each in pkgutil.walk_packages(lab.__path__, "lab.")]
     return [name for name in found if not name.startswith(PRIVATE)]
 
 
 def claims_table(table, runs):
-    """HTML of all parts with their lines, a table as of `report.collect`."""
+    """HTML of all parts with their lines; `table` is what `report.collect` returns."""
     ledger, rows = claims.ledger(), []
     stems = {run.exercise: run.stem for run in runs}
     for (name, _), group in table.groupby(["id", "part"], sort=False):
@@ -120,7 +120,7 @@ def claims_table(table, runs):
 
 
 def errata_page(stems):
-    """The page of errata of results/, its links led to the lessons, `stems`, that the book has."""
+    """The errata page of results/, with links to the book's lessons, which have the `stems`."""
 
     def led(link):
         stem = re.match(r"quick/(\w+)/", link[2])
@@ -128,12 +128,13 @@ def errata_page(stems):
             return f"[{link[1]}](exercises/{stem[1]}.ipynb)"
         return f"`{link[1]}`"
 
-    text = re.sub(r" · \[\w+\]\(errata[\w.]*\)", "", errata.page())  # to the other language
+    # without the link to the other language
+    text = re.sub(r" · \[\w+\]\(errata[\w.]*\)", "", errata.page())
     return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, text)
 
 
 def plain(text):
-    """Text that neither Markdown nor HTML takes for more: all signs become entities."""
+    """Text escaped for Markdown and HTML: all signs become entities."""
     return "".join(c if c.isalnum() or c in " ," else f"&#{ord(c)};" for c in str(text))
 
 
@@ -141,9 +142,9 @@ def plain(text):
 
 
 def write_lesson(run, source):
-    """Write the executed notebook of a run as a page, with its tables and its states of figures.
+    """Write the executed notebook of a run as a page, with its tables and stored figure states.
 
-    Its code is folded, and what needs a live kernel is left out.
+    Its code is folded, and outputs that need a live kernel are left out.
     """
     files = source / "files" / run.stem
     shutil.copytree(run.folder / "tables", files, dirs_exist_ok=True)
@@ -180,22 +181,23 @@ def tags(cell):
 
 
 def head(run):
-    """Paragraphs under the title of a lesson: what came out, where it ran, how to play with it."""
+    """Yield the paragraphs under a lesson's title: labels, machine, and how to play with it."""
     counts = report.label_counts(run.lines)
     play = tr("to play with it: `make jupyter`, then `{name}`", name=run.notebook.name)
     yield f"{counts} · {run.profile}, {plain(run.about['machine'])} · {play}"
     if language() != "en" and run.spoken == run.folder:
         yield tr(
-            "Figures and cards are in English here; `lab run {name} --language zh` makes them anew.",
+            "Figures and cards are in English here; "
+            "`lab run {name} --language zh` makes them anew.",
             name=run.exercise,
         )
 
 
 def turn_html(found, place):
-    """The figure of a "Your turn" with its stored states, one of them shown; a script moves it.
+    """HTML of a "Your turn" figure with its stored states; a script of the page shows one of them.
 
-    `found` is what `lab.states.prerendered` made. Its pictures are written to files that begin with
-    the path `place`, a folder of the book's static files and a name.
+    `found` comes from `lab.states.prerendered`. Its pictures are written to files whose paths begin
+    with `place`, which lies in the book's static files.
     """
     controls, states, first = found["controls"], [], 0
     names = [control["name"] for control in controls]

@@ -1,4 +1,4 @@
-"""What the book is made from: finished runs, their words, figures and answers."""
+"""The finished runs that the book shows, with their prose, figures and answers."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from lab import figures, language
 from lab.claims import claims, report
 from lab.trials import parameters, runs
 
-EXERCISES = 14  # of the chapter; later notebooks are appendices
+EXERCISES = 14  # the chapter's exercises; later notebooks are appendices
 
 
 @dataclass(frozen=True)
 class Run:
     """A finished run of one notebook in one profile.
 
-    Numbers are those of `folder`. Prose and figures come from a run of the same parameters in the
-    reader's language, where there is one (`lab run --language`).
+    Its numbers come from `folder`. Its prose and figures come from a run with the same parameters
+    in the reader's language (`lab run --language`), where there is one.
     """
 
     notebook: Path
@@ -38,13 +38,13 @@ class Run:
 
     @property
     def published(self):
-        """Whether it is the one that git holds."""
+        """Whether it is the published run, which is under git."""
         return self.folder == runs.published(self.profile, self.stem)
 
     @property
     def title(self):
         title, _ = report.opening(self.notebook)
-        return title.replace("<", "‹")  # the theme prints it as it is
+        return title.replace("<", "‹")  # the theme does not escape titles
 
     @property
     def question(self):
@@ -53,7 +53,7 @@ class Run:
 
     @cached_property
     def spoken(self):
-        """The folder of the run in the reader's language; this run's own where there is none."""
+        """The folder of the run in the reader's language, else of this run."""
         folder = runs.place_of_run(self.profile, f"{self.stem}-{language.language()}")
         about = runs.read_run(folder)
         if about is None or about["parameters"] != self.about["parameters"]:
@@ -66,12 +66,12 @@ class Run:
 
     @cached_property
     def hero(self):
-        """The figure that stands for the run; "" where it has none."""
+        """The stem of the figure that represents the run; "" where it has none."""
         return report.hero(self.notebook, self.folder, self.lines.figure)
 
     @cached_property
     def section(self):
-        """The section of the chapter, 1 to 6, that most sources of its claims name; else 0."""
+        """The section of the chapter, 1 to 6, that most sources of its claims name, else 0."""
         named = Counter()
         for claim in claims.ledger().values():
             if claim.exercise == self.exercise:
@@ -80,30 +80,27 @@ class Run:
 
     @property
     def number(self):
-        """The number of its notebook, by which the exercises are in order."""
+        """The number of its notebook, by which exercises are sorted."""
         return int(self.stem[:2])
 
     def picture(self, stem):
-        """The PNG of a figure, in the reader's language where it was drawn so."""
+        """The path of a figure's PNG, in the reader's language where there is one."""
         path = self.spoken / "figures" / f"{stem}.png"
         return path if path.exists() else self.folder / "figures" / f"{stem}.png"
 
     def caption(self, stem):
-        """The caption of a figure in the reader's language; without one, its name in words."""
+        """The caption of a figure in the reader's language, else its name in words."""
         both = figures.captions_in(self.picture(stem))
         return language.in_language(*both) or stem.replace("_", " ")
 
     def read(self):
-        """The executed notebook, its prose in the reader's language alone."""
+        """The executed notebook, with prose in the reader's language only."""
         notebook = nbformat.read(self.spoken / "notebook.ipynb", 4)
         return language.translated(notebook, language.language(), alone=True)
 
 
 def finished_runs():
-    """Runs of quick, then of full; those of this machine before the published ones.
-
-    ValueError names what is not as a run left it.
-    """
+    """[Run] of quick, then of full; a run of this machine replaces the published one."""
     found = []
     for profile in ("quick", "full"):
         for notebook in parameters.notebooks():
@@ -114,6 +111,6 @@ def finished_runs():
 
 
 def in_order(found):
-    """One run a notebook, quick where there is one: by section, exercises before appendices."""
+    """One run for each notebook, quick before full; by section, exercises before appendices."""
     shown = {run.stem: run for run in reversed(found)}
     return sorted(shown.values(), key=lambda r: (r.section, r.number > EXERCISES, r.number))

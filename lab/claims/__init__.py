@@ -1,1 +1,1 @@
-"""What is claimed, what was judged, and where the sources err."""
+"""The ledger of claims, the rules that judge them, and the errata of the sources."""

@@ -1,4 +1,4 @@
-"""What is shown of a claim that was judged: a line for each cell, the labels, the bar, the gates."""
+"""The card of a judged claim: a line for each cell, the labels, the bar and the gates."""
 
 import re
 
@@ -12,9 +12,9 @@ BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")
 
 
 def card(claim, lines, own=""):
-    """Markdown of a Claim and its lines; `own` are parameters that are not the profile's, in words.
+    """The card of a Claim as Markdown: a table of its lines, then labels, bar, gates and sizes.
 
-    A table with a line for each cell, then a line each for labels, bar, gates and where it holds.
+    `own` names, in words, the parameters whose values are not the profile's.
     """
     second = in_language(claim.claim_zh, claim.claim)
     head = [f"**{claim.sentence}**"]
@@ -36,7 +36,7 @@ def card(claim, lines, own=""):
 def table(claim, lines):
     """The lines as a Markdown table; columns that would be empty are left out.
 
-    The first line of a part has its question, the others its name alone.
+    The first row of a part shows its question, the others only its name.
     """
     parts = {part.name: part for part in claim.parts} if len(claim.parts) > 1 else {}
     asked, rows = set(), []
@@ -86,7 +86,7 @@ def answer_in_words(line):
 
 
 def label(line):
-    """The label of a line's part with its counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
+    """The label of a line's part with counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
     word = words()[line.label]
     if line.cells < 2 or not line.yes + line.no:
         return word
@@ -95,7 +95,7 @@ def label(line):
 
 
 def labels_in_words(claim, lines):
-    """The labels of all parts in one sentence each."""
+    """The label of each part with its counts, on one line."""
     titles = {part.name: part.title for part in claim.parts}
     told = {}
     for line in lines:
@@ -105,7 +105,7 @@ def labels_in_words(claim, lines):
 
 
 def bar_in_words(claim, lines):
-    """From which difference on the answer is yes, and why from there."""
+    """The bar of each part in words, with its reason; "" where no part has a bar."""
     told = {}
     for part in claim.parts:
         line = next((line for line in lines if line.part == part.name), None)
@@ -118,7 +118,7 @@ def bar_in_words(claim, lines):
 
 
 def bar(line):
-    """What the effect is held against, in the words of its unit, such as "> +2 %"."""
+    """The bar of a line in its unit, such as "> +2 %"; "" where it has none."""
     if not (found := BAR.search(line.bar)):
         return ""
     sign, *numbers = found.groups(default="0")
@@ -127,7 +127,7 @@ def bar(line):
 
 
 def expected(claim, part):
-    """What the effect of a part is held against, in words."""
+    """The bar of a part in its unit, as `bar` returns it."""
     return bar(Line(answer="pending", **claim.row(part)))
 
 
@@ -146,7 +146,7 @@ def fixed(claim, lines):
 
 
 def gates_by_cell(lines):
-    """The gates of all cells: what several cells share is told once, the rest by cell."""
+    """The gate results of all cells, each once, with its cells in brackets unless all share it."""
     told = {}
     for line in lines:
         for gate in gates(line):
@@ -159,7 +159,7 @@ def gates_by_cell(lines):
 
 
 def gates(line):
-    """What each gate of a line says, a list."""
+    """The results of a line's gates, a list of texts."""
     if not line.gates:
         return []
     if line.gates == UNGATED:
@@ -168,7 +168,7 @@ def gates(line):
 
 
 def holds_for(lines, own):
-    """The sizes of all cells together, each column once."""
+    """The sizes at which the answers hold: each column with its values over all cells, in words."""
     columns = {}
     for line in lines:
         for told in filter(None, line.sizes.split(", ")):
@@ -185,9 +185,9 @@ def figures(lines):
 
 
 def in_a_line(line, was=""):
-    """What came of a part: label, effect and bar, such as "refuted: 0.1 [0.0, 0.2], n = 5; > 0.5".
+    """The result of a part in one line, such as "refuted: 0.1 [0.0, 0.2], n = 5; predicted > 0.5".
 
-    `was` is an earlier label. Of several cells there is no single effect.
+    `was` is an earlier label. A part with several cells shows no effect.
     """
     word = label(line)
     if was not in ("", line.label):
@@ -199,10 +199,10 @@ def in_a_line(line, was=""):
 
 
 def in_text(claim, lines, was="", whole=False):
-    """A part for a terminal: its claim, then what came of it. `whole` has every cell with its
-    gates; `was` is an earlier label.
+    """A part as text for a terminal: its claim, then its result.
 
-    Where the claim is not known (None), its id stands for it.
+    `whole` adds every cell with its gates; `was` is an earlier label. Where the claim is not known
+    (None), its id is shown instead.
     """
     first = lines[0]
     parts = {part.name: part for part in claim.parts} if claim else {}

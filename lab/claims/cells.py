@@ -1,4 +1,4 @@
-"""The parts of a claim as data, and the cells of a part: the conditions it is answered under."""
+"""The parts of a claim as data, and the cells of a part: the conditions that each get an answer."""
 
 import hashlib
 import itertools
@@ -47,12 +47,14 @@ class Part(BaseModel):
     rows       {column: value} of the rows that take part
     by         {column: values}: the comparison is made at every combination, each one a cell
     compare    {column: [first, second]}; where first or second is a list, each pair is a cell.
-               With `as: slope` the values along which the slope is taken; empty with `as: mean` and `ratio`
+               With `as: slope`, the values along which the slope is taken; empty with `as: mean`
+               and `as: ratio`
     direction  above: the effect exceeds value + bar. below: it is less than value - bar.
-               equal: it is within bar of value. not above, not below: it does not get there
+               equal: it is within bar of value. not above: it is less than value + bar.
+               not below: it exceeds value - bar
     value      the number that the sentence names, else 0
-    bar        the smallest difference that matters. It is that of experiments/bars.yaml for the
-               measure, unless the sentence names a number; `because` says why
+    bar        the smallest difference that matters; by default the measure's bar in
+               experiments/bars.yaml. Given where the sentence names a number; `because` says why
     over       all ("is", "always"), some ("can", "may"), or count ("usually": no label)
     reference  {column: value} of the arm that must have learned
     needs      the gates, see lab.claims.gates
@@ -91,7 +93,8 @@ class Part(BaseModel):
         wrong = {"mean": alone, "ratio": alone, "slope": sides < 3}.get(self.how, sides != 2)
         if self.measure and (len(self.compare) > 1 or wrong):
             raise ValueError(
-                "compare: one column with two arms; none for a mean or ratio, three values or more for a slope"
+                "compare: one column with two arms; "
+                "no column for a mean or ratio; three values or more for a slope"
             )
         return self
 
@@ -102,7 +105,7 @@ class Part(BaseModel):
 
     @property
     def clock_bar(self):
-        """How far two timings of one call may lie apart: the bar of times."""
+        """The largest relative difference allowed between two timings of one call."""
         return bar_of("seconds_a_call", "change")["bar"]
 
     @property
@@ -142,7 +145,7 @@ class Part(BaseModel):
     def cells(self, table):
         """[Cell] of a table with a row for each seed and arm.
 
-        A cell without rows says which arm is absent. ValueError names columns that the table lacks.
+        A cell without rows names the absent arm. Raises ValueError where the table lacks a column.
         """
         wanted = [self.measure, "seed", *self.rows, *self.by, *self.compare, *self.sizes]
         if missing := [name for name in wanted if name not in table.columns]:
@@ -179,9 +182,9 @@ class Part(BaseModel):
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: its part, the whole table, what was chosen of it, and the rows of each side.
+    """One comparison: its part, the whole table, the condition, and the rows of each side.
 
-    `absent` names an arm without rows.
+    `chosen` is the condition, {column: value}; `absent` names an arm without rows.
     """
 
     part: Part
@@ -194,7 +197,7 @@ class Cell:
 
     @property
     def where(self):
-        """The condition in words, such as "position t5, n_heads 1 / 8"; "" of the only cell."""
+        """The condition in words, such as "position t5, n_heads 1 / 8"; "" for an only cell."""
         told = [f"{name} {self.chosen[name]}" for name in self.part.by]
         several = any(
             isinstance(side, list) for sides in self.part.compare.values() for side in sides
@@ -216,13 +219,13 @@ class Cell:
 
     @property
     def counted(self):
-        """Whether the sides hold outcomes, yes or no, which are told as counts."""
+        """Whether the measure is yes or no in each run, so that counts are shown."""
         return self.part.how in ("difference", "mean") and statistics.outcomes(*self.values)
 
     def interval(self, level=0.95):
         """The effect with its interval over seeds.
 
-        The t interval of a mean share ends where shares do, at 0 and 1.
+        The t interval of a mean share is clipped to 0 and 1.
         """
         values, how = self.values, self.part.how
         if how == "mean" and self.counted:
@@ -267,7 +270,7 @@ def _read(path, changed):
 
 
 def bar_of(measure, how):
-    """The bar of a measure. ValueError where the lab has none."""
+    """The entry of a measure in `bars`. Raises ValueError where there is none."""
     try:
         return bars()[measure][how]
     except KeyError:

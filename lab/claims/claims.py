@@ -1,7 +1,8 @@
 """The ledger of claims, and the lines that answer them.
 
-experiments/claims/ holds every claim with its comparison as data, so that the expectation stands
-before the run: a file for each notebook, which has its name, and beyond.yaml for claims of none.
+experiments/claims/ holds every claim with its comparison as data, so that the expectation is
+written before the run. Each notebook has a file of its name; beyond.yaml holds claims that no
+notebook judges.
 """
 
 import hashlib
@@ -48,8 +49,8 @@ OF_PARTS = {field.alias or name for name, field in Part.model_fields.items()} - 
 class Claim(BaseModel):
     """A claim of the ledger; experiments/claims/README.md says what the fields hold.
 
-    Fields of a `Part` may stand beside the claim's own: they hold for each of its `parts`, and
-    where there are no `parts` they are the only one.
+    Fields of a `Part` may be given beside the claim's own: they are the defaults of all its
+    `parts`. Without `parts` they make the only part.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,12 +63,12 @@ class Claim(BaseModel):
     claim: str = Field(min_length=1)
     claim_zh: str = ""
     metric: str = Field(min_length=1)
-    expected: str = ""  # the expectation in words, for claims whose exercise is not built yet
+    expected: str = ""  # the expectation in words, for claims whose notebook is not written yet
     place: Literal["lesson", "appendix", ""] = ""
     parts: list[Part] = []
-    values: dict[str, list] = {}  # of the notebook's parameters that a part without a table needs
+    values: dict[str, list] = {}  # {notebook parameter: values that a part without a table needs}
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[str, str] = {}  # by label of the first part: the sentence that a README says
+    finding: dict[str, str] = {}  # {label of the first part: the sentence in READMEs}
     finding_zh: dict[str, str] = {}
 
     @model_validator(mode="before")
@@ -110,12 +111,12 @@ class Claim(BaseModel):
 
     @model_validator(mode="after")
     def _fit_to_be_published(self):
-        """What a claim of one's own need not be."""
+        """Check the rules of the project's ledger, from which `OwnClaim` is exempt."""
         if not (self.parts or self.expected or self.open):
-            raise ValueError("expected: or parts, or `open` with what judging it would take")
+            raise ValueError("give parts, `expected`, or `open` with what judging it would take")
         for part in self.parts:
             if part.direction == "equal" and not part.smallest and self.kind not in EXACT:
-                raise ValueError("bar: without one measured numbers are never equal")
+                raise ValueError("bar: `equal` needs one, as measured numbers are never equal")
         return self
 
     @property
@@ -125,17 +126,17 @@ class Claim(BaseModel):
 
     @property
     def timing(self):
-        """Whether an answer belongs to the machine that gave it."""
+        """Whether an answer holds only for the machine that measured it."""
         return any(part.needs.machine for part in self.parts)
 
     @property
     def gated(self):
-        """Whether gates decide if there is an answer; what is exact or a question needs none."""
+        """Whether the claim has the gates it needs; exact statements and questions need none."""
         exact = self.kind in (*EXACT, "question")
         return exact or any(part.measure for part in self.parts)
 
     def absent(self, given):
-        """The values that these parameters leave out, such as "heads 32"; "" where all are there."""
+        """The needed values that these parameters lack, such as "heads 32", or ""."""
         gone = []
         for name, values in self.values.items():
             if name in given:
@@ -143,7 +144,7 @@ class Claim(BaseModel):
         return ", ".join(gone)
 
     def row(self, part):
-        """What all lines of a part have in common."""
+        """The fields that all lines of a part share."""
         return {
             "id": self.id,
             "exercise": self.exercise,
@@ -156,7 +157,7 @@ class Claim(BaseModel):
 
     @property
     def unjudged(self):
-        """The lines before any run: one."""
+        """The lines of the claim before any run: a single one."""
         answer = "open" if self.open else "pending"
         row = {"id": self.id, "exercise": self.exercise, "answer": answer, "label": answer}
         return [Line(note=self.open, **row)]
@@ -184,18 +185,18 @@ class Line(BaseModel):
     yes: int = 0
     no: int = 0
     cells: int = 0
-    bar: str = ""  # what the effect is held against, such as "> 0.02"
+    bar: str = ""  # the range that means yes, such as "> 0.02"
     comparison: str = ""  # hash of what was compared
     fixed: str = ""  # "before" these runs, or "exploratory"
     figure: str = ""
     table: str = ""
     note: str = ""
-    gates: str = ""  # each with its number; UNGATED where a comparison has none yet
-    sizes: str = ""  # where it holds
+    gates: str = ""  # the result of each gate; UNGATED where a comparison has no gates yet
+    sizes: str = ""  # the sizes at which it holds
 
 
 def bar_in_words(claim, part):
-    """What an effect is held against: "> 0.02", "= 1 ± 0.2"; "" of a question."""
+    """The range of effects that means yes, such as "> 0.02" or "= 1 ± 0.2"; "" for a question."""
     if claim.kind == "question":
         return ""
     low, high = part.band
@@ -205,7 +206,7 @@ def bar_in_words(claim, part):
 
 
 class OwnClaim(Claim):
-    """A claim in a ledger of one's own: it needs no exercise, no source and no Chinese sentence."""
+    """A claim in a user's own ledger: it needs no exercise, no source and no Chinese sentence."""
 
     exercise: str = ""  # the notebook that judges it; empty: any
     kind: KINDS = "comparison"
@@ -221,7 +222,8 @@ class OwnClaim(Claim):
 def ledger(folder=None):
     """All claims by id, in the order of the files' names.
 
-    ValueError names the file, claim and field that are wrong.
+    Raises ValueError with the file, claim and field that are wrong, Refused where the folder is
+    missing.
     """
     folder = folder or claims_folder()
     if not folder.is_dir():
@@ -235,11 +237,13 @@ def ledger(folder=None):
     for path, claim in found:
         if path.stem != (home := homes.get(claim.exercise, BEYOND)):
             raise ValueError(
-                f"{shown(path)}: claim {claim.id}: exercise: {claim.exercise} belongs in {home}.yaml"
+                f"{shown(path)}: claim {claim.id}: exercise: "
+                f"{claim.exercise} belongs in {home}.yaml"
             )
         if home != BEYOND and not (claim.parts or claim.open):
             raise ValueError(
-                f"{shown(path)}: claim {claim.id}: question: it is judged: say what is compared, as data"
+                f"{shown(path)}: claim {claim.id}: question: a notebook judges this claim: "
+                "write its comparison as data"
             )
     return _by_id(found)
 
@@ -250,9 +254,9 @@ def known():
 
 
 def own_ledger(path):
-    """The claims of a ledger of one's own by id.
+    """The claims of a user's own ledger by id.
 
-    ValueError names the file, and the claim and field that break it.
+    Raises ValueError with the file, claim and field that are wrong.
     """
     return _by_id([(path, claim) for claim in _read(path, _changed(path), OwnClaim)])
 
@@ -262,7 +266,7 @@ def claims_folder():
 
 
 def ledger_hash(notebook):
-    """Of the file with the claims of a notebook; "" where there is none."""
+    """The hash of the file with a notebook's claims; "" where there is no file."""
     path = claims_folder() / f"{notebook.stem}.yaml"
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
@@ -274,14 +278,14 @@ def _changed(path):
 
 @lru_cache(maxsize=99)
 def _read(path, changed, kind=Claim):
-    """The claims of a file as of when it was `changed`; reading all files takes most of a second."""
+    """The claims of a file, cached by `changed`: reading all files takes most of a second."""
     try:
         entries = yaml.load(path.read_text("utf-8"), SafeLoader) or []
     except yaml.YAMLError as error:
         raise ValueError(f"{shown(path)}: {error}") from None
     if not isinstance(entries, list):
         raise ValueError(
-            f"{shown(path)}: a list of claims is wanted, each from a line `- id: …` on"
+            f"{shown(path)}: must be a list of claims, each beginning with a line `- id: …`"
         )
     return [_claim(path, entry, kind) for entry in entries]
 
@@ -312,7 +316,7 @@ def _by_id(found):
 
 
 def read_verdicts(folder):
-    """verdicts.csv of a run, a row a line; no rows where a run has none."""
+    """verdicts.csv of a run as a DataFrame, a row for each line; empty where there is no file."""
     path, columns = folder / "verdicts.csv", list(Line.model_fields)
     numbers = dict.fromkeys(("effect", "low", "high", "n"), [""])
     if not path.exists():
@@ -325,12 +329,12 @@ def read_verdicts(folder):
 
 
 def by_part(table):
-    """The first line of each part: its label and counts, and the part's other words."""
+    """The rows of the first line of each part, which have its label and counts."""
     return table.drop_duplicates(["id", "part"])
 
 
 def find(name):
-    """The claim of this id. ValueError where there is none."""
+    """The claim with this id. Raises ValueError where there is none."""
     known = ledger()
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "those that `lab claims` lists"

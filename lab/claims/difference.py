@@ -1,4 +1,4 @@
-"""Two runs side by side: parameters, answers and effects, what differs first."""
+"""Two runs side by side: their parameters, answers and effects, differences first."""
 
 import json
 from pathlib import Path
@@ -8,15 +8,15 @@ from rich.table import Table
 from lab.claims import cards, claims
 from lab.trials import parameters, runs
 
-PLACE = ("commit", "changes", "machine", "device")  # of run.json: what else may make numbers differ
+PLACE = ("commit", "changes", "machine", "device")  # of run.json: these may explain a difference
 NONE = "–"
 
 
 def find(name):
-    """The folder of a finished run: a path, its name under results, or an exercise, such as 1.4,
-    for its quick run.
+    """The folder of a finished run.
 
-    ValueError names what there is.
+    `name` is its path, its name under results, or an exercise such as 1.4, which means the quick
+    run. Raises ValueError where no run or several runs match.
     """
     results = runs.project_root() / "results"
     stems = [path.stem for path in parameters.notebooks() if parameters.is_called(path, name)]
@@ -39,7 +39,7 @@ def find(name):
 
 
 def tables(a, b):
-    """The comparison of the runs in the folders `a` and `b`, a table for each part of it."""
+    """Yield the tables that compare the runs in the folders `a` and `b`, differences first."""
     about = beside(given(a), given(b)) | beside(place(a), place(b))
     found = beside(judged(a), judged(b))
     blocks = {
@@ -70,7 +70,7 @@ def given(folder):
 
 
 def place(folder):
-    """{name: text} of what else may make a run's numbers differ."""
+    """{name: text} of a run's commit, machine and device."""
     run = runs.read_run(folder)
     return {f"({name})": str(run.get(name, NONE)) for name in PLACE}
 
@@ -86,7 +86,7 @@ def judged(folder):
 
 
 def beside(one, other):
-    """{name: (value in the one, in the other), or (value,) where they are the same}."""
+    """{name: (value in `one`, value in `other`), or (value,) where both are the same}."""
     names = dict.fromkeys([*one, *other])
     pairs = {name: (one.get(name, NONE), other.get(name, NONE)) for name in names}
     return {name: tuple(dict.fromkeys(pair)) for name, pair in pairs.items()}

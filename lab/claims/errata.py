@@ -1,7 +1,7 @@
 """The errata of the sources: what they state, what holds instead, and where the lab computes it.
 
-experiments/errata.yaml holds every suspected error; one that proved to be none stays, struck, with
-the reason.
+experiments/errata.yaml holds every suspected error. An entry that proved to be no error stays
+there, struck through, with the reason.
 """
 
 import re
@@ -18,7 +18,7 @@ from lab.trials.runs import project_root
 TEST = r"tests/claims/test_errata\w*\.py::test_\w+"
 NOTEBOOK = r"[0-9]{2}_[a-z_]+(/[a-z0-9_]+)?"  # a notebook, or one of its figures or tables
 LITERATURE = r"literature: \D+ \d{4}"
-NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of the first line of a claim
+NUMBER = re.compile(r"\{([a-z0-9-]+)\.(effect|low|high):([^{}]+)\}")  # of a claim's first line
 SAYS = {
     "fails": ("refuted", "disproved", "not everywhere"),
     "holds": ("supported", "proved", "checked"),
@@ -35,44 +35,41 @@ class Erratum(BaseModel):
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     number: int = Field(ge=1)
-    was: dict[
-        str, int
-    ] = {}  # id and number of entries that were merged into this one, or of its earlier name
+    was: dict[str, int] = {}  # {id: number} of entries merged into this one, or of its earlier name
     source: Literal["chapter", "note 1", "note 2", "note 3", "note 4"]
     where: Text
     says: Text
     says_zh: Text
     right: Text
     right_zh: Text
-    claims: (
-        dict[str, Literal["fails", "holds", "undecided"]] | Text
-    )  # what each, or its "claim/part", must come out as; or why there is none
+    # {claim or "claim/part": the answer it must come to}; or, as text, why no claim is named
+    claims: dict[str, Literal["fails", "holds", "undecided"]] | Text
     evidence: list[Evidence]
-    struck: Text | None = None  # why the suspected error is none
+    struck: Text | None = None  # why the suspected error is no error
     struck_zh: Text | None = None
 
     @model_validator(mode="after")
     def _shown(self):
         if not self.evidence and self.struck is None:
-            raise ValueError("an erratum needs evidence, or struck with the reason why it is none")
+            raise ValueError("an erratum needs evidence, or `struck` with why it is no error")
         return self
 
     @property
     def texts(self):
-        """All that it says, in both languages."""
+        """All texts of the entry, in both languages."""
         said = (self.says, self.right, self.struck, self.says_zh, self.right_zh, self.struck_zh)
         return [text for text in said if text is not None]
 
     @property
     def judged(self):
-        """{claim: what it must come out as}; none where there is no claim."""
+        """{claim: the answer it must come to}; {} where no claim is named."""
         return self.claims if isinstance(self.claims, dict) else {}
 
 
 def errata(path=None):
     """All entries by id, in the order of the file.
 
-    ValueError names the entry and field that break the schema.
+    Raises ValueError with the entry and field that break the schema.
     """
     path = path or project_root() / "experiments" / "errata.yaml"
     entries = TypeAdapter(list[Erratum]).validate_python(yaml.safe_load(path.read_text("utf-8")))
@@ -82,12 +79,12 @@ def errata(path=None):
     }
     for field, values in names.items():
         if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise ValueError(f"{path.name}: {field} {twice[0]} stands twice")
+            raise ValueError(f"{path.name}: {field} {twice[0]} is used twice")
     return {entry.id: entry for entry in entries}
 
 
 def verdicts():
-    """{claim: its first line}, and {claim/part: that of the part}, of the committed runs at quick."""
+    """{claim, or claim/part: its first line} of the committed quick runs."""
     from lab.claims.report import collect  # which imports this module
 
     table = collect(project_root() / "results" / "quick")
@@ -99,8 +96,9 @@ def verdicts():
 
 
 def filled(text, rows):
-    """A text of an entry with its numbers, from `rows` as of `verdicts`; – where nothing was
-    measured.
+    """A text of an entry with its numbers filled in; – where nothing was measured.
+
+    `rows` is what `verdicts` returns.
     """
 
     def number(found):
@@ -143,8 +141,9 @@ def page():
 
 
 def _address(item):
-    """Where the evidence stands, seen from results/; "" for literature and for what this checkout
-    lacks.
+    """The path of the evidence relative to results/.
+
+    "" for literature and for files that this checkout lacks.
     """
     notebook, _, figure = item.partition("/")
     if item.startswith("tests/"):
@@ -159,17 +158,16 @@ def _address(item):
 
 
 def check():
-    """What committed verdicts, figures and tables do not bear out, a sentence each: `make publish`
-    refuses it.
+    """A sentence for each thing in the errata that the committed results do not bear out.
+
+    `make publish` stops where there is one.
     """
     entries, rows = errata().values(), verdicts()
     return missing(entries, rows) + contradictions(entries, rows)
 
 
 def missing(entries, rows):
-    """A sentence for each claim, number, figure and table that an entry names and that is not
-    there.
-    """
+    """A sentence for each missing claim, number, figure or table that an entry names."""
     found = []
     for entry in entries:
         numbers = {match[:2] for text in entry.texts for match in NUMBER.findall(text)}

@@ -1,8 +1,8 @@
 """Gates: what a cell must show before it may have an answer, checked on the rows of trials.
 
 A gate is a function of the part, the cell, the table of a sweep of learning rates, and its options
-in the ledger. It returns whether it is passed, and what it found in words. A gate that fails puts
-its own cell out of reach and no other. A gate without numbers is an error, never a pass.
+in the ledger. It returns (whether it is passed, what it found in words). A gate that fails puts
+only its own cell out of reach. A gate without numbers is an error, never a pass.
 """
 
 import inspect
@@ -16,14 +16,14 @@ from lab.claims.rows import Absent, NoNumbers, column, numbers, selected
 from lab.language import tr
 from lab.measure import statistics
 
-MORE = 3  # an arm that has not learned in so many times the reference's steps is a result
+MORE = 3  # times the reference's steps, after which an arm that has not learned is a result
 
 
 def learned(part, cell, rates, /, *, measure, above=None, below=None):
-    """The reference passed its mark in all its runs: a number, or a column with the mark of a run.
+    """Whether the reference passed its mark in all its runs.
 
-    Another arm that did not is a result where it had at least three times the steps that the
-    reference needed.
+    The mark is `above` or `below`: a number, or the column that holds the mark of each run. Another
+    arm may miss the mark only if it had at least three times the steps that the reference needed.
     """
     rows = with_reference(part, cell)
     mark = below if above is None else above
@@ -34,7 +34,8 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
     reference = selected(rows, part.reference)
     worst = beyond[reference.index].idxmin()
     told = tr(
-        "{measure} {value} against the mark {mark} in the worst of {n} runs of the reference ({arm})",
+        "{measure} {value} against the mark {mark} in the worst of {n} runs "
+        "of the reference ({arm})",
         measure=measure,
         value=f"{rows[measure][worst]:.4g}",
         mark=f"{mark[worst]:.4g}",
@@ -53,7 +54,8 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
         return False, told + tr("; {n} runs of other arms do not get there", n=n)
     times = numbers(behind, "steps").min() / numbers(reference, "steps_to_mark").max()
     told += tr(
-        "; {n} runs of other arms do not get there in {times} times the steps that the reference needed",
+        "; {n} runs of other arms do not get there in {times} times the steps "
+        "that the reference needed",
         n=n,
         times=f"{times:.2g}",
     )
@@ -61,9 +63,9 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
 
 
 def headroom(part, cell, rates, /, *, measure="", floor=None, ceiling=None, gap=0.02, capped=""):
-    """The arms' means are not all within `gap` of a ceiling, nor of a floor.
+    """Whether the arms had room to differ: not all means lie within `gap` of the ceiling or floor.
 
-    `capped` is a column that says which runs a cap cut: at most a tenth of them.
+    `capped` is a column that marks runs cut off by a cap; more than a tenth of them fail the gate.
     """
     told, passed = [], True
     if measure or not capped:
@@ -82,7 +84,7 @@ def headroom(part, cell, rates, /, *, measure="", floor=None, ceiling=None, gap=
 
 
 def null(part, cell, rates, /, *, rows):
-    """The same comparison among the rows of a control does not give what the claim predicts."""
+    """Whether the same comparison among the rows of a control misses what the claim predicts."""
     low, high = part.band
     control = cell.control(rows)
     if control.absent:
@@ -92,12 +94,13 @@ def null(part, cell, rates, /, *, rows):
 
 
 def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
-    """A call that was timed twice takes as long both times, in each sitting: the 95 % interval of
-    the one over the other lies within ± `within`, else within the bar of times, or within a fifth
-    of an effect that is larger than five bars.
+    """Whether a call that was timed twice takes equally long both times, in each sitting.
 
-    `rows` are those of the second time and `of` those of the first, under the cell's condition for
-    the rest; without `of` the measure is that ratio already. The sampling unit is the process.
+    The 95 % interval of the ratio of both times, minus 1, must lie within ± `within`. The default
+    is the bar of times, or a fifth of the effect where that is larger.
+
+    `rows` select the second timing and `of` the first; the cell's condition selects the rest.
+    Without `of` the measure is the ratio itself. The sampling unit is the process.
     """
     logs = log_times(cell, rows, measure or part.measure)
     if of:
@@ -113,23 +116,26 @@ def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
 
 
 def clock_share(part, cell):
-    """A fifth of the effect of a ratio of times: a clock that is off by less does not make it."""
+    """A fifth of a ratio's effect on the log scale, which no clock error should exceed; else 0."""
     scale = {"change": np.log1p, "ratio": np.log}.get(part.how)
     return abs(scale(cell.interval().effect)) / 5 if scale else 0.0
 
 
 def log_times(cell, chosen, measure):
-    """The logarithm of times, or of a ratio of times, by sitting and process."""
+    """The logarithm of times, or of ratios of times, a Series indexed by sitting and process.
+
+    Raises NoNumbers where a process has several rows.
+    """
     condition = {name: value for name, value in cell.chosen.items() if name not in chosen}
     rows = selected(cell.table, condition | chosen)
     logs = np.log(numbers(rows, measure)).set_axis([column(rows, "sitting"), rows.seed])
     if not logs.index.is_unique:
-        raise NoNumbers(f"{named(chosen)} has several rows of a process: name one of them")
+        raise NoNumbers(f"{named(chosen)} selects several rows of a process: select one")
     return logs
 
 
 def size(part, cell, rates, /, **bounds):
-    """The sizes are those that the sentence names: {column: [least, most]}, null: no bound."""
+    """Whether the sizes are in the `bounds`, {column: [least, most]}; None is no bound."""
     told, passed = [], True
     for name, (least, most) in bounds.items():
         values = numbers(cell.rows, name)
@@ -142,7 +148,7 @@ def size(part, cell, rates, /, **bounds):
 
 
 def budget(part, cell, rates, /, *, same):
-    """Columns that are the same for every arm of a seed, such as data and steps."""
+    """Whether the columns `same`, such as data and steps, are equal for all arms of a seed."""
     rows = cell.rows
     wrong = [name for name in same if (column(rows, name).groupby(rows.seed).nunique() > 1).any()]
     if wrong:
@@ -151,14 +157,15 @@ def budget(part, cell, rates, /, *, same):
 
 
 def rate(part, cell, rates, /, *, column, by="", best="lowest", within=0.0):
-    """Each arm ran at its best learning rate, and no best rate lies at the edge of those tried.
+    """Whether each arm ran at its best learning rate, and no best rate is an edge of those tried.
 
-    `rates` is the table of the sweep: a row for each rate (`column`), arm and seed of its own.
-    Rates whose measure (`by`, else the one compared) is `within` that of the best are as good as
-    it. An arm that learns at none of the rates has no best one, and the gate says so.
+    `rates` is the table of the sweep, with a row for each rate (`column`), arm and seed; its seeds
+    are not those of the comparison. Rates whose measure (`by`, by default the compared one) is at
+    most `within` worse than the best also count as best. An arm that learns at no rate has no best
+    rate, which the gate reports.
     """
     if rates is None:
-        raise NoNumbers("rates are wanted: judge(claim, table, rates=the table of their sweep)")
+        raise NoNumbers("no rates were given: judge(claim, table, rates=the table of their sweep)")
     faults, hopeless, chosen = [], [], set()
     for side in cell.sides:
         names = [name for name in (*cell.chosen, cell.column) if name in rates]
@@ -181,12 +188,12 @@ def rate(part, cell, rates, /, *, column, by="", best="lowest", within=0.0):
 
 
 def no_answer(part, cell, rates, /, *, told):
-    """No arm is given what is asked: the column that says so is 0 in every row."""
+    """Whether no arm sees the answer in its input: the column `told` is 0 in every row."""
     most = numbers(cell.rows, told).max()
     return most == 0, f"{told} {most:g}"
 
 
-GATES = {  # in the order in which they are told
+GATES = {  # in the order in which a card shows them
     "learned": learned,
     "headroom": headroom,
     "null": null,
@@ -213,7 +220,7 @@ def titles():
 
 
 class Needs(BaseModel):
-    """The gates of a part by name, each with its options; `machine`: the answer is one machine's."""
+    """The gates of a part, {name: options}, and whether its answer holds for one machine only."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -225,11 +232,11 @@ class Needs(BaseModel):
             if name not in GATES:
                 raise ValueError(f"{name}: there is no such gate; there are {', '.join(GATES)}")
             if not options or any(value in ("", [], {}) for value in options.values()):
-                raise ValueError(f"{name}: options with values are wanted")
+                raise ValueError(f"{name}: give its options, each with a value")
             if name == "learned" and len({"above", "below"} & set(options)) != 1:
-                raise ValueError(f"{name}: above or below")
+                raise ValueError(f"{name}: give either `above` or `below`")
             if name == "headroom" and not {"floor", "ceiling", "capped"} & set(options):
-                raise ValueError("headroom: measure with floor or ceiling, or capped")
+                raise ValueError("headroom: give `floor` or `ceiling` of a measure, or `capped`")
             try:
                 inspect.signature(GATES[name]).bind(None, None, None, **options)
             except TypeError as error:
@@ -238,13 +245,14 @@ class Needs(BaseModel):
 
     @property
     def gates(self):
-        """{gate: its options} of those that look at rows."""
+        """{gate: its options}, without `machine`."""
         return self.model_extra
 
     def check(self, part, cell, rates=None):
-        """[Passed] of every gate that is needed, in the order of `GATES`.
+        """[Passed] of every gate of the part, in the order of `GATES`.
 
-        Absent where a control or the reference has no row; NoNumbers names the gate that lacks its columns.
+        Raises Absent where a control or the reference has no row, and NoNumbers where a gate lacks
+        its columns.
         """
         found = []
         for name in filter(self.gates.get, GATES):
@@ -261,7 +269,7 @@ class Needs(BaseModel):
 
 @dataclass(frozen=True)
 class Passed:
-    """A gate with what was found; `passed` False puts the cell out of reach."""
+    """The result of a gate; where `passed` is False, the cell is out of reach."""
 
     gate: str
     passed: bool
@@ -272,9 +280,9 @@ class Passed:
 
 
 def with_reference(part, cell):
-    """The rows of a cell, and those of the reference where it is none of its sides.
+    """The rows of a cell, and those of the reference where it is not one of the cell's sides.
 
-    Such a reference comes from the cell's own condition as far as it has rows there.
+    Such reference rows are narrowed to the cell's condition, column by column, while rows remain.
     """
     rows = cell.rows
     try:
@@ -291,11 +299,11 @@ def with_reference(part, cell):
 
 
 def runs(rows, part, measure):
-    """How many runs there are in the rows: what one seed measured under one condition is one run.
+    """The number of runs in the rows. A run is one seed under one condition.
 
-    So neither several rows of a run count, nor copies of the reference beside every other arm. A
-    column of conditions in which the measure never differs, such as lengths at which one model is
-    asked, makes no further runs.
+    Several rows of a run, and copies of the reference beside every other arm, count once. A column
+    of conditions along which the measure never differs, such as lengths at which one model is
+    tested, does not multiply runs.
     """
     names = dict.fromkeys(["seed", *part.reference, *part.by])
     known = [name for name in names if name in rows]

@@ -1,4 +1,4 @@
-"""The rule that turns what was measured into answers, a line for each cell, and labels."""
+"""The rules that turn measurements into answers, a line for each cell, and answers into labels."""
 
 from math import inf, isfinite, log, log1p, nan
 
@@ -12,21 +12,22 @@ from lab.measure import statistics
 YES, UNDECIDED, ANSWERED = "yes", "undecided", "answered"
 NO, OTHER_WAY, TOO_SMALL = "no", "no, the other way", "no, too small to matter"
 NOT_RUN, OUT_OF_REACH = "not run at these values", "out of reach"
-NOTHING = statistics.Interval(nan, nan, nan, 0)  # some of the numbers compared are not finite
-MOST = 100  # runs of a cell, beyond which no number is told
-CLOSE = 2e-15  # numbers that agree so well are equal
+NOTHING = statistics.Interval(nan, nan, nan, 0)  # where a compared number is not finite
+MOST = 100  # the largest number of runs that a card suggests for a cell
+CLOSE = 2e-15  # relative rounding error within which numbers are equal
 
 
 def judge(claim, measured, *, rates=None, **where):
     """The lines of a claim, one for each cell of each part.
 
     measured  a DataFrame with a row for each seed and arm, or {name of a part: DataFrame}. A part
-              without `measure` takes an Interval; an exact statement a number, or a sympy
-              expression, which proves it
-    rates     the table of a sweep of learning rates, for the gate of that name
-    where     figure, table, note
+              without `measure` takes an Interval. An exact statement takes a number, which checks
+              it, or a sympy expression, which proves it
+    rates     the table of a sweep of learning rates, for the gate `rate`
+    where     the fields figure, table and note of the lines
 
-    Raises TypeError where a part gets what it cannot compare, NoNumbers where a gate lacks columns.
+    Raises ValueError where the claim has no parts, TypeError where a part gets another type, and
+    NoNumbers where a gate lacks columns.
     """
     if not claim.parts:
         raise ValueError(f"claim {claim.id} has no comparison in the ledger: write one first")
@@ -54,7 +55,7 @@ def _of_part(claim, part, measured, rates, where):
 
 
 def _of_number(claim, part, measured, row):
-    """An exact statement: proved by symbols, checked by numbers, disproved by either."""
+    """The line of an exact statement: symbols prove it, numbers check it, either disproves it."""
     if claim.kind not in EXACT:
         raise TypeError(
             f"claim {claim.id} is a {claim.kind}: it wants an Interval, not the number {measured}"
@@ -83,7 +84,7 @@ def _of_interval(claim, part, interval, row):
 
 
 def _ends(interval):
-    """The fields of a line that an interval fills."""
+    """{field of a line: value} from an interval."""
     return {
         "effect": interval.effect,
         "low": interval.low,
@@ -123,9 +124,9 @@ def _of_cell(claim, part, cell, rates, row):
 
 
 def decided(claim, part, interval):
-    """The answer that an interval gives; a question is answered by the interval itself.
+    """The answer that an interval gives; for a question, `answered`.
 
-    An interval that touches the bar is not beyond it, but for `equal`, whose bounds are inside.
+    An interval that touches the bar is not beyond it, except for `equal`, whose bounds count.
     """
     low, high = part.band
     if interval is NOTHING:
@@ -146,13 +147,13 @@ def decided(claim, part, interval):
 
 
 def _exactly(cell, answer):
-    """Outcomes of few runs: a yes needs an exact test of the two counts as well (Boschloo 1970)."""
+    """The answer, or undecided where Boschloo's exact test (1970) of the counts has p >= 0.05."""
     counts = [[int(side.sum()), int((1 - side.astype(int)).sum())] for side in cell.values]
     return answer if statistics.exact_p(counts) < 0.05 else UNDECIDED
 
 
 def labelled(claim, part, lines, cells=()):
-    """The lines of a part with its label, and how many say yes and no of how many."""
+    """The lines of a part with its label and the numbers of yes, of no, and of all cells."""
     yes = sum(line.answer == YES for line in lines)
     no = sum(line.answer.startswith(NO + ",") or line.answer == NO for line in lines)
     counts = {"yes": yes, "no": no, "cells": len(lines)}
@@ -163,7 +164,7 @@ def labelled(claim, part, lines, cells=()):
 
 
 def label_of(over, answers):
-    """The label of a part from the answers of its cells, as its quantifier says."""
+    """The label of a part from the answers of its cells and its quantifier `over`."""
     others = set(answers) - {YES, UNDECIDED, NO, OTHER_WAY, TOO_SMALL}
     if len(set(answers)) == 1 and others:
         return answers[0]  # proved, checked, disproved, answered, out of reach, not run
@@ -181,16 +182,16 @@ def label_of(over, answers):
 
 
 def rests_on_one(label):
-    """Whether a label may rest on a single one of several cells.
+    """Whether a label may rest on one of several cells, so that it needs a correction.
 
-    It does for `supported` of `some` and for `not everywhere`. `supported` and `refuted` over all
+    These are `supported` over some cells and `not everywhere`. `supported` and `refuted` over all
     cells are intersection-union tests and need no correction.
     """
     return label in ("supported", "not everywhere")
 
 
 def _stands(claim, part, lines, cells, label):
-    """Whether a cell that carries the label also does at the level 1 - .05 / K."""
+    """Whether a cell of K keeps the answer that carries the label at the level 1 - .05 / K."""
     if part.over == "all" and label == "supported":
         return True
     carries = (YES,) if label == "supported" else (NO, OTHER_WAY, TOO_SMALL)
@@ -203,7 +204,7 @@ def _stands(claim, part, lines, cells, label):
 
 
 def _more_runs(part, interval):
-    """How many runs would decide, in words; why an effect has no interval."""
+    """How many runs would decide, in words, or why the effect has no interval."""
     if interval is NOTHING:
         return tr("some of the numbers compared are not finite")
     if interval.n == 1:
@@ -215,7 +216,7 @@ def _more_runs(part, interval):
         logs = [scale(x) for x in (interval.effect, interval.low, interval.high)]
         interval, near = statistics.Interval(*logs, interval.n, scale(interval.mde)), scale(near)
     if not isfinite(interval.mde):
-        return ""  # shares, whose interval says nothing of a spread
+        return ""  # the interval of a share gives no spread
     n = statistics.enough(interval, near, MOST)
     if n is None:
         return tr("not within {n} runs", n=MOST)
@@ -223,7 +224,7 @@ def _more_runs(part, interval):
 
 
 def computed(measured):
-    """What the function gives; NOTHING where it meets numbers that are not finite."""
+    """The result of the function `measured`; NOTHING where it raises NotFinite."""
     try:
         return measured()
     except statistics.NotFinite:

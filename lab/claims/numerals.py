@@ -1,17 +1,14 @@
-"""Numbers as they are printed: an effect with its interval in the words of its unit."""
+"""Numbers as text: an effect with its interval, in its unit."""
 
 from math import floor, inf, isfinite, log10
 
-SHARES = {
+SHARES = {  # units printed in percent, with the sign of their format
     "relative change": "+",
     "share of heads": "",
     "share": "",
     "difference of shares": "+",
-}  # units told in per cent, with their sign
-SMALLEST, LARGEST = (
-    1e-3,
-    1e6,
-)  # below the one, and from the other on, numbers are printed as 2.67e-15
+}
+SMALLEST, LARGEST = 1e-3, 1e6  # numbers outside are printed like 2.67e-15
 DIGITS, MOST_DIGITS = 3, 6  # of the largest number; more than DIGITS where an interval is narrow
 
 
@@ -21,8 +18,9 @@ def effect_of(verdict):
 
 
 def in_words(interval, unit=""):
-    """An effect with its ends, if they are apart: "+3.46 % [+2.46 %, +4.46 %]", "0.12 [0.10,
-    0.14]", "2.67e-15".
+    """An effect with its interval, such as "+3.46 % [+2.46 %, +4.46 %]" or "0.12 [0.10, 0.14]".
+
+    Where the interval has no width, the effect alone, such as "2.67e-15".
     """
     ends = (interval.low, interval.high) if interval.low == interval.low else ()
     effect, *ends = in_unit(interval.effect, *ends, unit=unit)
@@ -30,18 +28,17 @@ def in_words(interval, unit=""):
 
 
 def in_unit(*numbers, unit=""):
-    """Numbers that are read together, of which the unit may be told in per cent."""
+    """[text] of numbers shown together, in percent for the units of `SHARES`."""
     if unit not in SHARES:
         return printed(numbers)
     return [f"{number} %" for number in printed([100 * x for x in numbers], SHARES[unit])]
 
 
 def printed(numbers, sign=""):
-    """Numbers that are read together, with as many decimals each, without the zeros at the end of
-    all.
+    """[text] of numbers shown together: equally many decimals, without trailing zeros of all.
 
-    Three digits of the largest, and no fewer than stand before the point; after an effect, two of
-    half the interval where that is more. `sign` as in a format.
+    The largest has three digits, or more where its integer part does. For an effect with its
+    interval, half the width also has at least two digits. `sign` is that of a format.
     """
     largest = max((abs(x) for x in numbers if isfinite(x)), default=0) or 1
     head, half = floor(log10(largest)), (numbers[-1] - numbers[1]) / 2 if len(numbers) == 3 else 0

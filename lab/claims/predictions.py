@@ -1,4 +1,4 @@
-"""Predictions as they are typed."""
+"""Predictions typed as text, such as "mine - rotary > 0.05"."""
 
 import re
 
@@ -10,13 +10,13 @@ FORM = re.compile(r"(.+?)\s*(>|<|=)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:(?:±|\+-
 def read_prediction(text, arms):
     """(first arm, second arm, direction, bar, tolerance) of "mine - rotary > 0.05".
 
-    ValueError says what is wanted.
+    Raises ValueError where the text has another form or names an unknown arm.
     """
     found = FORM.fullmatch(text.strip())
     pairs = {f"{a} - {b}": (a, b) for a in arms for b in arms if a != b}
     if not found:
         raise ValueError(
-            f"predict {text!r}: such as {next(iter(pairs))!r} > 0.05, < 0 or = 0 ± 0.02, is wanted"
+            f"predict {text!r}: write such as {next(iter(pairs))!r} > 0.05, < 0 or = 0 ± 0.02"
         )
     said = re.sub(r"\s*[-−–]\s*", " - ", found[1]) if found[1] not in pairs else found[1]
     first, second = pairs[near(said, pairs, "predict: arms")]
@@ -38,6 +38,7 @@ def comparison_of(direction, threshold, tolerance=0.0):
 
 
 def asked_in_words(asked):
+    """The text of a prediction that `read_prediction` returned."""
     first, second, direction, bar, tolerance = asked
     sign = {"above": ">", "below": "<", "equal": "="}[direction]
     return f"{first} - {second} {sign} {bar:g}" + (f" ± {tolerance:g}" if tolerance else "")

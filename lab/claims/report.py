@@ -1,7 +1,7 @@
-"""What READMEs, pages of results and the book say of the results, in the reader's language.
+"""The text of READMEs, results pages and the book on the results, in the reader's language.
 
-All of it comes from committed verdicts and rows. `older` are always the stems of the runs that
-older code made, or that read another text: what is told of them says so.
+All of it is made from committed verdicts and tables. `older` is always the set of stems of runs
+that older code made or that read another text; these runs are marked.
 """
 
 import re
@@ -14,7 +14,7 @@ from lab.trials import parameters, runs
 from lab.trials.store import File
 
 READMES = {"README.md": "en", "README.zh.md": "zh"}
-POINT = re.compile(r"(\S+) \[\1, \1\]")  # an interval without width: the number alone
+POINT = re.compile(r"(\S+) \[\1, \1\]")  # an interval without width, shown as its number
 
 
 def link(words, place):
@@ -22,16 +22,16 @@ def link(words, place):
 
 
 def finished(folder):
-    """[(notebook, run.json)] of the finished runs in a folder, in the order of the lessons."""
+    """[(path of a notebook, its run.json)] of the finished runs in a folder, in lesson order."""
     read = [(path, runs.read_run(folder / path.stem)) for path in parameters.notebooks()]
     return [(notebook, run) for notebook, run in read if run]
 
 
 def collect(*folders):
-    """A table of the lines of all claims from a profile's finished runs; the others are pending.
+    """A DataFrame of the lines of all claims, from the finished runs in the folders.
 
-    Of a notebook that has run in several of the folders, the last of these counts. Lines that
-    answer another comparison than today's do not count.
+    Claims without a line are pending. For a notebook that has run in several folders, the last
+    folder is used. Lines that answer a comparison other than today's are left out.
     """
     ledger = claims.ledger()
     found = {name: [line.model_dump() for line in c.unjudged] for name, c in ledger.items()}
@@ -51,7 +51,7 @@ def collect(*folders):
 
 
 def label_counts(table):
-    """How many parts came to each label, and how many of these are not gated yet, in words."""
+    """The number of parts with each label, and of those that have no gates yet, in words."""
     words, parts = cards.words(), claims.by_part(table)
     told = ", ".join(f"{n} {words[name]}" for name, n in parts.label.value_counts().items())
     bare = (parts.gates == claims.UNGATED).sum()
@@ -68,9 +68,10 @@ def opening(notebook):
 
 
 def hero(notebook, folder, named):
-    """The figure that stands for the run in `folder`, its stem: the one most often among `named`.
+    """The stem of the figure that represents the run in `folder`; "" where it has no figures.
 
-    Those are the figures that its lines name. Of several, the notebook draws it first.
+    `named` are the figures that the run's lines name. The most frequent one is taken; among equals,
+    the one that the notebook draws first.
     """
     code = notebook.read_text("utf-8")
     stems = [path.stem for path in (folder / "figures").glob("*.png")]
@@ -79,7 +80,7 @@ def hero(notebook, folder, named):
 
 
 def caption(path):
-    """What a figure shows, on one line in English; "" where it does not say so."""
+    """The English caption of a figure on one line; "" where it has none."""
     from lab.figures import captions_in  # matplotlib takes long to import
 
     return " ".join(captions_in(path)[0].split())
@@ -89,10 +90,10 @@ def caption(path):
 
 
 def findings(table):
-    """{exercise: the lines of `table` that are told of it}, of lessons.
+    """{exercise: the lines of `table` that are its finding}, of lessons.
 
-    Those of the first part that has a sentence for its label; where a lesson has none, of the
-    first part that came to a label and a figure.
+    They are the lines of a first part that has a sentence for its label. Where a lesson has none,
+    they are those of its first part with a label and a figure.
     """
     ledger = claims.ledger()
     judged, worded = {}, {}
@@ -107,7 +108,7 @@ def findings(table):
 
 
 def sentence(lines):
-    """What is said of a part: the ledger's sentence for its label, or the claim with its counts."""
+    """The sentence on a part: the ledger's for its label, else the claim with its effect."""
     first = lines.iloc[0]
     claim = claims.ledger()[first.id]
     template = in_language(claim.finding, claim.finding_zh).get(first.label)
@@ -119,9 +120,9 @@ def sentence(lines):
 
 
 def decisive(claim, lines):
-    """The line that speaks least for the label of its part: what is said of it holds for all.
+    """The line that supports the label of its part least, so that its sentence holds for all lines.
 
-    Where a label rests on a no, only the lines that say no count.
+    For `refuted` and `not everywhere`, it is chosen among the lines that answer no.
     """
     part = next(part for part in claim.parts if part.name == lines.part.iloc[0])
     if lines.label.iloc[0] in ("refuted", "not everywhere"):
@@ -135,7 +136,7 @@ def decisive(claim, lines):
 
 
 def numbers(row):
-    """What a sentence can be filled with."""
+    """{name: number} for the placeholders of a sentence."""
     less = {"less": -row.effect, "less_low": -row.high, "less_high": -row.low}
     times = {"times": 1 + row.effect, "times_low": 1 + row.low, "times_high": 1 + row.high}
     counts = {"yes": row.yes, "no": row.no, "cells": row.cells}
@@ -143,7 +144,7 @@ def numbers(row):
 
 
 def findings_list(table):
-    """A line for each finding of `table`, the lines at quick."""
+    """A Markdown list of the findings in `table`, which holds the lines of the quick runs."""
     told = findings(table)
     lines = []
     for notebook in parameters.notebooks():
@@ -168,7 +169,7 @@ def findings_list(table):
 
 
 def about(table, results):
-    """Two paragraphs: claims, lessons and errata; the record and what each way to run takes."""
+    """A paragraph on claims, lessons and errata, and one on the record and how long runs take."""
     lessons = {claim.exercise for claim in claims.ledger().values() if claim.place == "lesson"}
     wrong = tr("{n} errata", n=sum(entry.struck is None for entry in errata.errata().values()))
     ledger, record = tr("ledger"), tr("record")
@@ -203,7 +204,7 @@ def about(table, results):
 
 
 def overview_table(folder, older=()):
-    """A row for each finished exercise of a profile, as a README shows it."""
+    """The Markdown table of a README with a row for each finished exercise of a profile."""
     table = collect(folder)
     heads = [tr("exercise"), tr("figures"), tr("verdicts"), tr("minutes without the record")]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- |"]
@@ -221,7 +222,7 @@ def overview_table(folder, older=()):
 
 
 def gallery(folder, older=()):
-    """Of each finished exercise its question, finding, figure, verdicts and minutes."""
+    """Markdown of all finished exercises: question, finding, figure, verdicts and minutes."""
     table = collect(folder)
     told = findings(table)
     parts = []
@@ -249,7 +250,7 @@ def gallery(folder, older=()):
 
 
 def captions_list(folder):
-    """A line for each figure of the finished runs that says what it shows."""
+    """A Markdown list of the captioned figures of the finished runs."""
     lines = []
     for path in sorted(folder.glob("*/figures/*.png")):
         run = path.parents[1]
@@ -259,7 +260,7 @@ def captions_list(folder):
 
 
 def page(folder, older=()):
-    """The page of a profile: a card for each exercise, and what every figure shows."""
+    """The page of a profile as Markdown: a section for each exercise, and all captions."""
     machines = set()
     for _, run in finished(folder):
         machines.add(f"{run['machine']}, torch {run['versions']['torch']}, {run['device']}")
@@ -279,7 +280,7 @@ def page(folder, older=()):
 def summarise(folder, older=()):
     """Write claims.csv of a profile, and its page as README.md and README.zh.md.
 
-    The exercises of claims.csv are stems of notebooks: pandas would read 1.10 as 1.1.
+    claims.csv names exercises by the stems of their notebooks: pandas would read 1.10 as 1.1.
     """
     stems = {parameters.exercise_of(path): path.stem for path in parameters.notebooks()}
     table = collect(folder)
@@ -298,7 +299,7 @@ def outdated(folder):
 
 
 def publish(older=()):
-    """Write the pages of quick and of the errata, and what READMEs hold between markers."""
+    """Write the pages of the quick profile and of the errata, and the marked parts of READMEs."""
     root = runs.project_root()
     quick = root / "results" / "quick"
     for name, speak in READMES.items():
@@ -314,7 +315,7 @@ def publish(older=()):
 
 
 def between(text, mark, told):
-    """The text with `told` between a marker and the next <!-- end -->."""
+    """The text with `told` between the marker `mark` and the next <!-- end -->."""
     before, _, rest = text.partition(f"<!-- {mark} -->")
     _, _, after = rest.partition("<!-- end -->")
     return f"{before}<!-- {mark} -->\n\n{told}\n\n<!-- end -->{after}"

@@ -1,4 +1,4 @@
-"""Rows of a table that a claim asks for."""
+"""The rows and columns of a table that judging a claim needs."""
 
 
 class Absent(LookupError):
@@ -6,13 +6,13 @@ class Absent(LookupError):
 
 
 class NoNumbers(ValueError):
-    """A gate that a claim needs has no numbers in the table that it is judged from."""
+    """The table that a claim is judged from lacks the numbers of a gate."""
 
 
 def by_seed(rows, measure):
-    """The measure of an arm, indexed by seed.
+    """The measure of an arm, a Series indexed by seed.
 
-    ValueError where a seed has two rows: choose among them first.
+    Raises ValueError where a seed has several rows.
     """
     values = rows.set_index("seed")[measure]
     if not values.index.is_unique:
@@ -22,7 +22,7 @@ def by_seed(rows, measure):
 
 
 def selected(table, chosen):
-    """The rows with the chosen values; Absent names what has none."""
+    """The rows with the chosen values, {column: value}. Raises Absent where a value has no row."""
     part = table
     for name, value in chosen.items():
         part = part[part[name] == value]
@@ -32,13 +32,14 @@ def selected(table, chosen):
 
 
 def column(rows, name):
-    """A column without holes; NoNumbers where it has any, or is not there."""
+    """A column. Raises NoNumbers where it is missing or has missing values."""
     if name not in rows.columns:
         raise NoNumbers(f"the table has no column {name}; it has {', '.join(rows.columns)}")
     if rows[name].isna().any():
-        raise NoNumbers(f"column {name} has holes")
+        raise NoNumbers(f"column {name} has missing values")
     return rows[name]
 
 
 def numbers(rows, name):
+    """A column as floats. Raises NoNumbers as `column` does."""
     return column(rows, name).astype(float)

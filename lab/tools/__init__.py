@@ -1,1 +1,1 @@
-"""Commands of `lab` that stand in files of their own, and what several commands share."""
+"""The commands of `lab`, and the code that several commands share."""

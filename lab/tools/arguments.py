@@ -1,4 +1,4 @@
-"""What is given on the command line, read or refused."""
+"""Arguments of the command line: their types, and functions that read or refuse them."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-# What several commands take.
+# Arguments and options of several commands.
 Notebooks = Annotated[
     list[str] | None,
     typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all exercises."),
@@ -24,45 +24,49 @@ Parameters = Annotated[
 
 
 def refuse(error):
+    """Print the error and exit with status 2."""
     typer.echo(f"lab: {error}", err=True)
     raise typer.Exit(2)
 
 
 def assignments(items):
-    """{name: value} of NAME=VALUE, each value as `read_value` reads it."""
+    """{name: value} of the items NAME=VALUE, each value read by `read_value`.
+
+    Raises Refused where an item has another form or a name is given twice.
+    """
     from lab.trials.parameters import Refused, read_value
 
     values = {}
     for item in items:
         name, equals, text = item.partition("=")
         if not equals:
-            raise Refused(f"-p {item!r}: NAME=VALUE is wanted")
+            raise Refused(f"-p {item!r}: write NAME=VALUE")
         if name in values:
-            raise Refused(f"-p {item!r}: {name} is given twice; once is allowed")
+            raise Refused(f"-p {item!r}: {name} is given twice")
         values[name] = read_value(text)
     return values
 
 
 def seconds(text):
-    """The seconds that 30s, 5m, 2h or 0 mean. BadParameter for anything else."""
+    """The seconds that 30s, 5m, 2h or 0 mean. Raises BadParameter for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])|0", text.strip())
     if not found:
-        raise typer.BadParameter(f"{text!r} is no time: say the unit: 30s, 10m, 2h")
+        raise typer.BadParameter(f"{text!r} is no time with a unit, such as 30s, 10m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found[1] else 0.0
 
 
 def place_of(text):
-    """The folder that `--results` names. Refused where it names none."""
+    """The folder that `--results` names. Raises Refused where the text is no path."""
     from lab.trials.parameters import Refused
 
     if not text.strip() or "\0" in text:
-        raise Refused(f"--results {text!r}: a folder is wanted")
+        raise Refused(f"--results {text!r}: name a folder")
     return Path(text).expanduser().resolve()
 
 
 def check_device(wanted):
-    """ValueError for a device that is not there; torch is asked only where it matters."""
-    if wanted not in ("auto", "cpu"):
+    """Raise ValueError where this machine lacks the device."""
+    if wanted not in ("auto", "cpu"):  # else torch need not be imported
         from lab.device import available
 
         available(wanted)

@@ -1,5 +1,5 @@
-"""The runner: notebooks one after another, so that timings are undisturbed; the trials inside them
-in parallel.
+"""The runner: it executes notebooks one after another, so that timings are undisturbed; the trials
+of a notebook run in parallel.
 """
 
 import contextlib
@@ -42,22 +42,25 @@ class Job:
 
     @property
     def usual(self):
-        """Whether it is a lesson as its profile has it, in English."""
+        """Whether it is a lesson of the project with its profile's parameters, in English."""
         return not (self.own or self.foreign or self.language != "en")
 
     @property
     def foreign(self):
-        """Whether it is no notebook of the project."""
+        """Whether the notebook is not one of the project's."""
         return self.notebook.parent != runs.project_root() / "notebooks"
 
     @property
     def code(self):
+        """The source of all code cells."""
         cells = json.loads(self.notebook.read_text("utf-8"))["cells"]
         return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
 
     @property
     def fingerprint(self):
-        """Of the code cells, all code of lab, the claims under test, the parameters, the
+        """The hash of all that a run depends on.
+
+        These are the code cells, the code of lab, the claims under test, the parameters and the
         translations.
         """
         values = {name: value for name, value in self.parameters.items() if name != "results"}
@@ -67,18 +70,17 @@ class Job:
         return runs.text_hash(json.dumps([code, values, asked, words], sort_keys=True))
 
     def to_do(self, fresh=False):
-        """Why the notebook has to run, or None where this very code ran with these parameters.
+        """Why the notebook has to run, or None where the same code ran here with these parameters.
 
-        A published run does not count, and where all is to be `fresh`, neither does one with trials
-        from the record. A notebook from elsewhere always runs, since it may read anything.
+        With `fresh`, a run that took trials from the record has to run again. A notebook from
+        elsewhere always runs, since it may read anything.
         """
         if self.foreign:
             return "a notebook of your own"
         run = runs.read_run(self.folder)
         if run is None:
-            return (
-                "run.json cannot be read" if (self.folder / "run.json").exists() else "not run yet"
-            )
+            damaged = (self.folder / "run.json").exists()
+            return "run.json cannot be read" if damaged else "not run yet"
         if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
             return "code, claims or parameters have changed"
         if fresh and run["record"]["recorded"]:
@@ -86,18 +88,18 @@ class Job:
         return None
 
     def _other_kinds(self, run):
-        """Whether a kind that the run's trials looked up in an installed package is another one
-        now; of others the code of lab and the notebook's cells tell.
+        """Whether the code of a kind that the run used from an installed package has changed.
+
+        The fingerprint covers the kinds of lab and of the notebook.
         """
         entry_points.load()
         return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
 
     def run(self, options, watch=lambda **state: None):
-        """Execute the notebook aside, in its own folder as JupyterLab does, then put the whole in
-        its place.
+        """Execute the notebook, write its results to a folder aside, then move that into place.
 
-        Raises what papermill raises, and RuntimeError where a notebook of the project does not
-        finish its study.
+        The working folder is the notebook's own, as in JupyterLab. Raises papermill's exceptions,
+        and RuntimeError where a notebook of the project does not finish its study.
         """
         aside = self.results / ".running" / self.folder.parent.name
         done = aside / self.notebook.stem
@@ -113,13 +115,12 @@ class Job:
         }
         options.model_copy(update=where).write(aside)
         values = self.own if self.foreign else self.parameters
-        if not self.foreign or "study" in self.code:  # others have no use for it
+        if not self.foreign or "study" in self.code:  # other notebooks do not read `results`
             values = values | {"results": str(aside)}
         book = language.translated(nbformat.read(self.notebook, 4), self.language)
         began = time.time()
         with ThreadPoolExecutor(1) as beside:
-            # takes as long as the kernel takes to start
-            made_of = beside.submit(self._made_of)
+            made_of = beside.submit(self._made_of)  # hashing takes as long as starting the kernel
             executed = kernel.execute(
                 book, values, self.notebook.parent, aside / "kernel.log", watch
             )
@@ -142,18 +143,19 @@ class Job:
         shutil.rmtree(aside)
 
     def check_publishable(self):
-        """Refused where the run is not finished, not of today's code and claims, or was made beside
-        a commit.
+        """Raise Refused where the run may not be published.
+
+        It must be finished, of today's code and claims, and made by a clean commit.
         """
         if reason := self.to_do():
-            raise parameters.Refused(f"{self.notebook.stem}: {reason}; `lab run` comes first")
+            raise parameters.Refused(f"{self.notebook.stem}: {reason}; use `lab run` first")
         if runs.read_run(self.folder)["changes"] is not False:
             raise parameters.Refused(
-                f"{runs.shown(self.folder)} was not made by a commit alone: commit, then run"
+                f"{runs.shown(self.folder)} was made from uncommitted code: commit, then run"
             )
 
     def publish(self):
-        """Put the finished run in the place of the published one; returns where that is."""
+        """Copy the finished run over the published one; returns the folder."""
         final = runs.published(self.profile, self.notebook.stem)
         aside = runs.new_folder(self.results / ".running", self.notebook.stem)
         shutil.copytree(self.folder, aside, dirs_exist_ok=True)
@@ -164,17 +166,13 @@ class Job:
         return final
 
     def _made_of(self):
-        """What tells later whether the run is of the notebook as it then is; nothing of one from
-        elsewhere.
-        """
-        return (
-            {}
-            if self.foreign
-            else {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
-        )
+        """The hashes in run.json that show later changes of a notebook; {} if it is foreign."""
+        if self.foreign:
+            return {}
+        return {"fingerprint": self.fingerprint, "cells": cells.hash_of(self.notebook)}
 
     def _told(self, began):
-        """What is told of the run of a notebook that keeps no study."""
+        """The run.json of a notebook that has no study; `began` is in seconds since the epoch."""
         return {
             "status": "done",
             "exercise": self.notebook.stem,
@@ -189,7 +187,7 @@ class Job:
 
 
 def under_test(exercise):
-    """The claims of an exercise, in words that change when one of them does."""
+    """The claims of an exercise as JSON texts, without their findings."""
     return [
         claim.model_dump_json(exclude={"finding", "finding_zh"})
         for claim in claims.known().values()
@@ -198,11 +196,10 @@ def under_test(exercise):
 
 
 def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
-    """The jobs of the named notebooks (all of the project's when none is named), checked before
-    anything starts.
+    """The jobs of the named notebooks, or of all notebooks of the project where none is named.
 
-    Parameters come from the profile, then from `file`, then from `overrides`. Refused where a value
-    is not allowed, or where the run of another notebook stands.
+    Parameters come from the profile, then from `file`, then from `overrides`. Raises Refused where
+    a value is not allowed, or where a job's folder holds the run of another notebook.
     """
     chosen = list(
         dict.fromkeys([parameters.notebook_of(name) for name in names] or parameters.notebooks())
@@ -235,8 +232,8 @@ def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
         there = runs.read_run(job.folder)
         if there and there.get("notebook", "") != (str(notebook) if job.foreign else ""):
             raise parameters.Refused(
-                f"{runs.shown(job.folder)} holds the run of another notebook, which stays as it is: "
-                "choose another --results"
+                f"{runs.shown(job.folder)} holds the run of another notebook: "
+                "choose another folder with --results"
             )
         if any(job.folder == other.folder for other in jobs):
             raise parameters.Refused(
@@ -247,8 +244,9 @@ def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
 
 
 def name_of(own, speak="en"):
-    """What a run's folder is called after its notebook, by its own parameters, such as seeds-10; a
-    hash tells those apart that say not all. "" where there are none.
+    """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any.
+
+    A name that cannot hold all values ends in a hash of them.
     """
     words = [] if speak == "en" else [speak]
     for key, value in own.items():
@@ -260,9 +258,7 @@ def name_of(own, speak="en"):
 
 
 def from_anywhere(value):
-    """A path below the folder in which it was given, made whole, since notebooks run in theirs;
-    else the value.
-    """
+    """The value; an existing path is made absolute, since notebooks run in another folder."""
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value
@@ -270,14 +266,14 @@ def from_anywhere(value):
 
 @contextlib.contextmanager
 def only_one(folder):
-    """Holds the results folder; Refused where another run holds it."""
+    """Lock the results folder inside the block. Raises Refused where another run holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise parameters.Refused(
-            f"another `lab run` works on {folder}; wait for it, or choose --results"
+            f"another `lab run` works on {folder}; wait for it, or choose another --results"
         ) from None
     try:
         yield

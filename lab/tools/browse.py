@@ -1,6 +1,4 @@
-"""What can be looked at: the five things to begin with, the list of lessons, a lesson or its
-figures in the browser.
-"""
+"""The front page of `lab`, and the commands list and show."""
 
 import re
 from pathlib import Path
@@ -11,12 +9,12 @@ import typer
 from lab.language import in_language, tr, using
 from lab.tools.arguments import refuse
 
-WIDEST = 37  # columns of a question, so that a line has 80
+WIDEST = 37  # characters of a question, so that a line has 80
 Language = Annotated[str, typer.Option(envvar="LAB_LANGUAGE", help="en or zh.")]
 
 
 def front():
-    """The five things that one can do, with an example each."""
+    """The text of `lab` without a command: five things to do, each with an example."""
     rows = [
         (tr("Run a lesson, with its figures and verdicts"), "lab run 1.4"),
         (tr("Look at what it found, in the browser"), "lab show 1.4"),
@@ -35,9 +33,7 @@ def front():
 
 
 def lessons(language: Language = "en"):
-    """The lessons: question, minutes of the last run, minutes without the record, and whether they
-    ran here.
-    """
+    """The lessons: question, minutes of the last run, minutes without the record, and state."""
     from rich.table import Table
 
     from lab.trials import parameters
@@ -66,6 +62,7 @@ def in_columns(table):
 
 
 def speaks(language):
+    """Exit with status 2 where the package does not have the language."""
     from lab.language import languages
 
     if language not in languages():
@@ -81,10 +78,9 @@ def question(notebook):
 
 
 def state(notebook):
-    """(minutes of the last quick run, minutes without the record, whether there is a record,
-    state).
+    """Four texts: minutes of the last quick run, minutes without the record, ✓ or –, and state.
 
-    The state is whether it ran here, is published, or not at all.
+    The mark says whether there is a record; the state is run here, published or not run yet.
     """
     from lab.trials import runs
     from lab.trials.store import seconds
@@ -124,15 +120,12 @@ def show(
             there = [runs.place_of_run(each, notebook.stem) for each in (profile, "")]
             folder = next((place for place in there if of_notebook(place, notebook)), there[0])
     if runs.read_run(folder) is None:
-        raise parameters.Refused(
-            f"{lesson} has not run at {profile}: `lab run {lesson}` comes first"
-        )
+        raise parameters.Refused(f"{lesson} has not run at {profile}: use `lab run {lesson}` first")
     with using(language):
-        page = (
-            figures_page(folder)
-            if figures or not (folder / "notebook.ipynb").exists()
-            else lesson_page(folder)
-        )
+        if figures or not (folder / "notebook.ipynb").exists():
+            page = figures_page(folder)
+        else:
+            page = lesson_page(folder)
     typer.echo(page)
     try:
         opened = webbrowser.open(page.as_uri())
@@ -150,8 +143,9 @@ def of_notebook(folder, notebook):
 
 
 def lesson_page(folder):
-    """The executed notebook as an HTML page: the book's, where it is newer than the run, else one
-    of its own.
+    """The path of the executed notebook as an HTML page.
+
+    It is the page of the book, where that is newer than the run, else a page written now.
     """
     from lab.trials import runs
 
@@ -167,9 +161,8 @@ def lesson_page(folder):
     from nbconvert import HTMLExporter
 
     book = nbformat.read(source, 4)
-    if not (runs.read_run(folder) or {}).get(
-        "own_parameters"
-    ):  # the cell of papermill says the same again
+    # without parameters of its own, papermill's cell repeats the one above it
+    if not (runs.read_run(folder) or {}).get("own_parameters"):
         book.cells = [
             cell
             for cell in book.cells
@@ -183,7 +176,7 @@ def lesson_page(folder):
 
 
 def figures_page(folder):
-    """A page of all figures of a run, each with its words."""
+    """The path of a page with all figures of a run and their captions."""
     import html
 
     from lab.figures import captions_in
@@ -200,7 +193,7 @@ def figures_page(folder):
 
 
 def written(folder, name, text):
-    """The page in the folder results/.shown, which git does not hold."""
+    """The path of the page, written to results/.shown, which git ignores."""
     from lab.trials import runs
 
     page = runs.project_root() / "results" / ".shown" / f"{folder.name}-{name}.html"

@@ -1,6 +1,4 @@
-"""The command `lab zh`: the notebooks with Chinese and English in each other's place, to be opened
-in JupyterLab.
-"""
+"""The command `lab zh`: notebooks for JupyterLab that show Chinese and fold the English."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +8,14 @@ import typer
 from lab.language import sides, translated
 from lab.tools.arguments import Lessons
 
-MADE = "lab_made"  # metadata: the hash of what was written
+MADE = "lab_made"  # key of the metadata that holds the hash of what was written
 
 
 def zh(
     notebooks: Lessons = None,
     to: Annotated[Path | None, typer.Option(help="The folder for them; else notebooks/zh.")] = None,
 ):
-    """Write the notebooks in Chinese, English unfolds; what was edited there stays as it is."""
+    """Write copies of notebooks with Chinese first and English folded; edited copies are kept."""
     from lab.trials import parameters, runs
 
     folder = to or runs.project_root() / "notebooks" / "zh"
@@ -28,8 +26,9 @@ def zh(
 
 
 def write(notebooks, folder):
-    """Write those of the notebooks that hold both languages; returns the paths of those left since
-    they were edited.
+    """Write Chinese copies of the notebooks that hold both languages.
+
+    Returns the paths of the copies that were edited, which are left as they are.
     """
     import nbformat
 
@@ -51,7 +50,7 @@ def write(notebooks, folder):
 
 
 def hash_of(book):
-    """Of the sources of all cells."""
+    """The hash of the sources of all cells."""
     from lab.trials import runs
 
     return runs.text_hash("\0".join(cell.source for cell in book.cells))

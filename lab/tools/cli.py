@@ -24,7 +24,7 @@ from lab.tools.execution import execute, mended
 
 
 class Commands(typer.core.TyperGroup):
-    """Answers in a sentence what is refused, and where the project's folder cannot be written."""
+    """Commands that answer a ValueError, or a folder that cannot be written to, in a sentence."""
 
     def invoke(self, context):
         try:
@@ -82,12 +82,9 @@ def run(
         str, typer.Option(envvar="LAB_LANGUAGE", help="en, or zh: a run of its own.")
     ] = "en",
 ):
-    """Run notebooks; what is done already is skipped, what was interrupted goes on where it
-    stopped.
-    """
-    sys.modules.setdefault(
-        "rfc3987_syntax", None
-    )  # seconds for a grammar of addresses, which no notebook holds
+    """Run notebooks; finished ones are skipped, interrupted ones go on where they stopped."""
+    # this module takes seconds to build a grammar of addresses, which no notebook needs
+    sys.modules.setdefault("rfc3987_syntax", None)
     from lab.tools import batch
     from lab.trials import runs
 
@@ -97,7 +94,7 @@ def run(
     options |= {"record": [path.resolve() for path in record]} if record else {}
     folder = place_of(results) if results is not None else runs.project_root() / "results"
     overrides = assignments(parameter or [])
-    if not cluster:  # there, each worker is asked
+    if not cluster:  # the workers of a cluster check their own
         check_device(device)
     with using(language):
         told = {"file": file, "speak": language}
@@ -117,9 +114,7 @@ def claims(
     label: Annotated[str, typer.Option(help="Only parts with this label.")] = "",
     profile: Annotated[str, typer.Option(help="Answers of smoke, quick or full.")] = "quick",
 ):
-    """The ledger of claims with the labels of a profile, every line of those named; 1 where one is
-    pending.
-    """
+    """List claims with their labels, named ones with every line; exit 1 where one is pending."""
     from lab.claims import cards, report
     from lab.claims import claims as ledger
     from lab.trials import parameters
@@ -158,7 +153,7 @@ def diff(
     ],
     run_b: Annotated[str, typer.Argument(help="Another.")],
 ):
-    """Parameters, answers and effects of two runs side by side; what differs first."""
+    """Show parameters, answers and effects of two runs side by side, differences first."""
     from lab.claims import difference
     from lab.trials.runs import shown
 

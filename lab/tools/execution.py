@@ -1,6 +1,4 @@
-"""Running what a command planned: one run at a time on a folder, and what each failure is answered
-with.
-"""
+"""Execution of planned jobs: one run at a time in a folder, an exit status for each failure."""
 
 import errno
 import signal
@@ -13,10 +11,10 @@ from lab.tools.arguments import refuse
 
 
 def execute(todo, folder, options, again=False):
-    """Run the jobs on the results folder; returns those that failed.
+    """Run the jobs in the results folder; returns those that failed.
 
-    Exits with 2 where a cluster is refused, 1 where the folder cannot be written, 130 after Ctrl-C
-    or SIGTERM.
+    Exits with status 2 where a cluster cannot be used, 1 where the folder cannot be written to, and
+    130 after Ctrl-C or SIGTERM.
     """
     from lab.claims import report
     from lab.tools import batch, terminal
@@ -26,10 +24,8 @@ def execute(todo, folder, options, again=False):
             announce(options.cluster, options.device)
         with batch.only_one(folder), stopped_by_sigterm():
             failed = terminal.run_all(todo, options, again)
-            for place in {
-                job.folder.parent for job in todo if job.usual and job.folder.parent.exists()
-            }:
-                if report.outdated(place):
+            for place in {job.folder.parent for job in todo if job.usual}:
+                if place.exists() and report.outdated(place):
                     report.summarise(place)
         return failed
     except (ConnectionError, RuntimeError) as error:
@@ -48,7 +44,7 @@ def execute(todo, folder, options, again=False):
 
 @contextmanager
 def stopped_by_sigterm():
-    """SIGTERM, as `kill`, `timeout` and batch systems send it, does in the block what Ctrl-C does."""
+    """Treat SIGTERM, which `kill`, `timeout` and batch systems send, like Ctrl-C in the block."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -57,8 +53,9 @@ def stopped_by_sigterm():
 
 
 def mended(error, runs=True):
-    """What one does about a folder that cannot be written to, in words after the error; a run may
-    go elsewhere.
+    """The remedy for a folder that cannot be written to, as text after the error; "" for others.
+
+    `runs`: the command has the option --results.
     """
     if error.errno == errno.ENOSPC:
         return tr("; make room: lab clean --trials")
@@ -72,9 +69,9 @@ def mended(error, runs=True):
 
 
 def announce(cluster, device):
-    """Say who will work, before anything starts.
+    """Print the workers of a cluster before anything starts.
 
-    ConnectionError: nobody answers; RuntimeError: workers differ.
+    Raises ConnectionError where the scheduler does not answer, RuntimeError where workers differ.
     """
     from lab.trials import place, workers
 
@@ -82,7 +79,7 @@ def announce(cluster, device):
         found = place.of_cluster(client, device, threads=1)
         slots, _ = workers.slots(client)
         typer.echo(
-            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, torch {found['torch']} on "
-            f"{found['device']}; dashboard {client.dashboard_link}",
+            f"{cluster}: {len(slots)} workers, {sum(slots.values())} trials at once, "
+            f"torch {found['torch']} on {found['device']}; dashboard {client.dashboard_link}",
             err=True,
         )

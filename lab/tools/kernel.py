@@ -1,4 +1,4 @@
-"""One notebook in a kernel of its own, without a word of it or its machine in what is kept."""
+"""The execution of one notebook in its own kernel, and the removal of traces of the machine."""
 
 import logging
 import os
@@ -10,7 +10,10 @@ from lab.trials import runs
 
 
 class QuietKernelManager(AsyncKernelManager):
-    """A kernel whose own words, and its workers', go to the file `aside`: stopped, they say a lot."""
+    """A kernel manager that sends stderr of the kernel and its workers to the file `aside`.
+
+    They print many messages when they are stopped.
+    """
 
     aside = os.devnull
 
@@ -20,21 +23,19 @@ class QuietKernelManager(AsyncKernelManager):
 
 
 def execute(book, values, folder, aside, watch):
-    """The notebook `book`, executed in `folder` with the parameters `values`; watch(cell=, cells=)
-    at every cell.
+    """The notebook `book`, executed in `folder` with the parameters `values`.
 
-    What the kernel says beside it goes to the file `aside`, and to the error where it dies before
-    it answers. Raises what papermill raises, RuntimeError where sys.exit left cells that did not
-    run, and KeyboardInterrupt.
+    watch(cell=, cells=) is called before every cell. Stderr of the kernel goes to the file `aside`;
+    its end is added to the error where the kernel dies before it answers. Raises papermill's
+    exceptions, KeyboardInterrupt, and RuntimeError where sys.exit kept later cells from running.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
-    cells = len(book.cells) + bool(values)  # papermill puts one with the values among them
-    logging.getLogger("papermill").setLevel(
-        logging.ERROR
-    )  # `results` may be unknown to a notebook from elsewhere
+    cells = len(book.cells) + bool(values)  # papermill adds a cell with the values
+    # papermill would warn where a notebook from elsewhere does not know `results`
+    logging.getLogger("papermill").setLevel(logging.ERROR)
     manager = type("Manager", (QuietKernelManager,), {"aside": aside})
     said = []
 
@@ -44,7 +45,7 @@ def execute(book, values, folder, aside, watch):
     try:
         executed = papermill.execute_notebook(
             book,
-            None,  # papermill would write the file anew twice a cell
+            None,  # with a path, papermill would write the file twice a cell
             values,
             kernel_name="python3",
             language="python",
@@ -58,25 +59,25 @@ def execute(book, values, folder, aside, watch):
     except DeadKernelError:
         raise
     except PapermillExecutionError as error:
-        if not error.traceback:  # of a magic that failed
+        if not error.traceback:  # a magic failed
             error.evalue = "".join(said).strip()
         raise
-    except RuntimeError as error:  # it died before it answered, and may have said why
+    except RuntimeError as error:  # the kernel died before it answered; `aside` may say why
         if aside.exists():
             error.add_note("\n".join(aside.read_text(errors="replace").splitlines()[-20:]))
         raise
     except KeyboardInterrupt:
-        logging.getLogger("asyncio").setLevel(
-            logging.CRITICAL
-        )  # of the cell that was stopped, at the end
+        # asyncio would report the stopped cell at exit
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         raise
     check_to_the_end(executed)
     return executed
 
 
 def check_to_the_end(executed):
-    """RuntimeError where a cell called sys.exit, which papermill takes for success, and code cells
-    come after it.
+    """Raise RuntimeError where a cell before the last code cell called sys.exit.
+
+    Papermill takes that for success.
     """
     code = [
         (number, cell) for number, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"
@@ -87,15 +88,16 @@ def check_to_the_end(executed):
 
 
 def tidy(executed, moved):
-    """The text of an executed notebook, so that it names its final place and nothing of the machine
-    it ran on.
+    """The text of an executed notebook without traces of the machine it ran on.
+
+    `moved` is {path in the text: path to replace it}.
     """
     text = nbformat.writes(executed)
     for before, after in moved.items():
         text = text.replace(before, after)
     text = text.replace(f"{runs.project_root()}/", "")
     notebook = nbformat.reads(text, 4)
-    for name in ("papermill", "widgets"):  # sliders have their static twin
+    for name in ("papermill", "widgets"):  # without widgets, a static figure is shown
         notebook.metadata.pop(name, None)
     notebook.metadata.kernelspec = {
         "name": "python3",

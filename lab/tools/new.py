@@ -1,6 +1,4 @@
-"""The command `lab new`: a notebook of one's own that runs at once, and the ledger of its claims
-beside it.
-"""
+"""The command `lab new`: it writes a notebook that runs at once, and the ledger of its claims."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +20,7 @@ def new(
 ):
     """Make NAME.ipynb (parameters, question, experiment, card) and NAME.yaml, its claims.
 
-    Both run as they are.
+    The notebook runs as it is.
     """
     import re
 
@@ -31,10 +29,10 @@ def new(
     slug = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")
     speaks(language)
     if not slug:
-        refuse(f"{name!r}: a name with a letter or digit of ASCII is wanted")
+        refuse(f"{name!r}: a name needs an ASCII letter or digit")
     files = [path.with_name(f"{path.name}.ipynb"), path.with_name(f"{path.name}.yaml")]
     if there := [str(file) for file in files if file.exists()]:
-        refuse(f"{' and '.join(there)} stays as it is: choose another name")
+        refuse(f"{' and '.join(there)} already exists: choose another name")
     with using(language):
         write(files, path.name, slug)
     typer.echo("\n".join(map(str, files)))
@@ -42,7 +40,7 @@ def new(
 
 
 def write(files, name, slug):
-    """The two files: the templates with the name in place, their texts in the language in use."""
+    """Write the notebook and the ledger from the templates, in the language in use."""
     import json
 
     import nbformat

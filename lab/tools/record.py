@@ -1,5 +1,5 @@
-"""The commands record and publish: what of finished runs git holds, changes that are accepted, and
-how it all stands to today's code.
+"""The commands record and publish: they put trials and runs under git, accept changes of code, and
+report what is stale.
 """
 
 import os
@@ -47,9 +47,7 @@ def publish(
     notebooks: Lessons = None,
     profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
 ):
-    """Put finished runs of a clean commit in the place of the published ones, and rewrite what the
-    READMEs say.
-    """
+    """Replace published runs by finished runs of a clean commit, and rewrite the READMEs."""
     from lab.claims import report
     from lab.tools import batch
     from lab.trials import parameters, runs
@@ -62,7 +60,7 @@ def publish(
         if runs.read_run(runs.place_of_run(profile, path.stem))
     ]
     if not chosen:
-        raise parameters.Refused(f"no notebook has run at {profile} here: `lab run` comes first")
+        raise parameters.Refused(f"no notebook has run at {profile} here: use `lab run` first")
     stems, results = [path.stem for path in chosen], runs.project_root() / "results"
     planned = batch.plan(stems, profile, results)
     for job in planned:
@@ -80,7 +78,7 @@ def record_of(notebook):
 
 
 def data_hash():
-    """A function of the name of a source of data or of a file, which gives its hash now."""
+    """A function that returns the present hash of a data source or file from its name."""
     from functools import lru_cache
 
     from lab.study import DATA
@@ -91,12 +89,12 @@ def data_hash():
 
 
 def accepted(notebook, why):
-    """Accept what can be accepted of a notebook's record, and say so; what does not agree, a list."""
+    """Accept stale rows of a notebook's record whose digits agree; returns the faults of others."""
     from lab.trials import record as trials
 
     about = {"data_hash": data_hash(), "jobs": os.cpu_count() or 1, "report": typer.echo}
     counted, faults = trials.accept(notebook, record_of(notebook), why, **about)
-    said = ", ".join(f"{n} rows of {name} count again" for name, n in counted.items())
+    said = ", ".join(f"{n} rows of {name} accepted" for name, n in counted.items())
     typer.echo(
         f"{notebook.stem}: {said or ('nothing is accepted' if faults else 'nothing is stale')}"
     )
@@ -109,8 +107,10 @@ def accepted(notebook, why):
 
 
 def status_of(notebook, data):
-    """([Status] of a notebook's recorded trials, its committed run or None, what of that is another
-    now, in words).
+    """(statuses, run, changes) of a notebook.
+
+    These are a [Status] of its recorded trials, its committed run or None, and what has changed
+    since that run, a list of texts.
     """
     from lab.claims import claims
     from lab.trials import cells, runs, status
@@ -125,7 +125,7 @@ def status_of(notebook, data):
 
 
 def older():
-    """The stems of the notebooks whose committed run was made by older code, or from another text."""
+    """The stems of notebooks whose committed run was made by older code or from another text."""
     from lab.trials import parameters
 
     data = data_hash()
@@ -137,14 +137,16 @@ def older():
 
 
 def is_older(changes):
+    """Whether `changes` of a committed run hold more than other claims."""
     from lab.trials.status import OTHER_CLAIMS
 
     return bool({*changes} - {OTHER_CLAIMS})
 
 
 def told(notebooks):
-    """Print how the record and the committed runs of the notebooks stand; whether anything is stale
-    or older.
+    """Print the status of the notebooks' records and committed runs.
+
+    Returns whether any row is stale or any run older.
     """
     from lab.trials.status import shortened
 
@@ -166,13 +168,14 @@ def told(notebooks):
     fresh, accepted_, stale, minutes, older_runs = totals
     typer.echo(
         f"record: {fresh} rows fresh, {accepted_} accepted, {stale} stale "
-        f"({minutes:.0f} minutes of one core to run anew); {older_runs} committed runs by older code"
+        f"({minutes:.0f} minutes of one core to run anew); "
+        f"{older_runs} committed runs by older code"
     )
     return stale or older_runs
 
 
 def words_of(run, changes):
-    """What is told of a committed run."""
+    """The commit of a committed run, and the changes since, in words."""
     if run is None:
         return "none"
     from lab.trials import provenance

@@ -1,4 +1,4 @@
-"""What a run shows: how far it is, a line for each notebook, and why one failed."""
+"""The output of `lab run`: progress, a line for each notebook, and why one failed."""
 
 import re
 import tempfile
@@ -17,22 +17,22 @@ from lab.tools.browse import question
 from lab.trials import runs
 from lab.trials.parameters import exercise_of
 
-OFTEN = 30  # seconds between two lines of a log
+OFTEN = 30  # seconds between two lines of progress in a log
 NO_TRACEBACK = (
     "TrialsFailed",
     "NotRecorded",
     "ConnectionError",
     "OSError",
     "PermissionError",
-)  # said in words
+)  # errors whose message is enough
 
 
 def run_all(todo, options, again=False):
-    """Run the jobs that are not done, showing how far they are. Returns the notebooks that failed.
+    """Run the jobs that are not done, showing progress; returns [(job, error)] of the failed ones.
 
-    With options.fresh a run with trials from the record is not done. At the deadline it ends,
-    though the first notebook begins in any case; `again` executes notebooks that are done from the
-    trials that are there.
+    With options.fresh, a run with trials from the record is not done. After the deadline no further
+    notebook begins, but at least one is run. `again` executes also notebooks that are done, from
+    their stored trials.
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     finished, failed, left, began = [], [], [], time.time()
@@ -77,7 +77,7 @@ def run_all(todo, options, again=False):
 
 
 def run_one(job, options, console):
-    """Run one notebook, showing how far it is; returns the error that it failed with, or None."""
+    """Run one notebook, showing progress; returns the error that it failed with, or None."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.txt"
         now = Running(job.notebook.stem, file)
@@ -90,10 +90,10 @@ def run_one(job, options, console):
 
 
 def explain(job, error):
-    """What went wrong in which cell; a dead kernel is named as such."""
+    """The cell and the error of a failed job, in words."""
     if isinstance(error, PapermillExecutionError):
         if error.ename in NO_TRACEBACK:
-            full = "No space left" in error.evalue  # the number of the error stayed in the kernel
+            full = "No space left" in error.evalue  # errno stayed in the kernel
             room = tr("; make room: lab clean --trials") if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
         if not error.traceback:  # a magic failed
@@ -101,18 +101,22 @@ def explain(job, error):
             return f"cell {error.cell_index + 1}: {first}: {error.evalue or 'failed'}"
         said = re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
         return f"cell {error.cell_index + 1}: {error.ename}: {said}"
-    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(
-        error
-    ):  # while it ran, or before it answered
-        said = "the kernel died (killed, or out of memory); finished trials are kept, run again to go on"
+    # a kernel dies while a cell runs, or before it answers
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
+        said = (
+            "the kernel died (killed, or out of memory); "
+            "finished trials are kept, run again to go on"
+        )
     else:
         said = f"{type(error).__name__}: {error}"
     return "\n".join([said, *getattr(error, "__notes__", ())]).rstrip()
 
 
 def at_the_end(finished):
-    """What finished jobs found: of one all claims, of several those whose label is another than in
-    the published run; then where it is, and what to open next.
+    """Yield the lines on what the finished jobs found, where it is, and how to open it.
+
+    A single job shows all its claims; several jobs show the claims whose label differs from that in
+    the published run.
     """
     for job in finished:
         table, before, by_id = claims.read_verdicts(job.folder), published(job), ledger_of(job)
@@ -130,25 +134,23 @@ def at_the_end(finished):
 
 
 def title(job):
-    """A notebook by number and question; by its name where it is none of the project's."""
-    return (
-        job.notebook.stem
-        if job.foreign
-        else f"{exercise_of(job.notebook)} {question(job.notebook)}"
-    )
+    """The number and question of a notebook; the stem of one that is not the project's."""
+    if job.foreign:
+        return job.notebook.stem
+    return f"{exercise_of(job.notebook)} {question(job.notebook)}"
 
 
 def ledger_of(job):
-    """All claims by id, also those of a ledger that stands beside a notebook and is named alike."""
+    """All claims by id, with those of a ledger that has the name and folder of the notebook."""
     by_id, beside = claims.known(), job.notebook.with_suffix(".yaml")
     if job.foreign and beside.exists():
-        with suppress(ValueError):  # another kind of file
+        with suppress(ValueError):  # the file is no ledger
             by_id = by_id | claims.own_ledger(beside)
     return by_id
 
 
 def address(job):
-    """What `lab show` knows a run by."""
+    """The arguments of `lab show` that open a run."""
     if not job.usual or job.results != runs.project_root() / "results":
         here = Path.cwd()
         return str(job.folder.relative_to(here) if job.folder.is_relative_to(here) else job.folder)
@@ -157,7 +159,7 @@ def address(job):
 
 
 def published(job):
-    """{(claim, part): label} of the published run in the place of this one; none where there is none."""
+    """{(claim, part): label} of the published run of the same lesson; {} where there is none."""
     if not job.usual:
         return {}
     table = claims.read_verdicts(runs.published(job.profile, job.notebook.stem))
@@ -166,8 +168,9 @@ def published(job):
 
 @contextmanager
 def shown(console, now, often=OFTEN):
-    """While the block runs, tells of a `Running`: in place on a terminal, elsewhere by a line every
-    `often` seconds.
+    """Show the progress `now`, a Running, during the block.
+
+    A terminal shows it in place; elsewhere a line is printed every `often` seconds.
     """
     if console.is_terminal:
         with console.status(now, refresh_per_second=2):
@@ -189,7 +192,7 @@ def shown(console, now, often=OFTEN):
 
 
 class Running:
-    """How far a notebook is: its cell, seconds, and the bar of the sweep that runs in it."""
+    """The progress of a notebook: its cell, seconds, and the bar of the sweep that runs in it."""
 
     def __init__(self, name, file):
         self.name, self.file, self.began = name, file, time.time()

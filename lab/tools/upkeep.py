@@ -12,7 +12,7 @@ from lab.language import tr
 
 
 def doctor():
-    """Check that the notebooks will find what they need; exit 1 and the remedy where not."""
+    """Check that notebooks find what they need; print remedies and exit 1 where they do not."""
     import platform
     from importlib import metadata
 
@@ -51,7 +51,7 @@ def doctor():
 
 
 def broken():
-    """What would stop a run, each with what mends it."""
+    """Yield the problems that would stop a run, each with its remedy."""
     import shutil
     import subprocess
 
@@ -60,13 +60,15 @@ def broken():
     loads = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True)
     if loads.returncode < 0:
         yield tr(
-            "torch cannot run on this processor (signal {n}; without AVX?): pip install another build of it",
+            "torch cannot run on this processor (signal {n}; without AVX?): "
+            "pip install another build of it",
             n=-loads.returncode,
         )
     elif loads.returncode:
         said = loads.stderr.strip().rpartition("\n")[2]
         yield tr(
-            "torch cannot be imported ({said}): pip install --force-reinstall -c constraints.txt torch",
+            "torch cannot be imported ({said}): "
+            "pip install --force-reinstall -c constraints.txt torch",
             said=said,
         )
     place = project_root() if project_root().exists() else Path.cwd()
@@ -79,9 +81,7 @@ def broken():
 
 
 def unlike():
-    """What does not stop a run: extras that are not here, versions that are not those that were
-    tested.
-    """
+    """Yield notes that do not stop a run: missing extras, and versions that were not tested."""
     from importlib import metadata
     from importlib.util import find_spec
 
@@ -90,7 +90,8 @@ def unlike():
 
     if figures.chinese_font() is None:
         yield tr(
-            "no font has Chinese characters, which figures show as boxes: apt install fonts-noto-cjk"
+            "no font has Chinese characters, which figures show as boxes: "
+            "apt install fonts-noto-cjk"
         )
     extras = {"transformers": "pretrained", "sphinx": "book"}
     for module, extra in extras.items():
@@ -117,7 +118,7 @@ def unlike():
                 )
 
 
-LEFT = {  # folders of results: what they hold; the option that removes them, "" for always
+LEFT = {  # folder of results: (what it holds, the option that removes it, "" for always)
     ".running": ("what unfinished runs left", ""),
     ".shown": ("pages of `lab show`", ""),
     "runs": ("finished runs", "runs"),
@@ -142,7 +143,7 @@ def clean(
         typer.Option("--results", help="Folder of results; the project's own by default."),
     ] = None,
 ):
-    """Remove what unfinished runs left; the rest is listed, and goes only where an option says so."""
+    """Remove what unfinished runs left; list the rest, which only the options remove."""
     import shutil
 
     from lab.tools.batch import only_one
@@ -165,5 +166,5 @@ def clean(
 
 
 def size_on_disk(folder):
-    """Bytes of all files below a folder."""
+    """The bytes of all files below a folder."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

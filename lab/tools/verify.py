@@ -1,4 +1,4 @@
-"""The command verify: recorded trials, run here again."""
+"""The command verify: it runs recorded trials again here."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,9 +18,7 @@ def verify(
         Path | None, typer.Option(help="Folder of recorded trials; the project's by default.")
     ] = None,
 ):
-    """Run recorded trials here again, each time others; exit 1 where one differs from what is
-    recorded.
-    """
+    """Run recorded trials again here, each time others; exit 1 where one differs."""
     from lab.tools.record import data_hash
     from lab.trials import parameters, runs
     from lab.trials import verify as trials

@@ -1,6 +1,4 @@
-"""The command `lab worker`: Dask workers for trials, with the settings that keep a training step
-fast.
-"""
+"""The command `lab worker`: it starts Dask workers with settings that keep training steps fast."""
 
 import os
 import subprocess
@@ -17,27 +15,24 @@ def worker(
         str, typer.Option(help="The number of a graphics card: one worker that has it.")
     ] = "",
 ):
-    """Work for a Dask scheduler: trials of `lab run --cluster`, one at a time in each worker."""
+    """Start workers for a Dask scheduler, which run trials of `lab run --cluster` one by one."""
     raise typer.Exit(
         subprocess.call(command(scheduler, workers, gpu), env=os.environ | settings(gpu))
     )
 
 
 def command(scheduler, workers=0, gpu=""):
-    """The call of Dask's own command."""
-    many = (
-        ["--nworkers", "1", "--resources", "GPU=1"]
-        if gpu
-        else ["--nworkers", str(workers or os.cpu_count() or 1)]
-    )
+    """The arguments of the call of `dask worker`, a list."""
+    if gpu:
+        many = ["--nworkers", "1", "--resources", "GPU=1"]
+    else:
+        many = ["--nworkers", str(workers or os.cpu_count() or 1)]
     one_at_a_time = ["--nthreads", "1", "--memory-limit", "0"]
     return [sys.executable, "-m", "dask", "worker", scheduler, *one_at_a_time, *many]
 
 
 def settings(gpu=""):
-    """Dask's settings of lab.trials.workers as environment variables, which worker processes
-    inherit.
-    """
+    """Dask's settings of lab.trials.workers as {environment variable: value}."""
     from lab.trials.workers import ENVIRONMENT, MEMORY, QUIET
 
     told = {name.removeprefix(f"{ENVIRONMENT}."): value for name, value in MEMORY.items()}

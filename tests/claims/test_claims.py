@@ -82,12 +82,12 @@ def test_what_is_wrong_is_told_by_file_claim_and_field(field, change, project):
 
 def test_a_claim_of_a_notebook_is_compared_and_not_expected_in_words(project):
     write_ledger(project, {"01_dice": [entry("x", expected="more")]})
-    with pytest.raises(ValueError, match="01_dice.yaml: claim x: question: it is judged"):
+    with pytest.raises(ValueError, match="01_dice.yaml: claim x: question: a notebook judges"):
         ledger()
 
 
 @pytest.mark.parametrize(
-    "text, said", [("- id: [", "while parsing"), ("id: x", "a list of claims"), ("- x", "claim x")]
+    "text, said", [("- id: [", "while parsing"), ("id: x", "must be a list of claims"), ("- x", "claim x")]
 )
 def test_a_file_that_is_no_list_of_claims_is_named(text, said, project):
     (project / "experiments" / "claims" / "01_dice.yaml").write_text(text)

@@ -158,5 +158,5 @@ def test_evidence_has_one_of_three_forms(tmp_path, cited):
     ],
 )
 def test_nothing_stands_twice(tmp_path, other, field):
-    with pytest.raises(ValueError, match=f"{field} stands twice"):
+    with pytest.raises(ValueError, match=f"{field} is used twice"):
         errata(written(tmp_path, GOOD, GOOD | other))

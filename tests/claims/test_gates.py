@@ -120,7 +120,7 @@ def test_rates_are_the_best_of_a_grid_that_reaches_further():
     nowhere = RATES.assign(accuracy=RATES.accuracy.where(RATES.n_heads == 4, 0))
     found = gate(RATE, table(rate=0.01), rates=nowhere)
     assert found.passed and "n_heads 1 learns at none of the 3 rates tried" in found.told
-    with pytest.raises(NoNumbers, match="rates are wanted"):
+    with pytest.raises(NoNumbers, match="no rates were given"):
         gate(RATE, table())
 
 
@@ -156,7 +156,7 @@ def test_a_control_or_a_reference_without_a_row_is_absent_as_an_arm_is():
 
 
 def test_a_hole_is_no_number():
-    with pytest.raises(NoNumbers, match="gate learned: column accuracy has holes"):
+    with pytest.raises(NoNumbers, match="gate learned: column accuracy has missing values"):
         gate(LEARNED, table(few=None))
 
 

@@ -85,7 +85,7 @@ REFUSED = {  # arguments; what the answer names
     "wrong value": ([DICE, "-p", "profile=7"], ["command line", "profile", "7"]),
     "no equals sign": ([DICE, "-p", "profile"], ["profile", "NAME=VALUE"]),
     "results as a parameter": ([DICE, "-p", "results=results/x"], ["--results"]),
-    "no folder for results": ([DICE, "--results", ""], ["--results", "a folder is wanted"]),
+    "no folder for results": ([DICE, "--results", ""], ["--results", "name a folder"]),
     "missing file": ([DICE, "-f", "no/such.yaml"], ["no/such.yaml"]),
     "folder for a file": ([DICE, "-f", "tests"], ["tests"]),
     "negative jobs": ([DICE, "--jobs", "-1"], ["--jobs"]),

@@ -80,7 +80,7 @@ def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(pr
     edited("scale * total", "total * scale")
     assert "older code: thrown" in command("--status")[1]
     code, said = command("--accept", "the same product", "1.1")
-    assert code == 0 and "12 rows of thrown count again" in said, said
+    assert code == 0 and "12 rows of thrown accepted" in said, said
     said = command("--status")[1]
     assert counts(said) == (0, 12, 0) and "older code: thrown" not in said, "nor is the run of these rows older"
     made.ran(project)
