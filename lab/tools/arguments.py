@@ -51,7 +51,7 @@ def seconds(text):
     """The seconds that 30s, 5m, 2h or 0 mean. Raises BadParameter for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])|0", text.strip())
     if not found:
-        raise typer.BadParameter(f"{text!r} is no time with a unit, such as 30s, 10m or 2h")
+        raise typer.BadParameter(f"{text!r} is no time: say the unit: 30s, 10m, 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found[1] else 0.0
 
 
