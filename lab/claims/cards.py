@@ -198,11 +198,12 @@ def in_a_line(line, was=""):
     return "; ".join(filter(None, [": ".join(filter(None, [word, found])), held]))
 
 
-def in_text(claim, lines, was="", whole=False):
+def in_text(claim, lines, was="", whole=False, again=False):
     """A part as text for a terminal: its claim, then its result.
 
-    `whole` adds every cell with its gates; `was` is an earlier label. Where the claim is not known
-    (None), its id is shown instead.
+    `whole` adds every cell with its gates; `was` is an earlier label. With `again` the sentence of
+    the claim is left out, since the part before it showed the sentence. Where the claim is not
+    known (None), its id is shown instead.
     """
     first = lines[0]
     parts = {part.name: part for part in claim.parts} if claim else {}
@@ -217,6 +218,8 @@ def in_text(claim, lines, was="", whole=False):
         told.append(in_one(line.where, measured(line), words()[line.answer], line.note))
         told += gates(line)
     below = [f"{'':7}{line}" for line in filter(None, told)]
+    if again:
+        return "\n".join(below)
     return "\n".join([f"{first.exercise:6} {claim.sentence if claim else first.id}", *below])
 
 

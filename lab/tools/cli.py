@@ -139,8 +139,11 @@ def claims(
     table = report.collect(*homes(profile))
     table = table[table.id.isin(chosen or by_id) & ((table.exercise == exercise) | (not exercise))]
     table = table[(table.label == label) | (not label)]
+    shown = ""
     for (name, _), lines in table.groupby(["id", "part"], sort=False):
-        typer.echo(cards.in_text(by_id[name], [*lines.itertuples()], whole=bool(ids)))
+        rows = [*lines.itertuples()]
+        typer.echo(cards.in_text(by_id[name], rows, whole=bool(ids), again=name == shown))
+        shown = name
     typer.echo(f"{table.id.nunique()} claims: {report.label_counts(table) or 'none'}")
     raise typer.Exit(1 if (table.label == "pending").any() else 0)
 

@@ -121,10 +121,12 @@ def at_the_end(finished):
     for job in finished:
         table, before, by_id = claims.read_verdicts(job.folder), published(job), ledger_of(job)
         yield cards.in_one(title(job), report.label_counts(table))
+        shown = ""
         for row in claims.by_part(table).itertuples():
             was = before.get((row.id, row.part), row.label)
             if len(finished) == 1 or was != row.label:
-                yield cards.in_text(by_id.get(row.id), [row], was)
+                yield cards.in_text(by_id.get(row.id), [row], was, again=row.id == shown)
+                shown = row.id
     if finished:
         places = dict.fromkeys(
             runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished

@@ -28,6 +28,7 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from lab.claims import cards
 from lab.claims.claims import LABELS, Line, ledger
 from lab.tools import batch, cli, terminal, upkeep
 from lab.tools.cli import app
@@ -352,6 +353,12 @@ def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project
     assert exact == "       checked: 1 throws; predicted = 1 · dice-count"
     assert where == f"Executed notebook, tables and figures: results/runs/quick/{DICE}"
     assert look == "To look at it: lab show 1.1" and told() == []
+
+
+def test_the_sentence_of_a_claim_stands_above_its_first_part_alone():
+    line = Line(id="dice-count", exercise="1.1", part="second", answer="checked", label="checked")
+    headed, bare = (cards.in_text(None, [line], again=again).splitlines() for again in (False, True))
+    assert headed[0] == "1.1    dice-count" and headed[1:] == bare
 
 
 def test_at_the_end_of_several_runs_what_changed_is_told(dice_ran, project, tmp_path, monkeypatch):
