@@ -12,7 +12,7 @@ from math import inf, nan, sqrt
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import special
 
 
 class NotFinite(ValueError):
@@ -112,7 +112,12 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
         or apart == 0
     ):
         return None
-    sd = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, interval.n - 1) * sqrt(interval.n)
+    sd = (
+        (interval.high - interval.low)
+        / 2
+        / special.stdtrit(interval.n - 1, 0.975)
+        * sqrt(interval.n)
+    )
     return next(
         (n for n in range(2, most + 1) if _quantiles(n - 1)[1] * sd / sqrt(n) < apart), None
     )
@@ -136,7 +141,9 @@ def within(interval: Interval, least: float, most: float) -> Interval:
 
 def exact_p(counts) -> float:
     """Two-sided p value of two shares, [[yes, no], [yes, no]]: Boschloo's exact test (1970)."""
-    return float(stats.boschloo_exact(np.transpose(counts)).pvalue)
+    from scipy.stats import boschloo_exact  # takes a second to import
+
+    return float(boschloo_exact(np.transpose(counts)).pvalue)
 
 
 def share(values, level=0.95) -> Interval:
@@ -151,7 +158,7 @@ def share(values, level=0.95) -> Interval:
         raise ValueError(f"shares lie between 0 and 1, got {values.min():g} to {values.max():g}")
     p = float(values.mean())
     n = len(values)
-    z = float(stats.norm.ppf(0.5 + level / 2))
+    z = float(special.ndtri(0.5 + level / 2))
     middle = p + z**2 / (2 * n)
     half = z * sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     low = max(0.0, (middle - half) / (1 + z**2 / n))
@@ -192,10 +199,12 @@ def slope(x, y) -> Interval:
     Two points leave no residual, so the interval is infinite. Raises ValueError without two
     distinct x.
     """
+    from scipy.stats import linregress
+
     x, y = _pairs(x, y, "x", "y")
     if len(np.unique(x)) < 2:
         raise ValueError("a slope needs at least two distinct x")
-    fit = stats.linregress(x, y)
+    fit = linregress(x, y)
     return _student(fit.slope, fit.stderr if len(x) > 2 else inf, len(x) - 2, len(x))
 
 
@@ -225,10 +234,8 @@ def _quantiles(degrees):
 
     The far tail, below 1e-6, is ignored.
     """
-    bound = float(stats.t.ppf(0.975, degrees))
-    return bound, optimize.brentq(
-        lambda shift: stats.nct.sf(bound, degrees, shift) - 0.8, 0.5, 2 * bound + 5
-    )
+    bound = float(special.stdtrit(degrees, 0.975))
+    return bound, float(special.nctdtrinc(degrees, 0.2, bound))
 
 
 def _student(effect, error, degrees, n, level=0.95):
@@ -237,7 +244,7 @@ def _student(effect, error, degrees, n, level=0.95):
     error = float(error)
     if degrees < 1:
         return Interval(effect, -inf, inf, n, inf)
-    bound = float(stats.t.ppf(0.5 + level / 2, degrees))
+    bound = float(special.stdtrit(degrees, 0.5 + level / 2))
     mde = _quantiles(degrees)[1] * error
     return Interval(effect, effect - bound * error, effect + bound * error, n, mde)
 

@@ -275,6 +275,7 @@ def home_of(value):
     return None
 
 
+@functools.lru_cache(maxsize=1024)  # by identity: a cell that runs again makes a new function
 def tree_of(item):
     """The syntax tree of a function or class. Raises ImpureTrial where its source is not found."""
     try:
