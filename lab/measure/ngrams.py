@@ -26,7 +26,8 @@ class NGram:
     def __init__(self, read, order=4, vocabulary=256):
         if order < 1 or vocabulary**order >= 2**63:
             raise ValueError(
-                f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, {vocabulary}"
+                f"order must be 1 or more, and vocabulary ** order below 2^63; got {order}, "
+                f"{vocabulary}"
             )
         self.order = order
         self.vocabulary = vocabulary
@@ -98,11 +99,13 @@ class NGram:
         windows = np.asarray(windows)
         if windows.ndim != 2 or 0 in windows.shape or not np.issubdtype(windows.dtype, np.integer):
             raise ValueError(
-                f"windows must be whole numbers (windows, length), got {windows.dtype} {windows.shape}"
+                f"windows must be whole numbers (windows, length), got {windows.dtype} "
+                f"{windows.shape}"
             )
         if windows.min() < 0 or windows.max() >= self.vocabulary:
             raise ValueError(
-                f"tokens {windows.min()}..{windows.max()} are not all among 0..{self.vocabulary - 1}"
+                f"tokens {windows.min()}..{windows.max()} are not all among "
+                f"0..{self.vocabulary - 1}"
             )
         return windows.astype(np.int64)
 

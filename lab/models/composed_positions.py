@@ -59,7 +59,8 @@ class ByLayer(Position, kind="by-layer"):
         for i, layer in enumerate(self.layers):
             if i and "at_input" in layer.acts():
                 raise ValueError(
-                    f"by-layer: {layers[i]!r} acts at the input, so it can only come first, not at {i}"
+                    f"by-layer: {layers[i]!r} acts at the input, so it can only come first, "
+                    f"not at {i}"
                 )
 
     def at_input(self, x, start=0):

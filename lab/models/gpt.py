@@ -83,7 +83,8 @@ class ModelConfig(BaseModel):
         for heads in as_list(self.n_heads):
             if self.d_head is None and self.d_model % heads:
                 raise ValueError(
-                    f"n_heads {heads} does not divide d_model {self.d_model}: set d_head or change one"
+                    f"n_heads {heads} does not divide d_model {self.d_model}: set d_head or "
+                    "change one"
                 )
             if self.kv_heads is not None and heads % self.kv_heads:
                 raise ValueError(f"kv_heads {self.kv_heads} does not divide n_heads {heads}")
@@ -578,7 +579,8 @@ class Mixer(nn.Module, Seam):
         missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to rotate"}
         for hook in sorted(position.acts() - self.hooks):
             raise ValueError(
-                f"{name} has no {missing[hook]}: position {config.position!r} cannot act in its layer"
+                f"{name} has no {missing[hook]}: position {config.position!r} cannot act in "
+                "its layer"
             )
         kind = Mask.resolve(config.mask)[0]
         if self.masks is not None and kind not in map(Mask.kinds.get, self.masks):

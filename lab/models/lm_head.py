@@ -13,7 +13,8 @@ class Tied(LMHead, kind="tied"):
     def __init__(self, config, embedding):
         if config.d_out != config.vocab_size:
             raise ValueError(
-                f"a tied LM head has one logit per token: d_out {config.d_out} must be {config.vocab_size}"
+                f"a tied LM head has one logit per token: d_out {config.d_out} must be "
+                f"{config.vocab_size}"
             )
         super().__init__(config, embedding)
 

@@ -95,7 +95,8 @@ class Learned(Position, kind="learned"):
         end = start + x.shape[1]
         if end > self.embedding.num_embeddings:
             raise ValueError(
-                f"learned positions end at context {self.embedding.num_embeddings}, {end} are needed"
+                f"learned positions end at context {self.embedding.num_embeddings}, {end} "
+                "are needed"
             )
         return x + self.embedding.weight[start:end]
 

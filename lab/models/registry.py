@@ -104,7 +104,8 @@ class Seam:
         kind = options.pop("kind", None)
         if kind not in cls.kinds:
             raise ValueError(
-                f"{cls.kinds.seam.lower()} {kind!r} is unknown; choose one of {', '.join(sorted(cls.kinds))}"
+                f"{cls.kinds.seam.lower()} {kind!r} is unknown; choose one of "
+                f"{', '.join(sorted(cls.kinds))}"
             )
         variant = cls.kinds[kind]
         parameters = inspect.signature(variant.__init__).parameters.values()
@@ -112,7 +113,8 @@ class Seam:
         for name in options:
             if name not in allowed:
                 raise ValueError(
-                    f"{cls.kinds.seam.lower()} {kind!r} has no option {name!r}; it has {', '.join(allowed) or 'none'}"
+                    f"{cls.kinds.seam.lower()} {kind!r} has no option {name!r}; it has "
+                    f"{', '.join(allowed) or 'none'}"
                 )
         return variant, options
 

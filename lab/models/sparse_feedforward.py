@@ -50,7 +50,8 @@ class BlockMap(nn.Module):
         super().__init__()
         if d_in % blocks or d_out % blocks or not 1 <= links <= blocks:
             raise ValueError(
-                f"{blocks} blocks must divide {d_in} and {d_out}, links must be 1..{blocks}, got {links}"
+                f"{blocks} blocks must divide {d_in} and {d_out}, links must be "
+                f"1..{blocks}, got {links}"
             )
         self.blocks = blocks
         self.links = links

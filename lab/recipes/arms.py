@@ -43,7 +43,8 @@ def seam_of(arms, named=""):
         return fit[0]
     if fit:
         raise ValueError(
-            f"arms {words} are kinds of several seams, {', '.join(fit)}: say which with seam={fit[0]!r}"
+            f"arms {words} are kinds of several seams, {', '.join(fit)}: say which with "
+            f"seam={fit[0]!r}"
         )
     places = (
         [SEAMS[f] for f in SEAMS if all(issubclass(each, SEAMS[f]) for each in classes)]
@@ -80,7 +81,8 @@ def configured(arm, choice, field):
         Model.kinds[choice.__qualname__] = choice
         return {"model": choice.__qualname__}
     raise ValueError(
-        f"arm {arm!r} must be a kind, a class of a seam, fields of ModelConfig or an nn.Module class"
+        f"arm {arm!r} must be a kind, a class of a seam, fields of ModelConfig or an "
+        "nn.Module class"
     )
 
 
@@ -100,7 +102,8 @@ def register(cls):
             and (likely := difflib.get_close_matches(name, methods, 1, 0.85))
         ):
             raise ValueError(
-                f"{cls.__name__}.{name} is no method of {seam.__name__}; did you mean {likely[0]!r}?"
+                f"{cls.__name__}.{name} is no method of {seam.__name__}; did you mean "
+                f"{likely[0]!r}?"
             )
     for kind, there in seam.kinds.items():
         if there is cls:

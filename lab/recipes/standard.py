@@ -88,7 +88,8 @@ def standard(task):
     instance = task() if isinstance(task, type) else task
     if not (is_dataclass(instance) and callable(getattr(instance, "batch", None))):
         raise TypeError(
-            f"a task is one of {', '.join(STANDARD)}, or a dataclass of lab.tasks.task.Task, not {task!r}"
+            f"a task is one of {', '.join(STANDARD)}, or a dataclass of "
+            f"lab.tasks.task.Task, not {task!r}"
         )
     kind = type(instance)
     name = next((name for name, known in Problem.kinds.items() if known is kind), kind.__qualname__)

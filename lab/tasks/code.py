@@ -45,7 +45,8 @@ class Code(Task):
         if len(text) <= self.context + 1:
             name = "validation" if held_out else "training"
             raise ValueError(
-                f"the {name} text of corpus {self.path!r} has {len(text)} bytes, too few for a window"
+                f"the {name} text of corpus {self.path!r} has {len(text)} bytes, too few "
+                "for a window"
             )
         return text
 
@@ -108,7 +109,8 @@ class Code(Task):
         paired = (inside >= 0).any(1)
         if paired.sum() < windows:
             raise ValueError(
-                f"only {paired.sum()} windows of {self.context} bytes have a bracket pair, need {windows}"
+                f"only {paired.sum()} windows of {self.context} bytes have a bracket pair, "
+                f"need {windows}"
             )
         at = at[paired][:windows]
         gold = {"opener": inside, "last_use": used}

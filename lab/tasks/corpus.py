@@ -91,7 +91,8 @@ def _read(path, found):
         pinned = " and ".join(f"{name} {version}" for name, version in PACKAGES.items())
         here = " and ".join(f"{name} {_version(name)}" for name in PACKAGES)
         warnings.warn(
-            f"the text of the installed {here} differs from that of {pinned}: recorded results of text do not apply",
+            f"the text of the installed {here} differs from that of {pinned}: recorded "
+            "results of text do not apply",
             stacklevel=3,
         )
     return files, short

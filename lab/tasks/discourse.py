@@ -127,7 +127,8 @@ class Pronouns(Task):
     def __post_init__(self):
         if self.others < 1 or self.length < 3:
             raise ValueError(
-                f"at least one other word and three tokens are needed, got {self.others} and {self.length}"
+                f"at least one other word and three tokens are needed, got {self.others} "
+                f"and {self.length}"
             )
 
     @property

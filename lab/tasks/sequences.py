@@ -155,7 +155,8 @@ class Blocks(Task):
     def __post_init__(self):
         if not 1 <= self.period <= self.vocabulary or self.repeats < 2:
             raise ValueError(
-                f"1 <= period <= vocabulary and repeats >= 2 must hold, got {self.period}, {self.vocabulary}, "
+                f"1 <= period <= vocabulary and repeats >= 2 must hold, got {self.period}, "
+                f"{self.vocabulary}, "
                 f"{self.repeats}"
             )
 

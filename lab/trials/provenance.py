@@ -42,7 +42,7 @@ def machine():
     from lab.device import device
     from lab.trials import arithmetic
 
-    packages = ("torch", "numpy", "pandas", "matplotlib", "papermill", "jupyterlab")
+    packages = ("torch", "numpy", "pandas", "matplotlib", "papermill")
     return {
         "versions": {"python": platform.python_version()}
         | {name: metadata.version(name) for name in packages},

@@ -62,7 +62,10 @@ def run_trial(
         return {"curve": touched.curve, "batch": touched.batch}
     except (Exception, SystemExit) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        cause = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno}, in {where.name})"
+        cause = (
+            f"{type(error).__name__}: {error} "
+            f"({where.filename}, line {where.lineno}, in {where.name})"
+        )
         return {"failed": cause, "traceback": traceback.format_exc()}
     finally:
         torch.set_num_threads(threads_before)
