@@ -86,37 +86,6 @@ def attention_probe(
         )
 
 
-@contextmanager
-def kept_logits():
-    """Context that yields a list of the logits (b, h, q, k) of every attention call inside.
-
-    They are float64 on the CPU and include biases, and -inf at masked pairs, so that their softmax
-    is the map.
-    """
-    logits = []
-
-    def keep(call):
-        # to the CPU first: not every device has float64
-        query, key = (x.detach().cpu().double() for x in (call.query, call.key))
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
-        scores = query @ key.mT * scale
-        mask = call.dense_mask()
-        if mask is not None:
-            mask = mask.detach().cpu()
-            if mask.dtype == torch.bool:
-                scores = scores.masked_fill(~mask, -math.inf)
-            else:
-                scores = scores + mask.double()
-        if call.is_causal:
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(future, -math.inf)
-        logits.append(scores)
-
-    with Calls(keep):
-        yield logits
-
-
 class _Probe:
     """The object of `attention_probe`: `table()`, `maps`, and `calls`, the number of calls."""
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import (
-    choice_of,
     huggingface,
     local_mass,
     max_weight,
@@ -26,7 +25,6 @@ from torch.nn.attention.bias import causal_lower_right
 
 from lab.measure import attention as at
 from lab.measure.attention import attention_probe
-from lab.models.gpt import AttentionFn
 
 MEASURES = [
     at.entropy,
@@ -347,29 +345,3 @@ def test_a_call_that_fails_leaves_no_module_running():
         F.scaled_dot_product_attention(x, x, x)
         fine(x, x, x, need_weights=False)
     assert probe.table().module.tolist() == ["", ""]
-
-
-SCORES = sorted(
-    set(AttentionFn.kinds) - {"sparsemax", "linformer"}
-)  # those that mix in the kernel; linformer's keys are not tokens
-
-
-@pytest.mark.filterwarnings("ignore:a mask hides padding")  # so it seems where buckets are few
-@pytest.mark.parametrize("mask", ["causal", "none", {"kind": "window", "size": 5}], ids=str)
-@pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("position", ["none", "rotary", "alibi", "t5"])
-@pytest.mark.parametrize("score", SCORES)
-@torch.no_grad()
-def test_the_softmax_of_kept_logits_is_the_map(score, position, kv_heads, mask):
-    model, x = small_model(score=choice_of(score), position=position, kv_heads=kv_heads, mask=mask), tokens()
-    real = torch.arange(12) < torch.tensor([[12], [7]])
-    for padded in ({}, {"padding_mask": real}):
-        with (
-            at.kept_logits() as logits,
-            attention_probe([], keep_maps=True, padding_mask=padded.get("padding_mask")) as probe,
-        ):
-            model(x, **padded)
-        assert len(logits) == len(probe.maps) >= 2  # a windowed score calls more than once a layer
-        for kept, weights in zip(logits, probe.maps, strict=True):
-            assert kept.dtype == torch.float64
-            torch.testing.assert_close(kept.softmax(-1).nan_to_num(0).float(), weights, rtol=0, atol=2e-6)
