@@ -2,6 +2,7 @@
 
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -23,13 +24,22 @@ from lab.tools.arguments import assignments, check_device, place_of, refuse, sec
 from lab.tools.execution import execute, mended
 
 
+LAB = Path(__file__).parents[1]
+
+
 class Commands(typer.core.TyperGroup):
-    """Commands that answer a ValueError, or a folder that cannot be written to, in a sentence."""
+    """Commands that answer a ValueError of lab, or a folder that cannot be written to, in a sentence.
+
+    A ValueError that a library raised is a fault of the code, and keeps its traceback.
+    """
 
     def invoke(self, context):
         try:
             return super().invoke(context)
         except ValueError as error:
+            raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+            if not Path(raised_in).is_relative_to(LAB):
+                raise
             refuse(error)
         except OSError as error:
             if not (way_out := mended(error, runs=False)):

@@ -119,6 +119,13 @@ def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
         ]
 
 
+def test_an_error_of_a_library_keeps_its_traceback(monkeypatch):
+    numbers, words = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": ["x"]})
+    monkeypatch.setattr("lab.claims.claims.ledger", lambda: numbers.merge(words, on="a"))
+    done = CliRunner().invoke(app, ["claims"])
+    assert isinstance(done.exception, ValueError) and not done.output
+
+
 def test_a_bad_file_of_parameters_is_refused_by_name(place, tmp_path):
     for text, named in {"- a\n": "mapping", "nonsuch: 1\n": "nonsuch", "profile: [": "cannot be read"}.items():
         (tmp_path / "mine.yaml").write_text(text)
