@@ -23,7 +23,6 @@ from lab.tools import (
 from lab.tools.arguments import assignments, check_device, place_of, refuse, seconds
 from lab.tools.execution import execute, mended
 
-
 LAB = Path(__file__).parents[1]
 
 
