@@ -5,8 +5,12 @@ A notebook begins with `study = lab.study("1.4", globals())`.
 
 import importlib
 import pkgutil
+import sys
 
 __version__ = "0.1.0"
+
+# jsonschema, which reads notebooks, would build parsers of addresses for five seconds
+sys.modules.setdefault("rfc3987_syntax", None)
 
 
 def __dir__():

@@ -3,7 +3,6 @@ the tests' own; and no test reads the lessons or their results unless it says wh
 
 import os
 import signal
-import sys
 
 import made
 import pytest
@@ -11,7 +10,6 @@ import torch
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-sys.modules.setdefault("rfc3987_syntax", None)  # as in `lab run`
 for name in ("LAB_LANGUAGE", "LAB_PROJECT"):  # tests read English, and know their project
     os.environ.pop(name, None)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background would ignore

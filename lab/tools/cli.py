@@ -1,6 +1,5 @@
 """The command `lab`: everything that can be done from a terminal."""
 
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -92,8 +91,6 @@ def run(
     ] = "en",
 ):
     """Run notebooks; finished ones are skipped, interrupted ones go on where they stopped."""
-    # this module takes seconds to build a grammar of addresses, which no notebook needs
-    sys.modules.setdefault("rfc3987_syntax", None)
     from lab.tools import batch
     from lab.trials import runs
 

@@ -12,7 +12,6 @@ import difflib
 import json
 import os
 import re
-import sys
 import warnings
 from pathlib import Path
 
@@ -111,9 +110,7 @@ def read_parameters(notebook):
     The dict is empty where there is no such cell. Raises Refused where papermill would silently
     skip a line, or where a value, a type or a bound is wrong.
     """
-    # jsonschema would build the parsers of a format that notebooks do not use, for five seconds
-    sys.modules.setdefault("rfc3987_syntax", None)
-    from papermill.translators import PythonTranslator
+    from papermill.translators import PythonTranslator  # seconds, which `lab list` does not need
 
     sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
     if len(sources) > 1:
