@@ -35,7 +35,6 @@ class Touched:
     timing: bool = False  # whether the trial may read clocks
     inputs: tuple = ()  # files and folders given as parameters, which the trial may read
     until: float = float("inf")  # time.perf_counter() at which training stops
-    spared: float = 0.0  # seconds added to the measured duration of the trial
 
     def merge(self, other):
         if not self.curve:

@@ -8,8 +8,9 @@ from lab import trace
 from lab.device import device
 from lab.models.gpt import ModelConfig, Transformer
 from lab.training import fit
-from lab.trials import models
 from lab.trials.files import file_hash
+from lab.trials.rng import preserve_rng
+from lab.trials.run import as_in_a_trial, sow
 
 # made by lab.recipes.reference
 REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"
@@ -23,17 +24,12 @@ def model(config, task, schedule, seed=0):
     in evaluation mode. `model.run` is the `run` of training.fit. `lab verify` trains the model
     again.
     """
-    weights, run = models.kept(_trained, seed, config=config, task=task, schedule=schedule)
-    found = Transformer(config, seed=seed)
-    found.load_state_dict(weights)
-    found.run = run
-    return found.to(device()).eval()
-
-
-def _trained(seed, config, task, schedule):
-    trained = Transformer(config, seed=seed).to(device())
-    run, _ = fit(trained, task, schedule, seed=seed)
-    return trained.state_dict(), run
+    with as_in_a_trial(), preserve_rng(), trace.touching():
+        sow(seed)
+        found = Transformer(config, seed=seed).to(device())
+        found.run, _ = fit(found, task, schedule, seed=seed)
+    found.zero_grad()
+    return found.eval()
 
 
 def reference():

@@ -1,6 +1,6 @@
 """A model is the same to the last bit for all who ask.
 
-Of `lab.trials.models` and `lab.trials.rng`: the zoo is how they are used.
+Of `lab.trials.rng` too: the zoo is how it is used.
 """
 
 import json
@@ -16,10 +16,9 @@ from lab.tasks.code import Code
 from lab.tasks.corpus import HASH
 from lab.tasks.recall import MQAR
 from lab.training import TrainConfig
-from lab.trials import models
 from lab.trials import sweep as trials
 from lab.trials.files import file_hash
-from lab.trials.run import run_trial
+from lab.trials.run import as_in_a_trial, run_trial
 
 NEEDED = 3  # steps of a training
 
@@ -66,7 +65,7 @@ def test_out_of_time_a_check_leaves_the_training_of_its_model():
 def test_weights_are_those_of_a_training_to_the_last_bit():
     config, task, schedule = small(dropout=0.0)
     alone = zoo.Transformer(config, seed=3)
-    with models.as_in_a_trial():
+    with as_in_a_trial():
         training.train(alone, task.batch, schedule, seed=3)
     assert bits(zoo.model(config, task, schedule, 3)) == bits(alone) != bits(zoo.model(config, task, schedule, 4))
 

@@ -1,4 +1,4 @@
-"""Timing of calls in interleaved rounds, and peak speeds of this machine."""
+"""Timing of calls in shuffled rounds, and peak speeds of this machine."""
 
 import random
 import sys
@@ -11,23 +11,44 @@ import torch
 
 from lab import trace
 
-ROUNDS = 3  # per process; more processes are more informative than more rounds
+ROUND = 0.001  # seconds: in one round a shorter call is repeated until they have passed
+TOTAL = 0.1  # seconds: a call has as many rounds as take this long, and at least three
 
 
-def interleaved(callables: dict, *, warmup=2) -> pd.DataFrame:
-    """Wall-clock seconds of every function: one row each, the median over ROUNDS rounds.
+def benchmark(calls, parts, *, device="cpu"):
+    """One row per call: `parts`, seconds_a_call and wall_seconds_a_call, the least of its rounds.
 
-    Columns: name, seconds. The order is shuffled in every round, so that drift of the machine
-    affects all functions alike; compare them by ratios. Each process draws its own orders and is
-    one repetition: sweep the trial with `processes`.
+    The keys of `calls` are tuples with one value for each of `parts`. The rounds of all calls run
+    in one shuffled order, so that drift of the machine affects all of them alike; compare them by
+    ratios. The least counts, because other programs and a shared cache can only add time: two
+    timings of the same call differ less by it than by the median. With one CPU thread
+    `seconds_a_call` is processor time, otherwise it is wall-clock time. Each process draws its own
+    order and is one repetition: sweep the trial with `processes`.
 
     From this call on the process keeps freed memory, so that timings do not include page faults and
     zeroing by the system. These took half of the time of naive attention and would affect only one
     side of a comparison.
     """
-    trace.clock("interleaved")
-    _warm(callables, warmup)
-    return _medians(callables)[["name", "seconds"]]
+    trace.clock("benchmark")
+    _warm(calls, 0)
+    times = {}
+    schedule = []
+    for name, call in calls.items():
+        seconds = _fastest(call)
+        times[name] = ceil(ROUND / seconds)
+        schedule += [name] * max(3, ceil(TOTAL / (times[name] * seconds)))
+    random.Random().shuffle(schedule)  # seeded by the system, differently in every process
+    wall = {name: [] for name in calls}
+    processor = {name: [] for name in calls}
+    for name in schedule:
+        start = process_time()
+        wall[name].append(_seconds(calls[name], times[name]))
+        processor[name].append(process_time() - start)
+    charged = processor if device == "cpu" and torch.get_num_threads() == 1 else wall
+    rows = [
+        (*name, min(charged[name]) / times[name], min(wall[name]) / times[name]) for name in calls
+    ]
+    return pd.DataFrame(rows, columns=[*parts, "seconds_a_call", "wall_seconds_a_call"])
 
 
 def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
@@ -37,28 +58,13 @@ def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
     """
     trace.clock("rounds")
     _warm(callables, warmup)
-    return _rounds(callables, repeats).drop(columns="processor_seconds")
-
-
-def benchmark(calls, parts, *, fill=0.004, device="cpu"):
-    """One row per call: seconds_a_call and wall_seconds_a_call, medians over rounds, and `parts`.
-
-    The keys of `calls` are tuples with one value for each of `parts`. A call shorter than `fill`
-    seconds is repeated until it fills them. With one CPU thread `seconds_a_call` is processor time,
-    which other programs do not affect; otherwise it is wall-clock time. As in `interleaved`, a
-    process is one repetition.
-    """
-    trace.clock("benchmark")
-    _warm(calls, 0)
-    times = {name: _repetitions(fill, call) for name, call in calls.items()}
-    table = _medians({name: _loop(call, times[name]) for name, call in calls.items()})
-    times = table["name"].map(times)
-    table["wall_seconds_a_call"] = table.pop("seconds") / times
-    table["seconds_a_call"] = table.pop("processor_seconds") / times
-    if device != "cpu" or torch.get_num_threads() > 1:
-        table["seconds_a_call"] = table.wall_seconds_a_call
-    table[list(parts)] = table.pop("name").tolist()
-    return table
+    order = random.Random()
+    names = list(callables)
+    rows = []
+    for repeat in range(repeats):
+        for name in order.sample(names, len(names)):
+            rows.append((name, repeat, _seconds(callables[name])))
+    return pd.DataFrame(rows, columns=["name", "repeat", "seconds"])
 
 
 def _warm(callables, times):
@@ -71,44 +77,12 @@ def _warm(callables, times):
             function()
 
 
-def _medians(callables):
-    """Columns seconds (wall clock), processor_seconds, name: one row for each function."""
-    names = list(callables)
-    table = _rounds(callables, ROUNDS)
-    of_name = table.groupby(table["name"].map(names.index))
-    medians = of_name[["seconds", "processor_seconds"]].median()
-    return medians.assign(name=names).reset_index(drop=True)
-
-
-def _rounds(callables, repeats):
-    """Columns name, repeat, seconds (wall clock), processor_seconds; one row per call."""
-    order = random.Random()  # seeded by the system, differently in every process
-    names = list(callables)
-    rows = []
-    for repeat in range(repeats):
-        for name in order.sample(names, len(names)):
-            start = process_time()
-            seconds = _seconds(callables[name])
-            rows.append((name, repeat, seconds, process_time() - start))
-    return pd.DataFrame(rows, columns=["name", "repeat", "seconds", "processor_seconds"])
-
-
-def _loop(call, times):
-    """A function that repeats the call `times` times."""
-
-    def run():
-        for _ in range(times):
-            call()
-
-    return run
-
-
-def _repetitions(seconds, call):
-    """Number of calls that fill `seconds`, by the fastest of two or three calls."""
+def _fastest(call):
+    """Seconds of the fastest of two or three calls; the first may include preparations."""
     taken = [_seconds(call), _seconds(call)]
-    if taken[1] <= seconds:
+    if taken[1] <= ROUND:
         taken.append(_seconds(call))
-    return ceil(seconds / min(taken))
+    return min(taken)
 
 
 def machine_peaks(device="cpu") -> dict:
@@ -142,10 +116,11 @@ def _keep_memory():
         glibc.mallopt(-4, 0)
 
 
-def _seconds(function):
+def _seconds(function, times=1):
     _synchronize()
     start = perf_counter()
-    function()
+    for _ in range(times):
+        function()
     _synchronize()
     return perf_counter() - start
 

@@ -177,14 +177,13 @@ class Rotary(Position, kind="rotary"):
     """Rotates pairs of components of queries and keys by position x frequency. Su 2021.
 
     A score then depends on the distance alone. Component i of the first half of a head pairs with
-    component i of the second half, as in Llama; with `interleaved`, component 2i pairs with 2i + 1,
-    as in GPT-J. Two ways to read texts s times longer than in training: `interpolation` s divides
-    every position by s (Chen 2023); `ntk` s multiplies the base by s^(d / (d - 2)), which slows the
-    slowest pair by s and leaves the fastest unchanged (Peng 2023 §3.1). Raises ValueError for an
-    odd d_head and for options not above 0.
+    component i of the second half, as in Llama. Two ways to read texts s times longer than in
+    training: `interpolation` s divides every position by s (Chen 2023); `ntk` s multiplies the base
+    by s^(d / (d - 2)), which slows the slowest pair by s and leaves the fastest unchanged (Peng
+    2023 §3.1). Raises ValueError for an odd d_head and for options not above 0.
     """
 
-    def __init__(self, config, *, base=10000.0, interleaved=False, interpolation=1.0, ntk=1.0):
+    def __init__(self, config, *, base=10000.0, interpolation=1.0, ntk=1.0):
         super().__init__(config)
         if config.d_head % 2:
             raise ValueError(f"rotary rotates pairs: d_head must be even, got {config.d_head}")
@@ -194,15 +193,9 @@ class Rotary(Position, kind="rotary"):
             )
         if ntk != 1 and config.d_head == 2:
             raise ValueError("ntk needs more than one pair: with d_head 2 it would have no effect")
-        self.options = {
-            "base": base,
-            "interleaved": interleaved,
-            "interpolation": interpolation,
-            "ntk": ntk,
-        }
+        self.options = {"base": base, "interpolation": interpolation, "ntk": ntk}
         self.base = base if ntk == 1 else base * ntk ** (config.d_head / (config.d_head - 2))
         self.interpolation = interpolation
-        self.interleaved = interleaved
         self.d_head = config.d_head
         self.tabulate(2 * config.block_size, torch.empty(0, dtype=torch.float32))
 
@@ -212,15 +205,10 @@ class Rotary(Position, kind="rotary"):
             self.tabulate(2 * end, self.cos)
         cos = self.cos[start:end].to(q.dtype)
         sin = self.sin[start:end].to(q.dtype)
-        q = q * cos + self.partners(q) * sin
-        k = k * cos + self.partners(k) * sin
+        half = self.d_head // 2
+        q = q * cos + q.roll(half, -1) * sin
+        k = k * cos + k.roll(half, -1) * sin
         return q, k
-
-    def partners(self, x):
-        """x with the two components of every pair exchanged."""
-        if self.interleaved:
-            return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        return x.roll(x.shape[-1] // 2, -1)
 
     @torch.inference_mode(False)  # tables made in inference mode could not be used in training
     def tabulate(self, length, like):
@@ -228,9 +216,8 @@ class Rotary(Position, kind="rotary"):
         pair = torch.arange(0, self.d_head, 2, dtype=torch.float64)
         frequency = self.base ** (-pair / self.d_head)
         ones = torch.ones(self.d_head // 2)
-        side = -1 if self.interleaved else 0
-        frequency = torch.stack([frequency, frequency], side).flatten()
-        sign = torch.stack([-ones, ones], side).flatten()
+        frequency = torch.cat([frequency, frequency])
+        sign = torch.cat([-ones, ones])
         position = torch.arange(length, dtype=torch.float64) / self.interpolation
         angle = position[:, None] * frequency
         cos = angle.cos()

@@ -1,12 +1,11 @@
 """Masks as predicates on batch, head, query and key.
 
-Dense tensors, block masks, pictures, numbers of pairs and reach all derive from `allows(b, h, q,
+Dense tensors, numbers of pairs and reach all derive from `allows(b, h, q,
 k)`, which takes broadcastable index tensors and returns booleans. `&` and `|` combine masks. Sparse
 patterns are in sparse_masks.py.
 """
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
 
 from lab.models.registry import POSITION_DEPENDENCE, Seam
 
@@ -42,30 +41,9 @@ class Mask(Seam):
         """Number of attended (query, key) pairs over n positions."""
         return int(self.dense(n, n, **sizes).sum())
 
-    def macs(self, n, d_head, **sizes):
-        """Multiply-adds of scores and mix over the attended pairs only."""
-        return 2 * d_head * self.edges(n, **sizes)
-
     def reach(self, n, layers, **sizes):
         """Booleans (batch, q, k), True where `layers` layers let the query depend on the key."""
         return reachable([self.dense(n, n, **sizes)] * layers)
-
-    def block_mask(self, q_len, k_len, *, batch=1, heads=1, device="cpu", block=128):
-        """The mask for FlexAttention, which skips `block` x `block` tiles without any pair."""
-        first = k_len - q_len
-        return create_block_mask(
-            lambda b, h, q, k: self.allows(b, h, q + first, k),
-            batch,
-            heads,
-            q_len,
-            k_len,
-            device,
-            BLOCK_SIZE=block,
-        )
-
-    def picture(self, n, **sizes):
-        """Share of batch and heads that attend each pair, an array (q, k) in 0..1."""
-        return self.dense(n, n, **sizes).float().mean((0, 1)).numpy()
 
 
 class Everything(Mask, kind="none"):

@@ -7,7 +7,6 @@ defined in a notebook. A choice is a word or a mapping with the options of the v
 {"kind": "rotary", "base": 500}.
 """
 
-import functools
 import inspect
 
 from lab import trace
@@ -30,8 +29,6 @@ class Kinds(dict):
 
     def __getitem__(self, kind):
         variant = super().__getitem__(kind)
-        if self.seam in trace.SEAMS:
-            check_methods(trace.SEAMS[self.seam], kind, variant)
         trace.looked_up(self.seam, kind)
         return variant
 
@@ -52,35 +49,6 @@ def identity(variant):
     the main script in its worker processes.
     """
     return f"{variant.__module__.replace('__mp_main__', '__main__')}.{variant.__qualname__}"
-
-
-@functools.cache
-def check_methods(seam, kind, variant):
-    """Raise TypeError if a method of a variant cannot be called like the seam's own method.
-
-    A variant may omit arguments of `forward` that have a default.
-    """
-    for name, method in vars(seam).items():
-        if (
-            name.startswith("_")
-            or not inspect.isfunction(method)
-            or not inspect.isfunction(getattr(variant, name))
-        ):
-            continue
-        given = inspect.signature(method)
-        takes = inspect.signature(getattr(variant, name))
-        needed = [p for p in given.parameters.values() if name != "forward" or p.default is p.empty]
-        placed = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
-        named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
-        try:
-            takes.bind(*placed, **named)
-        except TypeError:
-            where = (
-                f"{seam.kinds.seam.lower()} {kind!r}, {variant.__module__}.{variant.__qualname__}"
-            )
-            raise TypeError(
-                f"{where}: {name}{takes} is called as {name}{given} and must accept these arguments"
-            ) from None
 
 
 class Seam:

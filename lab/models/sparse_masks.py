@@ -250,10 +250,3 @@ class Filled(Mask):
         n = int(max(q.max(), k.max())) + 1
         heads = int(h.max()) + 1
         return self.dense(n, n, batch=int(b.max()) + 1, heads=heads, device=k.device)[b, h, q, k]
-
-    def block_mask(self, q_len, k_len, **sizes):
-        batch = sizes.get("batch", 1)
-        heads = sizes.get("heads", 1)
-        return Seen(self.dense(k_len, k_len, batch=batch, heads=heads)).block_mask(
-            q_len, k_len, **sizes
-        )

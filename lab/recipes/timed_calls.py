@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lab.measure.timing import interleaved
 from lab.models.gpt import ModelConfig, Transformer
 from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
 from lab.models.linear import chunked, orthogonal_rows, positive_features, step
@@ -137,13 +136,6 @@ def training_step(
         return torch.autograd.grad(loss, tuple(model.parameters()))
 
     return call
-
-
-def training_speed(counts, d_model, n_layers, context, batch):
-    """Training speed in tokens per second by number of heads: a table."""
-    calls = {h: training_step(n_layers, context, d_model, batch, heads=h) for h in counts}
-    table = interleaved(calls).rename(columns={"name": "n_heads"})
-    return table.assign(speed=batch * context / table.seconds).drop(columns="seconds")
 
 
 def run_training_step(*sizes, **options):

@@ -10,20 +10,21 @@ import json
 import random
 import time
 import traceback
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from lab import trace
 from lab.device import current
-from lab.trials import files, models, rows
+from lab.trials import files, rows
+
+in_trial = ContextVar("in_trial", default=False)
 
 
-def run_trial(
-    trial, parameters, *, device, threads, timing=False, until=float("inf"), models_in=None
-):
+def run_trial(trial, parameters, *, device, threads, timing=False, until=float("inf")):
     """The outcome of one trial as a dict: its rows, where it ran and what it used.
 
     A failed trial gives {"failed": cause, "traceback"}. A trial that is still in training `until`
     seconds after its start ends there and gives {"curve", "batch"} of its first training.
-    `models_in` is unused; it stays, because this code is part of every trial's hash.
     """
     import torch
 
@@ -31,7 +32,7 @@ def run_trial(
 
     files.watch()
     threads_before, dtype_before = torch.get_num_threads(), torch.get_default_dtype()
-    tokens = current.set(device), models.kept_in.set(models_in)
+    tokens = current.set(device), in_trial.set(True)
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
     sow(parameters.get("seed", 0))
@@ -43,7 +44,7 @@ def run_trial(
             arithmetic.fast(),
         ):
             result = trial(**json.loads(rows.canonical(parameters)))
-        seconds = time.perf_counter() - start + touched.spared
+        seconds = time.perf_counter() - start
         found = rows.checked(result, parameters)
         place = {
             "device": device,
@@ -71,7 +72,7 @@ def run_trial(
         torch.set_num_threads(threads_before)
         torch.set_default_dtype(dtype_before)
         current.reset(tokens[0])
-        models.kept_in.reset(tokens[1])
+        in_trial.reset(tokens[1])
 
 
 def sow(seed):
@@ -82,3 +83,25 @@ def sow(seed):
     seed = seed if isinstance(seed, int) else 0
     for each in (random.seed, numpy.random.seed, torch.manual_seed):
         each(seed % 2**32)
+
+
+@contextmanager
+def as_in_a_trial():
+    """Use one thread and the matrix products of trials, so that cells train the same models.
+
+    Does nothing inside a trial.
+    """
+    import torch
+
+    from lab.trials import arithmetic
+
+    if in_trial.get():
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with arithmetic.fast():
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab.measure import timing
-from lab.measure.timing import benchmark, interleaved, machine_peaks, rounds
+from lab.measure.timing import benchmark, machine_peaks, rounds
 
 
 def test_rounds_hold_every_name_once_in_changing_order():
@@ -25,65 +25,78 @@ def test_rounds_hold_every_name_once_in_changing_order():
         rounds({}, repeats=3)
 
 
-def test_a_call_gives_one_row_the_median_of_its_rounds(monkeypatch):
-    """The clock is pretended: each call takes longer than the one before."""
-    now, called = [0.0], []
+@pytest.fixture
+def clocks(monkeypatch):
+    """Pretended clocks: `clocks(name, ticks)` is a call whose i-th run takes ticks(i); and all runs."""
+    now, runs = [0.0], []
     monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "process_time", lambda: now[0] / 2)
+    monkeypatch.setattr(timing, "ROUND", 2**-10)  # sums of powers of two are exact
+    monkeypatch.setattr(timing, "TOTAL", 2**-4)
 
-    def call(name):
-        called.append(name)
-        now[0] += called.count(name)
+    def call(name, ticks):
+        now[0] += ticks(runs.count(name))
+        runs.append(name)
 
-    table = interleaved({name: partial(call, name) for name in "ba"}, warmup=0)
-    assert table.to_dict("list") == {"name": ["b", "a"], "seconds": [(timing.ROUNDS + 1) / 2] * 2}
+    return lambda name, ticks: partial(call, name, ticks), runs
+
+
+def test_a_call_gives_one_row_the_least_of_its_rounds(clocks, monkeypatch):
+    call, runs = clocks
+    calls = {
+        ("steady", 5): call("steady", lambda i: 2**-7),
+        ("once fast", 6): call("once fast", lambda i: 2**-9 if i == 5 else 2**-7),
+    }
+    threads = torch.get_num_threads()
+    for given, charged in ((1, 0.5), (2, 1)):
+        runs.clear()
+        torch.set_num_threads(given)
+        table = benchmark(calls, ["name", "n"])
+        torch.set_num_threads(threads)
+        assert table[["name", "n"]].values.tolist() == [["steady", 5], ["once fast", 6]]
+        assert table.wall_seconds_a_call.tolist() == [2**-7, 2**-9]
+        assert (table.seconds_a_call == charged * table.wall_seconds_a_call).all(), "the processor's with one thread"
+        assert runs.count("steady") == runs.count("once fast") == 2 + 8, "8 rounds are a sixteenth of a second"
+    orders = {tuple(runs)}
+    for _ in range(4):
+        runs.clear()
+        benchmark(calls, ["name", "n"])
+        orders.add(tuple(runs))
+    assert len(orders) > 1
+
+
+def test_a_short_call_fills_its_rounds_and_a_long_one_has_three(clocks):
+    call, runs = clocks
+    tick = 2**-14
+    calls = {
+        ("long",): call("long", lambda i: 0.5),
+        ("short",): call("short", lambda i: tick),
+        ("slow at first",): call("slow at first", lambda i: tick if i else 1.0),
+    }
+    table = benchmark(calls, ["name"])
+    assert table.wall_seconds_a_call.tolist() == [0.5, tick, tick]
+    assert runs.count("long") == 2 + 3
+    assert runs.count("short") == runs.count("slow at first") == 3 + 64 * 16
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
-@pytest.mark.parametrize("clock", [interleaved, partial(benchmark, parts=["call"], fill=1e-9)])
-def test_no_clock_times_the_finding_of_pages(clock, monkeypatch):
+def test_no_clock_times_the_finding_of_pages(monkeypatch):
     """Blocks of 2 and of 48 MiB, in shuffled rounds: most pages are there once every call has run."""
     faults = []
 
     def call(elements):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         torch.ones(elements).sum()
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append((elements, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before))
 
-    monkeypatch.setattr(timing, "ROUNDS", 10)
-    clock({(n,): partial(call, n) for n in (2**19, 12 * 2**20)})
-    of_all_calls = 10 * 50 * 2**20 / 4096
-    assert sum(faults[-20:]) < 0.5 * of_all_calls, "without kept memory each call asks for all of its pages"
-
-
-def test_a_slow_first_call_shortens_no_loop(monkeypatch):
-    """The clock is pretended: the first call prepares for a second, the later ones take a tick."""
-    now, called, tick = [0.0], [], 2**-10
-    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
-
-    def call(name, first):
-        now[0] += tick if name in called else first
-        called.append(name)
-
-    calls = {(first,): partial(call, first, first) for first in (1.0, tick)}
-    table = benchmark(calls, ["first"], fill=16 * tick)
-    assert called.count(1.0) == called.count(tick) == 3 + timing.ROUNDS * 16
-    assert table.wall_seconds_a_call.tolist() == [tick] * 2
-    called.clear()
-    benchmark({("long",): partial(call, "long", 0.5)}, ["name"], fill=1e-4)
-    assert called.count("long") == 2 + timing.ROUNDS, "warm after one, and no third one for what fills its time"
+    benchmark({(n,): partial(call, n) for n in (2**19, 12 * 2**20)}, ["elements"])
+    late = faults[len(faults) // 2 :]
+    of_all_calls = sum(4 * elements / 4096 for elements, _ in late)
+    found = sum(pages for _, pages in late)
+    assert found < 0.5 * of_all_calls, "without kept memory each call asks for all of its pages"
 
 
 def test_machine_peaks_are_plausible():
     peaks = machine_peaks()
     assert peaks["matmul_gflop_per_s"] > 1 and peaks["copy_gbyte_per_s"] > 0.1
     assert peaks["threads"] == torch.get_num_threads()
-
-
-def test_short_calls_fill_their_time_and_keep_their_names():
-    x, done = torch.ones(200, 200), []
-    calls = {("product", 2): lambda: x @ x, ("counted", 1): lambda: done.append(1)}
-    table = benchmark(calls, ["kind", "size"], fill=1e-4)
-    assert table[["kind", "size"]].to_dict("list") == {"kind": ["product", "counted"], "size": [2, 1]}
-    assert len(done) > 100 and (table.wall_seconds_a_call > 0).all()
-    typical = table.set_index("kind").wall_seconds_a_call
-    assert typical["product"] > typical["counted"]

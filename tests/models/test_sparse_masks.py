@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 from lab.models import ModelConfig, Transformer
 from lab.models.masks import Causal, Everything, Mask, Window, reachable
@@ -49,23 +48,13 @@ def seen(mask, n, **sizes):
 
 
 @each_pattern
-def test_the_block_mask_of_flex_attention_has_the_same_pairs(name):
-    mask, (q, k, v) = PATTERNS[name], torch.randn(3, 2, 3, 8, 16, generator=torch.Generator().manual_seed(0))
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask.dense(8, 8, batch=2, heads=3))
-    sighted = mask.dense(8, 8, batch=2, heads=3).any(-1)  # the kernels differ where nothing is seen
-    block_mask = mask.block_mask(8, 8, batch=2, heads=3, block=4)
-    torch.testing.assert_close(flex_attention(q, k, v, block_mask=block_mask)[sighted], expected[sighted])
-
-
-@each_pattern
 def test_causal_patterns_see_no_future_and_queries_are_the_last_keys(name):
     mask = PATTERNS[name]
     full = mask.dense(8, 8, batch=2, heads=3)
     assert mask.causal == (not full.triu(1).any()) or name in ("linked", "tree")
     assert torch.equal(mask.dense(3, 8, batch=2, heads=3), full[:, :, 5:])
-    assert mask.edges(8, batch=2, heads=3) == full.sum() and mask.macs(8, 16, batch=2, heads=3) == 32 * full.sum()
+    assert mask.edges(8, batch=2, heads=3) == full.sum()
     assert mask.per_head == (full[:, :1] != full).any().item()
-    np.testing.assert_allclose(mask.picture(8, batch=2, heads=3), full.double().mean((0, 1)), atol=1e-6)
 
 
 @each_pattern

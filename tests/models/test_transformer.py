@@ -305,15 +305,6 @@ def test_rotary_scores_depend_on_the_distance_and_equal_the_complex_form(base):
     differs(turned[:, :, 1:], many[:, :, 1:])
 
 
-def test_interleaved_rotary_is_the_plain_one_in_another_order():
-    halves, interleaved = (
-        small_model(position={"kind": "rotary", "interleaved": each}, d_head=16) for each in (False, True)
-    )
-    x, order = randn(2, 4, 9, 16), torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ...
-    turned = halves.position.at_query_key(x, x, start=3)[0]
-    close(interleaved.position.at_query_key(x[..., order], x[..., order], start=3)[0], turned[..., order])
-
-
 def test_rotary_goes_on_beyond_its_tables():
     short, long = small_model(block_size=4), small_model(block_size=64)
     close(short(tokens(40)), long(tokens(40)))

@@ -102,8 +102,3 @@ def test_linear_decoding_makes_the_features_of_every_token(monkeypatch):
     monkeypatch.setattr(F, "elu", lambda x: made.append(x) or elu(x))
     call()
     assert len(made) == 2, "of the query and of the key"
-
-
-def test_training_speed_is_tokens_a_second_of_every_head_count():
-    table = timed_calls.training_speed([1, 2], d_model=16, n_layers=1, context=8, batch=2)
-    assert table.n_heads.tolist() == [1, 2] and (table.speed > 0).all()

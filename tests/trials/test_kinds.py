@@ -111,19 +111,6 @@ def test_readmes_own_kind_runs_in_workers_from_a_notebook_cell(tmp_path):
     assert "position 'rotary' is already lab.models.gpt.Rotary" in done.stdout
 
 
-def test_a_method_that_does_not_take_what_it_is_given_is_named():
-    class Short(Position, kind="short"):
-        def at_query_key(self, q, k):
-            return q, k
-
-    told = r"^position 'short', .*Short: at_query_key\(self, q, k\) is called as at_query_key\(self, q, k, start=0\)"
-    try:
-        with pytest.raises(TypeError, match=told):
-            Position.resolve("short")
-    finally:
-        del Position.kinds["short"]
-
-
 def test_two_definitions_of_one_kind_are_an_error():
     with pytest.raises(ValueError, match="rotary' is already lab.models.gpt.Rotary, so .*Other needs another"):
 
