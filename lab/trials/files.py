@@ -74,6 +74,7 @@ def _cannot_change_numbers(path):
     if (
         path.startswith(_installed())
         or path.endswith((".pyc", ".so", ".pyd", ".dll"))
+        or f".egg-info{os.sep}" in path  # what an editable installation says of itself
         or os.path.isdir(path)
     ):
         return True

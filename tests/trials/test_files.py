@@ -116,6 +116,18 @@ def test_its_own_files_and_timings_are_free(sources, tmp_path):
     assert len(trials.sweep(asks_a_process, {"seed": 0}, sources=sources, timing=True)) == 1
 
 
+def lists_plugins(seed):
+    return {"length": len(Path("mine.egg-info/entry_points.txt").read_text())}
+
+
+def test_what_an_editable_installation_says_of_itself_is_free(sources, tmp_path):
+    """Packages that look for their plugins read it, such as networkx when torch.compile imports it."""
+    folder = tmp_path / "mine.egg-info"
+    folder.mkdir()
+    (folder / "entry_points.txt").write_text("[console_scripts]")
+    assert trials.sweep(lists_plugins, {"seed": 0}, sources=sources).length.tolist() == [17]
+
+
 def test_code_is_imported_and_not_read(sources):
     with pytest.raises(trials.TrialsFailed, match="reads .*test_files.py"):
         trials.sweep(reads_its_own_code, {"seed": 0}, sources=sources)
