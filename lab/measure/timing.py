@@ -21,13 +21,14 @@ def benchmark(calls, parts, *, device="cpu"):
     The keys of `calls` are tuples with one value for each of `parts`. The rounds of all calls run
     in one shuffled order, so that drift of the machine affects all of them alike; compare them by
     ratios. The least counts, because other programs and a shared cache can only add time: two
-    timings of the same call differ less by it than by the median. With one CPU thread
+    timings of the same call differ less by it than by the median. A long call has fewer rounds, so
+    its least is a few percent higher than that of a hundred would be. With one CPU thread
     `seconds_a_call` is processor time, otherwise it is wall-clock time. Each process draws its own
     order and is one repetition: sweep the trial with `processes`.
 
     From this call on the process keeps freed memory, so that timings do not include page faults and
     zeroing by the system. These took half of the time of naive attention and would affect only one
-    side of a comparison.
+    side of a comparison. Raises ValueError if there are no calls.
     """
     trace.clock("benchmark")
     _warm(calls, 0)

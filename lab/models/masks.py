@@ -1,8 +1,8 @@
 """Masks as predicates on batch, head, query and key.
 
-Dense tensors, numbers of pairs and reach all derive from `allows(b, h, q,
-k)`, which takes broadcastable index tensors and returns booleans. `&` and `|` combine masks. Sparse
-patterns are in sparse_masks.py.
+Dense tensors, numbers of pairs and reach all derive from `allows(b, h, q, k)`, which takes
+broadcastable index tensors and returns booleans. `&` and `|` combine masks. Sparse patterns are in
+sparse_masks.py.
 """
 
 import torch
