@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from lab.language import sides
 
 from lab.claims import claims
-from lab.language import sides
 from lab.trials import parameters
 
 LEDGER = claims.ledger()

@@ -16,7 +16,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lab.claims.cells import Part
-from lab.language import in_language
 from lab.trials import parameters
 from lab.trials.runs import project_root, shown
 
@@ -64,12 +63,9 @@ class Claim(BaseModel):
     claim_zh: str = ""
     metric: str = Field(min_length=1)
     expected: str = ""  # the expectation in words, for claims whose notebook is not written yet
-    place: Literal["lesson", "appendix", ""] = ""
     parts: list[Part] = []
     values: dict[str, list] = {}  # {notebook parameter: values that a part without a table needs}
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[str, str] = {}  # {label of the first part: the sentence in READMEs}
-    finding_zh: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -118,11 +114,6 @@ class Claim(BaseModel):
             if part.direction == "equal" and not part.smallest and self.kind not in EXACT:
                 raise ValueError("bar: `equal` needs one, as measured numbers are never equal")
         return self
-
-    @property
-    def sentence(self):
-        """The claim in the reader's language."""
-        return in_language(self.claim, self.claim_zh)
 
     @property
     def timing(self):

@@ -5,9 +5,9 @@ import ast
 import made
 import pytest
 import yaml
+from lab.claims.errata import Erratum, check, contradictions, errata, page
 
 from lab.claims.claims import ledger
-from lab.claims.errata import Erratum, check, contradictions, errata, page
 from lab.trials.parameters import notebooks
 from lab.trials.runs import project_root
 
