@@ -1,7 +1,7 @@
 """Sphinx configuration of the book: the published lessons as static pages (`make book`)."""
 
 project = "Transformer Lab"
-extensions = ["myst_nb", "sphinx_mathjax_offline"]
+extensions = ["myst_nb", "sphinx-mathjax-offline"]
 root_doc = "book/index"
 include_patterns = ["book/index.md", "experiments/errata.md", "results/quick/*/notebook.ipynb"]
 exclude_patterns = [".venv", "results/book"]
