@@ -296,7 +296,6 @@ WITHOUT_AN_ARM = {  # values with which some claim is not run; what they lack
     "05_attention_variants": {"kv_heads": [2, 1], "recall_heads": [4]},
     "14_architecture_tradeoffs": {"pairs": 4, "at": 512, "lengths": [256], "contexts": [64]},
     "16_more_on_heads": {"heads": [2, 4], "wide_heads": [4], "kept_heads": [8], "value_heads": 8},
-    "25_shapes_and_stacking": {"widths": [76, 52]},
 }
 
 
