@@ -1,6 +1,6 @@
 """A study keeps what it finds aside until it is complete, and says whose parameters it has.
 
-Of `lab.trials.provenance` and `lab.trials.runs`.
+Of `lab.shown`, `lab.trials.provenance` and `lab.trials.runs`.
 """
 
 import base64

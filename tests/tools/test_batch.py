@@ -23,7 +23,6 @@ from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
 from typer.testing import CliRunner
 
-from lab.claims import report
 from lab.tools import batch, kernel
 from lab.tools.cli import app
 from lab.trials import runs, workers
