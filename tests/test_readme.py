@@ -52,10 +52,8 @@ def commands(name, word):
     """[words after the first] of the commands that a README shows, on lines of their own and inside sentences."""
     text = (project_root() / name).read_text("utf-8")
     shown = re.findall(rf"^    (?:\.venv/bin/)?{word} (.*)$", text, re.MULTILINE)
-    return [
-        shlex.split(line, comments=True)
-        for line in shown + re.findall(rf"`(?:\\.venv/bin/)?{word} ([a-z-][^`]*)`", text)
-    ]
+    shown += re.findall(rf"`(?:\.venv/bin/)?{word} ([a-z-][^`]*)`", text)
+    return [shlex.split(line, comments=True) for line in shown]
 
 
 def parsed(words):
