@@ -6,7 +6,6 @@ notebook judges.
 """
 
 import hashlib
-from difflib import get_close_matches
 from functools import lru_cache
 from math import nan
 from typing import Literal
@@ -322,12 +321,3 @@ def read_verdicts(folder):
 def by_part(table):
     """The rows of the first line of each part, which have its label and counts."""
     return table.drop_duplicates(["id", "part"])
-
-
-def find(name):
-    """The claim with this id. Raises ValueError where there is none."""
-    known = ledger()
-    if name not in known:
-        near = ", ".join(get_close_matches(name, known)) or "those that `lab claims` lists"
-        raise ValueError(f"there is no claim {name!r}; there are {near}")
-    return known[name]
