@@ -1,4 +1,4 @@
-"""What the chapter (§1.1) and its notes state exactly of attention: it holds, or what holds instead."""
+"""What the chapter (§1.1) and its notes state exactly of attention, or what holds instead."""
 
 import math
 
@@ -140,8 +140,8 @@ def test_the_query_attends_to_the_key():
 
 
 def test_the_spread_of_scores_leads_from_an_even_share_to_the_largest():
-    """attention-temperature-limits. "Very large logit variance turns softmax into argmax; very small
-    variance turns it into a uniform distribution without discrimination." (note 1, 细节讨论2)
+    """attention-temperature-limits. "Very large logit variance turns softmax into argmax; very
+    small variance turns it into a uniform distribution without discrimination." (note 1, 细节讨论2)
     """
     scores = normal(50, 128)
 
@@ -152,8 +152,8 @@ def test_the_spread_of_scores_leads_from_an_even_share_to_the_largest():
 
 
 def test_the_width_under_the_root_is_that_of_one_head():
-    """attention-dk-typical-512. "In practice the d_k inside the root is very large, typically 512 and
-    that still counts as small." (note 1, 细节讨论2)
+    """attention-dk-typical-512. "In practice the d_k inside the root is very large, typically 512
+    and that still counts as small." (note 1, 细节讨论2)
     It fails: heads are 64 to 128 wide.
     """
     transformers = pytest.importorskip("transformers")
@@ -184,9 +184,9 @@ def test_another_scale_is_another_query_matrix():
 
 
 def test_a_dot_product_has_variance_d_sigma_to_the_fourth():
-    """attention-dot-variance. "For independent zero-mean entries of variance s^2 the dot product has
-    variance d_k s^4; dividing by sqrt(d_k) removes the dependence on d_k." (chapter §1.1.2; note 1,
-    细节讨论2; note 3, softmax)
+    """attention-dot-variance. "For independent zero-mean entries of variance s^2 the dot product
+    has variance d_k s^4; dividing by sqrt(d_k) removes the dependence on d_k." (chapter §1.1.2;
+    note 1, 细节讨论2; note 3, softmax)
     Mean 0 is a condition: in general it is d_k (s⁴ + 2 μ² s²). So is independence: where queries
     have come to resemble keys, scaled scores have a mean of √d_k.
     """
@@ -220,8 +220,8 @@ def test_additive_scores_are_made_pair_by_pair_and_are_no_weights():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_softmax_does_not_overflow(dtype):
-    """attention-exp-overflow. "Unscaled logits make exp overflow (values like e^100); subtracting the
-    row maximum before softmax gives numerical stability." (note 1, 细节讨论2; chapter §1.5.6)
+    """attention-exp-overflow. "Unscaled logits make exp overflow (values like e^100); subtracting
+    the row maximum before softmax gives numerical stability." (note 1, 细节讨论2; chapter §1.5.6)
     """
     largest = 1.01 * math.log(torch.finfo(dtype).max)
     logits = torch.tensor([largest, largest - 1, -largest], dtype=dtype)
@@ -235,8 +235,8 @@ def test_softmax_does_not_overflow(dtype):
 
 
 def test_projections_are_most_of_attention_until_the_sequence_is_long():
-    """Self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d dimension
-    of those products (chapter §1.1.3, exercise 1.1).
+    """Self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d
+    dimension of those products (chapter §1.1.3, exercise 1.1).
     It fails: the four projections take 4nd² beside 2n²d over pairs, more until n = 2d.
     """
     d = 512
@@ -273,8 +273,8 @@ def test_exact_attention_needs_no_square_matrix():
 
 @pytest.mark.parametrize("largest", [1, 100, 10_000])
 def test_tiles_compute_the_same_attention(largest):
-    """attention-flash-exact. "Tiled attention with an online softmax computes mathematically the same
-    result and takes care of numerical stability by itself." (chapter §1.2.6, §1.5.6, §1.6.3)
+    """attention-flash-exact. "Tiled attention with an online softmax computes mathematically the
+    same result and takes care of numerical stability by itself." (chapter §1.2.6, §1.5.6, §1.6.3)
     """
     q, k, v = normal(3, 1, 2, 64, 16)
     q *= largest / ((q @ k.mT).abs().max() / 4)
@@ -285,8 +285,8 @@ def test_tiles_compute_the_same_attention(largest):
 
 
 def test_sorting_counting_and_brackets_reach_across_the_sequence():
-    """Bracket matching, sorting and counting call for local attention; counting an element calls for
-    global attention (chapter, exercise 1.2).
+    """Bracket matching, sorting and counting call for local attention; counting an element calls
+    for global attention (chapter, exercise 1.2).
     It fails: the last element decides the first one sorted, and a count, and brackets match far.
     """
     x = list(range(1, 101))

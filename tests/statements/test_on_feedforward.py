@@ -1,4 +1,4 @@
-"""What the chapter (§1.4) and its notes state exactly of feed-forward layers: it holds, or what holds instead."""
+"""What the chapter (§1.4) and its notes state of feed-forward layers, or what holds instead."""
 
 import math
 
@@ -95,9 +95,9 @@ def test_the_noted_swiglu_is_affine():
 
 def test_two_thirds_of_a_block_are_feed_forward():
     """ffn-parameter-share. "The FFN holds the larger part of the parameters." (chapter §1.4.6)
-    stack-all-attention. "Compared with CNNs the whole network architecture is the attention mechanism
-    (built entirely on self-attention)." (note 1, Transformer架构; note 3, 为什么需要Transformer) It
-    fails: 4 d² of 12 d², and half of a decoder block with cross-attention.
+    stack-all-attention. "Compared with CNNs the whole network architecture is the attention
+    mechanism (built entirely on self-attention)." (note 1, Transformer架构; note 3, 为什么需要Transformer)
+    It fails: 4 d² of 12 d², and half of a decoder block with cross-attention.
     """
     block = Transformer(config()).blocks[0]
     assert parameters(block.ffn) == feedforward_parameters(128, 512) == 8 * 128**2
@@ -158,8 +158,8 @@ def test_silu_is_bounded_below_alone():
 
 
 def test_gelu_is_the_mean_of_a_random_mask():
-    """ffn-gelu-stochastic. "GELU has a probabilistic reading as the expectation of a random 0/1 mask
-    on the input." (chapter §1.4.3)
+    """ffn-gelu-stochastic. "GELU has a probabilistic reading as the expectation of a random 0/1
+    mask on the input." (chapter §1.4.3)
     """
 
     def density(z):
@@ -185,8 +185,8 @@ def test_the_tanh_form_is_within_a_thousandth_of_gelu():
 
 @pytest.mark.parametrize(("kind", "jump"), [("relu", 1), ("gelu", 0), ("silu", 0)])
 def test_only_the_slope_of_relu_jumps(kind, jump):
-    """ffn-derivative-jumps. "ReLU's derivative is a 0/1 step whereas GELU's and SiLU's are smooth and
-    avoid sudden gradient changes." (chapter §1.4.3, exercise 1.9)
+    """ffn-derivative-jumps. "ReLU's derivative is a 0/1 step whereas GELU's and SiLU's are smooth
+    and avoid sudden gradient changes." (chapter §1.4.3, exercise 1.9)
     """
     h = 1e-6
     x = torch.linspace(-6, 6, 12001, dtype=torch.float64) - h / 2
@@ -195,8 +195,8 @@ def test_only_the_slope_of_relu_jumps(kind, jump):
 
 
 def test_an_activation_stands_against_many_products():
-    """Relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (chapter, exercise 1.9).
-    It hardly matters: each activation stands against 2 d_model multiply-adds.
+    """Relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (chapter, exercise
+    1.9). It hardly matters: each activation stands against 2 d_model multiply-adds.
     """
     part, activated = layer("gelu"), []
     part.act.register_forward_hook(lambda *call: activated.append(call[2].numel()))
@@ -210,8 +210,8 @@ def test_an_activation_stands_against_many_products():
 
 @pytest.mark.parametrize("d", [48, 96, 384])
 def test_two_thirds_of_the_width_keep_the_parameters(d):
-    """ffn-glu-two-thirds. "The extra gate matrix adds parameters; keeping the total constant requires
-    shrinking the hidden width to 2/3." (chapter §1.4.4; note 2, §2.2.4)
+    """ffn-glu-two-thirds. "The extra gate matrix adds parameters; keeping the total constant
+    requires shrinking the hidden width to 2/3." (chapter §1.4.4; note 2, §2.2.4)
     So a ratio of 8/3 follows from the gate, and not from the size of a model (chapter §1.4.5).
     """
     assert parameters(layer("swiglu", d_model=d)) == parameters(layer("gelu", d_model=d)) == 8 * d * d

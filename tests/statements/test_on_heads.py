@@ -1,4 +1,4 @@
-"""What the chapter (§1.2) and its notes state exactly of heads: it holds, or what holds instead."""
+"""What the chapter (§1.2) and its notes state exactly of heads, or what holds instead."""
 
 import math
 from fractions import Fraction
@@ -28,8 +28,8 @@ def parameters(module):
 
 @pytest.mark.parametrize(("kind", "reached"), [("full", 128), ("sliced", 32)])
 def test_every_head_projects_the_whole_vector(kind, reached):
-    """heads-input-chunks. "Multi-head cuts the input vector into h slices (1-32, 33-64, ...) and each
-    head projects and processes only its own slice." (note 1, 多头注意力机制; note 4, §2, §4.2, §4.3)
+    """heads-input-chunks. "Multi-head cuts the input vector into h slices (1-32, 33-64, ...) and
+    each head projects and processes only its own slice." (note 1, 多头注意力机制; note 4, §2, §4.2, §4.3)
     It fails: what is split is the result of the projection.
     """
     x = normal(1, 1, 128).requires_grad_()
@@ -166,8 +166,8 @@ def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
 
 
 def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
-    """heads-single-rank-limit. "A single head's attention has rank limited by d_k, which is a reason
-    for several heads." (chapter §1.2.2)
+    """heads-single-rank-limit. "A single head's attention has rank limited by d_k, which is a
+    reason for several heads." (chapter §1.2.2)
     It fails: limited is the rank of its logits, and by d_v that of its output.
     attention-qk-shared-space. "Queries and keys are mapped into one common, smaller space where
     similarity is taken, so the score matrix is a bilinear form of rank at most d_k." (chapter
@@ -196,8 +196,8 @@ def test_heads_do_not_react_when_one_of_them_fails():
 
 
 def test_the_number_of_heads_does_not_change_the_parameters():
-    """heads-params-independent. "To compare head counts at fixed d_model the number of layers must be
-    adjusted so that total parameters stay roughly equal." (chapter §1.2.1, exercise 1.4)
+    """heads-params-independent. "To compare head counts at fixed d_model the number of layers must
+    be adjusted so that total parameters stay roughly equal." (chapter §1.2.1, exercise 1.4)
     It fails: they are equal, and other layers would make them unequal.
     """
     assert {parameters(of_chapter(h, h)) for h in (1, 2, 4, 8, 16, 32)} == {4 * 512 * 512}
@@ -216,8 +216,8 @@ def test_more_heads_do_the_same_products_and_more_softmax():
 
 
 def test_multi_query_keeps_more_than_a_third():
-    """heads-mqa-third. "Multi-query attention cuts the parameter count to about one third." (chapter
-    §1.2.5)
+    """heads-mqa-third. "Multi-query attention cuts the parameter count to about one third."
+    (chapter §1.2.5)
     It fails: 5/12 with 8 heads, 9/16 with W_O; a third is the limit for many heads, without W_O.
     """
     few, many = of_chapter(1), of_chapter(8)
@@ -266,8 +266,8 @@ def test_groups_save_projections_and_no_work_over_pairs():
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 def test_grouped_heads_are_heads_with_tied_keys_and_values(groups):
-    """heads-gqa-interpolates. "GQA with one group is MQA and with h groups is MHA; all cost measures
-    lie between." (chapter §1.2.5)
+    """heads-gqa-interpolates. "GQA with one group is MQA and with h groups is MHA; all cost
+    measures lie between." (chapter §1.2.5)
     """
     part = of_chapter(groups)
     q, k, v = part.split(normal(2, 12, 512))

@@ -1,4 +1,4 @@
-"""What the chapter (§1.5) and its notes state exactly of norms, residuals, first weights and stacks."""
+"""What the chapter (§1.5) and its notes state of norms, residuals, first weights and stacks."""
 
 import copy
 
@@ -85,8 +85,8 @@ def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
 
 
 def test_the_gradient_of_a_residual_is_a_matrix_not_a_factor():
-    """norm-residual-jacobian. "For y = x + F(x) the gradient is dL/dy (1 + dF/dx), so even with tiny
-    dF/dx it passes through the '+1'." (chapter §1.5.1)
+    """norm-residual-jacobian. "For y = x + F(x) the gradient is dL/dy (1 + dF/dx), so even with
+    tiny dF/dx it passes through the '+1'." (chapter §1.5.1)
     It holds of the matrix I + J, and not component by component.
     """
     x, upstream, map = normal(6), normal(6, seed=1), normal(6, 6, seed=2)
@@ -210,8 +210,8 @@ def test_a_decoder_only_block_has_one_attention():
 
 @torch.no_grad()
 def test_token_ids_are_names():
-    """stack-embedding-lookup. "Token ids have no numerical relation; an embedding table maps each id
-    to a vector, turning a length-s sequence into an (s, d) matrix." (note 2, §2.1)
+    """stack-embedding-lookup. "Token ids have no numerical relation; an embedding table maps each
+    id to a vector, turning a length-s sequence into an (s, d) matrix." (note 2, §2.1)
     """
     net, renamed = deep(), deep()
     by_name = torch.randperm(13, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""What the chapter (§1.3) and its notes state exactly of positions: it holds, or what holds instead."""
+"""What the chapter (§1.3) and its notes state exactly of positions, or what holds instead."""
 
 import math
 
@@ -24,8 +24,8 @@ def parameters(module):
 
 
 def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
-    """position-permutation-invariant. "The Transformer itself is permutation invariant: shuffling the
-    input leaves the output unchanged." (chapter §1.3, summary)
+    """position-permutation-invariant. "The Transformer itself is permutation invariant: shuffling
+    the input leaves the output unchanged." (chapter §1.3, summary)
     It fails: without a mask the outputs are shuffled alike, with a causal one not even that.
     position-logits-content-only. "Attention weights depend only on products between vectors and not
     on where the tokens stand." (chapter §1.3.1)
@@ -40,8 +40,8 @@ def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
 
 
 def test_a_causal_mask_tells_the_cat_from_the_mat():
-    """position-cat-mat. "Without position information self-attention cannot tell 'The cat sat on the
-    mat' from 'The mat sat on the cat'." (chapter §1.3.1)
+    """position-cat-mat. "Without position information self-attention cannot tell 'The cat sat on
+    the mat' from 'The mat sat on the cat'." (chapter §1.3.1)
     It holds without a mask. A causal mask shows each token another set of words.
     """
     words = ["the", "cat", "sat", "on", "mat"]
@@ -135,8 +135,8 @@ def test_t5_does_not_scale():
 
 
 def test_a_symmetric_bias_loses_direction():
-    """position-relative-bias-symmetry. "That b_k = b_(-k) can be enforced is an advantage: nothing is
-    lost by it." (chapter §1.3.4)
+    """position-relative-bias-symmetry. "That b_k = b_(-k) can be enforced is an advantage: nothing
+    is lost by it." (chapter §1.3.4)
     It fails: backwards a text gives the same outputs backwards. Under a causal mask b_-k is unused.
     """
     tokens = torch.randint(13, (4, 12), generator=torch.Generator().manual_seed(0))

@@ -40,8 +40,8 @@ def test_dilation_that_doubles_with_depth_reaches_exponentially_far():
 
 
 def test_local_and_strided_links_take_n_root_n_pairs():
-    """variants-sparse-sqrt. "Sparse Transformer combines local and strided attention at O(n sqrt n)."
-    (chapter §1.6.1)
+    """variants-sparse-sqrt. "Sparse Transformer combines local and strided attention at O(n sqrt
+    n)." (chapter §1.6.1)
     """
     pairs = {n: sparse_masks.Strided(stride=int(n**0.5)).edges(n) for n in (256, 1024, 4096)}
     assert exponent(pairs[1024], pairs[4096], 4) == pytest.approx(1.5, abs=0.05)
