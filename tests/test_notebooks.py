@@ -151,17 +151,6 @@ def test_every_parameter_file_is_valid_and_of_its_profile(path):
     assert "results" not in parameters.read_file(path), "one place for results: --results"
 
 
-@each_notebook
-def test_no_size_can_ask_for_all_memory(notebook, eight_gib):
-    """A thousand million of anything but steps, which take time and not memory, is refused by its name."""
-    for name, default in parameters.read_declared(notebook).items():
-        listed = isinstance(default, list)
-        if isinstance(default[0] if listed else default, int) and not name.endswith("steps"):
-            with pytest.raises(parameters.Refused, match=rf"^file: .*\b{name}\b.*1000000000") as error:
-                parameters.validate(notebook, {name: [10**9] if listed else 10**9}, "file")
-            assert "\n" not in str(error.value)
-
-
 @pytest.mark.slow
 @each_notebook
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
