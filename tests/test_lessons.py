@@ -3,8 +3,6 @@
 import ast
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -49,33 +47,14 @@ def test_no_result_is_typed_into_prose(notebook):
     assert re.findall(r"(?<![\w.§$\\-])\d*\.\d{2,}", prose) == []
 
 
-@pytest.mark.slow
-def test_a_lesson_runs_in_chinese(tmp_path):
-    notebook = LESSONS[0]
-    command = [sys.executable, "-m", "lab.tools.cli", "run", notebook.stem, "--profile", "smoke", "--language", "zh"]
-    done = subprocess.run([*command, "--results", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.glob(f"**/{notebook.stem}*/notebook.ipynb")
-    shown = [output["data"].get("text/markdown", "") for cell in json.loads(path.read_text("utf-8"))["cells"]
-             for output in cell.get("outputs", ()) if "data" in output]  # fmt: skip
-    cards = ["".join(text) for text in shown if "| :-- |" in "".join(text)]
-    assert len(cards) == len([c for c in mine(notebook) if not c.open])
-    for card in cards:
-        rows = [line.strip("| ").split(" | ", 1) for line in card.splitlines() if " | " in line.strip("| ")]
-        for name, text in (row for row in rows if row[0] != ":--"):
-            assert re.search("[\u4e00-\u9fff]", name), name
-            assert re.search("[\u4e00-\u9fff]", text) or not re.search("[a-z]{4} [a-z]{4}", text), text
-
-
 @each_lesson
 def test_every_figure_says_what_it_shows(notebook):
-    """By the docstring of its drawing function in both languages."""
+    """By the docstring of its drawing function."""
     nodes = [node for cell in code_of(notebook) for node in ast.walk(parameters.parsed(cell))]
     told = {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "figure":
-            docstring = told.get(getattr(node.args[2], "id", ""), "")
-            assert re.search("\n\n.*[\u4e00-\u9fff]", docstring), ast.unparse(node)
+            assert told.get(getattr(node.args[2], "id", "")), ast.unparse(node)
 
 
 @each_lesson
