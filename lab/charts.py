@@ -85,7 +85,7 @@ def draw_map(axis, table):
     for side, ticks in (("key", axis.xaxis), ("query", axis.yaxis)):
         texts = characters(_axis_tokens(table, side))
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
-            ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family=figures.monospace())
+            ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family="monospace")
     axis.grid(False)
 
 
@@ -116,8 +116,8 @@ def plot_heads(tokens, maps):
         axis.imshow(maps[i][0, j].cpu(), cmap="Blues", vmin=0, vmax=1)
         axis.set(title=f"{i + 1} . {j + 1}", xticks=[], yticks=[])
         if len(texts) * columns <= 128:
-            axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
-            axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family=figures.monospace())
+            axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
+            axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
         axis.grid(False)
     fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
 

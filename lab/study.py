@@ -1,7 +1,6 @@
 """The study of one exercise, which a notebook calls: from its claims to its verdicts."""
 
 import inspect
-import math
 import os
 import sys
 import time
@@ -13,17 +12,14 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import pandas as pd
 import psutil
-from IPython import get_ipython
 from IPython.display import Markdown
 
-from lab import figures, language, states, turn, zoo
+from lab import figures, interact, zoo
 from lab.claims import cards, claims
 from lab.claims.judge import computed, judge
-from lab.guesses import Guesses
-from lab.language import folded, tr
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
-from lab.trials import entry_points, parameters, provenance, runs, sittings, sweep
+from lab.trials import parameters, provenance, runs, sittings, sweep
 from lab.trials.code import kind_hash
 
 DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # {data source: its hash function}
@@ -57,28 +53,22 @@ class Study:
     """The claims, sweeps, tables, figures and verdicts of one exercise; `lab.study` makes it."""
 
     def __init__(self, exercise, namespace, ledger=None, notebook=None):
-        entry_points.load()
         place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
         beside = found_beside(ledger) if isinstance(ledger, str | Path) else None
-        shared = runs.project_root() / "results"
-        read_only = shared.exists() and not os.access(shared, os.W_OK)  # as in a shared checkout
-        beside_it = beside.parent if beside else Path.cwd() if read_only and not place else None
-        if beside_it:
-            home = beside_it / (place or OWN)
+        if beside:
+            home = beside.parent / (place or OWN)
         else:
             home = runs.project_root() / (place or "results/interactive")
         self.options = runs.read_options(home)
-        if (ledger is not None or read_only) and not self.options.notebook:
+        if ledger is not None and not self.options.notebook:
             kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
             self.options = self.options.model_copy(update=kept)
-        # lab new gives a notebook and its ledger the same name
         named = beside.with_suffix(".ipynb") if beside and not exercise else None
         if not (named and named.exists()):
             named = notebook_of(exercise or (beside.stem if beside else ""))
         self.notebook = notebook or self.options.notebook or named
         self.exercise = exercise or self.notebook.stem
         self.kept_as = self.notebook.stem  # stem of the file that stores its trials
-        language.use(self.options.language)
         self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
         self.profile = self.parameters.get("profile", "")
@@ -92,12 +82,10 @@ class Study:
             else:
                 self.folder = runs.new_folder(home / ".running", self.final.name)
         except OSError as error:
-            mine = Path.home() / OWN
-            away = tr(
-                "name a folder that can be written to as the parameter results, such as {folder}",
-                folder=mine,
-            )
-            raise parameters.Refused(f"{error.filename}: {error.strerror}; {away}") from None
+            raise parameters.Refused(
+                f"{error.filename}: {error.strerror}; name a folder that can be written to "
+                f"as the parameter results, such as {Path.home() / OWN}"
+            ) from None
         self._keep = 0 if place and ledger is None else KEPT
         if ledger is None:
             self.ledger = {c.id: c for c in claims.known().values() if c.exercise == self.exercise}
@@ -105,9 +93,6 @@ class Study:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
         self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
-        self.guesses = Guesses(
-            c for c in self.ledger.values() if not c.open and c.kind != "question"
-        )
         self._started, self.used = time.time(), []
         self._timings = []  # bodies of trials that were timed in separate processes
         self._lines = {}  # {claim: [Line]}
@@ -117,21 +102,14 @@ class Study:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     def claims(self):
-        """The table of the claims under test with their predictions.
-
-        In a live notebook, a form for the reader's guesses is shown above it.
-        """
-        if self.ledger and not self.options.headless and get_ipython():
-            display(self.guesses.form())
+        """The table of the claims under test with their predictions."""
         rows = []
         for claim in self.ledger.values():
             for part in claim.parts:
-                rows.append(
-                    (claim.sentence, cards.part_in_words(part), cards.expected(claim, part))
-                )
+                rows.append((claim.claim, cards.part_in_words(part), cards.expected(claim, part)))
             if not claim.parts:
-                rows.append((claim.sentence, claim.expected or claim.open, ""))
-        table = pd.DataFrame(rows, columns=[tr("claim"), tr("what is measured"), tr("predicted")])
+                rows.append((claim.claim, claim.expected or claim.open, ""))
+        table = pd.DataFrame(rows, columns=["claim", "what is measured", "predicted"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
@@ -168,14 +146,11 @@ class Study:
                     used=self.used,
                 )
         except KeyboardInterrupt:
-            print(tr("Stopped: what is finished is kept; run the cell again to go on."))
+            print("Stopped: what is finished is kept; run the cell again to go on.")
             raise
         if busy > BUSY and progress.ran:
             self.say(
-                tr(
-                    "Other programs take {n:.0f} percent of this machine: its times may be wrong.",
-                    n=busy,
-                )
+                f"Other programs take {busy:.0f} percent of this machine: its times may be wrong."
             )
         self._saved += table.attrs["core_seconds"] - (time.time() - began)
         return table
@@ -198,8 +173,6 @@ class Study:
             data=DATA,
             comparisons=self.comparisons,
             root=runs.project_root(),
-            recorded_only=options.recorded_only,
-            deadline=options.deadline or math.inf,
         )
 
     def _recorded(self, name):
@@ -222,69 +195,56 @@ class Study:
     def figure(self, stem, frame, plot):
         """Write the table, draw the figure plot(table) from the written one, save it and show it.
 
-        The figure is saved as PNG and, except in the smoke profile, as SVG. A docstring of `plot`
-        with one paragraph in English and one in Chinese is the caption, which says what to look
-        for. It is shown below the figure, is its alternative text, and is saved in the PNG.
+        The figure is saved as PNG and, except in the smoke profile, as SVG. The docstring of `plot`
+        is the caption, which says what to look for. It is shown below the figure, is its
+        alternative text, and is saved in the PNG.
         """
-        words = figures.captions(plot)
+        caption = figures.caption_of(plot)
         figure = figures.draw(plot, self.table(stem, frame))
         picture = figures.save(
-            figure, self.folder / "figures" / stem, *words, vector=self.profile != "smoke"
+            figure, self.folder / "figures" / stem, caption, vector=self.profile != "smoke"
         )
-        figures.show(picture, *words)
+        figures.show(picture, caption)
         plt.close(figure)
 
     def play(self, plot, **controls):
-        """Show sliders that redraw plot(**values); where widgets do not run, show the first state.
+        """Show sliders that redraw plot(**values), by `interact` of ipywidgets.
 
         A control is an ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of
-        choices. `lab run` also stores up to 40 states of the figure for the book.
+        choices. Where no reader can move it, as under papermill, the first state is shown.
         """
-        first, live = turn.play(plot, controls, headless=self.options.headless, most=self._states)
-        figures.show(first, live=live)
+        interact.play(plot, controls, self._live)
 
-    def live(self, trial, draw, *, point=None, button="", **controls):
-        """Show a panel whose button runs the trial and draws draw(rows).
+    def live(self, trial, draw, *, point=None, button="Train now", **controls):
+        """Show a button that runs the trial and draws draw(rows), by `interact_manual`.
 
-        An interrupt of the kernel cancels the run. `button` is the text of the button, by default
-        "Train now". `rows` is a DataFrame of all runs of this panel, newest last; before the first
-        run it has the columns only. Controls are as in `play`.
-
-        The point to run is point(**values) where `point` is a function, else the values of the
-        controls, on top of the dict `point` where it is given. A parameter that is missing there
-        has the value that all of this study's sweeps of the trial share, or its default. The `seed`
-        is one that no stored row has. The rows equal those of a sweep, but enter no table, verdict
-        or record. Where widgets do not run, the first state is shown; the book shows stored trials
-        for the values of the controls.
+        `rows` is a DataFrame of all runs of this button, newest last; before the first run it has
+        the columns only. Controls are as in `play`. The parameters of a run are point(**values)
+        where `point` is a function, else the values of the controls on top of the dict `point`. A
+        parameter that is missing there has the value that all of this study's sweeps of the trial
+        share, or its default. The `seed` is one that no stored row has. The rows enter no table,
+        verdict or record.
         """
-        known, options = self._recorded(trial.__name__), self.options
-        about = {
-            "used": self.used,
-            "known": known,
-            "device": options.device,
-            "headless": options.headless,
-        }
-        about |= {"most": self._states}
-        first, live = turn.live(trial, draw, controls, point=point, button=button, **about)
-        figures.show(first, live=live)
+        used = [each.body for each in self.used if each.trial.__name__ == trial.__name__]
+        bodies = [*used, *self._recorded(trial.__name__)]
+        seed = 1 + max((body["parameters"].get("seed", -1) for body in bodies), default=-1)
+        found = interact.Runs(trial, draw, used, seed, self.options.device)
+        interact.live(found, controls, point, button, self._live)
 
     @property
-    def _states(self):
-        """The largest number of states of a figure that are stored for the book."""
-        return states.MOST if self.profile != "smoke" else 4
+    def _live(self):
+        return interact.is_live() and not self.options.headless
 
     def say(self, english, chinese="", **values):
-        """Show a sentence with numbers from tables, as Markdown.
+        """Show a sentence with numbers from tables, as Markdown; the Chinese one is folded.
 
         Example: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...). str.format fills
-        the placeholders. The language that the reader did not choose is folded.
+        the placeholders.
         """
-        both = [text.format(**values) if values else text for text in (english, chinese)]
-        if chinese and language.language() == "zh":
-            text = folded(both[1], both[0], "en")
-        else:
-            text = folded(*both)
-        if text:
+        told = [text.format(**values) if values else text for text in (english, chinese)]
+        if told[1]:
+            told[1] = f"<details><summary>中文</summary>\n\n{told[1]}\n\n</details>"
+        if text := "\n\n".join(filter(None, told)):
             display(Markdown(text))
 
     def told(self, claim, part=None, **sentences):
@@ -311,7 +271,7 @@ class Study:
         """
         about = self._claim(claim)
         if absent := about.absent(self.parameters):
-            told = tr("without {arm}", arm=absent)
+            told = f"without {absent}"
             lines = about.without_answer(claims.NOT_RUN, told)
         else:
             self._check_produced(claim, figure, table or figure)
@@ -391,8 +351,6 @@ class Study:
         columns = list(claims.Line.model_fields)
         table = pd.DataFrame([line.model_dump() for line in lines], columns=columns)
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        if score := self.guesses.score(lines):
-            display(Markdown(score))
         kinds = sorted({name for each in self.used for name in each.body["kinds"]})
         run = {
             "status": "done",
@@ -407,7 +365,6 @@ class Study:
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": round(time.time() - self._started + self._saved, 1),
-            "guesses": self.guesses.made(),
             "record": origins | {"told": told},
             "kinds": {name: kind_hash(name) for name in kinds},
             **self._commit,
@@ -418,7 +375,7 @@ class Study:
             runs.put(self.folder, self.final, self._keep)
             runs.clear(self.folder.parent, self.final.name)
             self.folder = self.final
-        display(Markdown(tr("Results: `{place}`", place=self.place)))
+        display(Markdown(f"Results: `{self.place}`"))
         if not lines:
             return None
         return self._found(lines)
@@ -426,12 +383,11 @@ class Study:
     def _found(self, lines):
         """The table of verdicts with a row for each part."""
         rows = []
-        names = [tr("claim"), tr("part"), tr("label"), tr("effect"), tr("predicted")]
+        names = ["claim", "part", "label", "effect", "predicted"]
         for line in {(line.id, line.part): line for line in reversed(lines)}.values():
             claim = self.ledger[line.id]
-            part = next((part.title for part in claim.parts if part.name == line.part), "")
             effect = cards.measured(line) if line.cells < 2 else ""
-            rows.append((claim.sentence, part, cards.label(line), effect, cards.bar(line)))
+            rows.append((claim.claim, line.part, cards.label(line), effect, cards.bar(line)))
         shown = pd.DataFrame(rows[::-1], columns=names)
         if not shown[names[1]].any():
             shown = shown.drop(columns=names[1])

@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
-from lab import figures, language
+from lab import figures
 from lab.trials import cells, parameters, runs
 
 
@@ -26,7 +26,7 @@ def shell():
     threads = torch.get_num_threads()
     try:
         coarse = patch.dict(figures.STYLE, {"savefig.dpi": 20})  # half of the time goes into dots
-        with coarse, mpl.rc_context(), language.using(""), warnings.catch_warnings():
+        with coarse, mpl.rc_context(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of so few numbers there is no mean
             yield InteractiveShell.instance(config=config, user_module=module)
     finally:

@@ -10,8 +10,7 @@ import torch
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-for name in ("LAB_LANGUAGE", "LAB_PROJECT"):  # tests read English, and know their project
-    os.environ.pop(name, None)
+os.environ.pop("LAB_PROJECT", None)  # tests know their project
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background would ignore
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
@@ -38,9 +37,3 @@ def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_PROJECT", str(folder := made.write(tmp_path_factory.mktemp("project"))))
         yield folder
-
-
-@pytest.fixture
-def eight_gib(monkeypatch):
-    """A machine with so much memory to spare."""
-    monkeypatch.setattr("lab.measure.memory.available_memory", lambda: 8 * 2**30)

@@ -1,4 +1,4 @@
-"""A project of the tests' own, dice and coins: notebooks, parameter files, a ledger, runs, a book of them.
+"""A project of the tests' own, dice and coins: notebooks, parameter files, a ledger, runs.
 
 Its trials take milliseconds; LAB_PROJECT names it in the fixture `project`. `project` makes it with claims of every
 kind, of which `finish` tells runs that never were.
@@ -11,14 +11,18 @@ import nbformat
 import pandas as pd
 import yaml
 from gate import SOURCE
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from lab.claims.claims import Line, ledger
-from lab.language import folded
 from lab.trials import parameters, runs
 
-ABOVE = {"question": "four over one", "question_zh": "四比一", "direction": "above", "bar": 0.1}
+ABOVE = {"question": "four over one", "direction": "above", "bar": 0.1}
 EXACTLY = {"question": "sum minus one", "direction": "equal", "bar": 1e-9}
+
+
+def folded(english, chinese):
+    """Prose in two languages, as it stands in a notebook."""
+    return f"{english}\n\n<details><summary>中文</summary>\n\n{chinese}\n\n</details>"
 
 
 def entry(name, kind="comparison", exercise="1.1", **fields):
@@ -26,7 +30,7 @@ def entry(name, kind="comparison", exercise="1.1", **fields):
     words = name.replace("-", " ")
     said = {
         "id": name, "exercise": exercise, "kind": kind, "priority": "B", "sources": ["chapter §1.2"],
-        "claim": f"It is said that {words}.", "claim_zh": f"据称 {words}。", "metric": "score", "place": "lesson",
+        "claim": f"It is said that {words}.", "claim_zh": f"据称 {words}。", "metric": "score",
     }  # fmt: skip
     if not {"open", "expected", "parts"} & set(fields):
         said |= EXACTLY if kind in ("theorem", "arithmetic") else ABOVE
@@ -56,7 +60,7 @@ DICE, COINS = "01_dice", "02_coins"
 THROWS = 8  # trials of the dice in smoke
 DECLARED = {"profile": "quick", "results": "", "text": "", "seeds": 4, "sides": [4, 8, 12], "dice": 2, "scale": 0.5}
 PARAMETERS = """
-profile: str = "quick"  # smoke runs are not judged; one of smoke, quick, full
+profile: str = "quick"  # smoke runs are not judged; one of smoke, quick
 results: str = ""  # folder for the results; empty: results/interactive
 text: str = ""  # read by nobody; a file or folder, may be empty
 seeds: int = 4  # throws of each kind of dice; at most 10000
@@ -65,11 +69,8 @@ dice: int = 2  # thrown at once
 scale: float = 0.5  # of what is shown
 """
 CHECKS = """
-from lab.measure.memory import within_memory
-
 for n in sides:
     assert n % dice == 0, f"sides: {n} is no multiple of dice {dice}"
-within_memory(lambda seeds, sides, dice: 8 * seeds * sides * dice, seeds=seeds, sides=sides, dice=dice)
 """
 TRIAL = """
 def thrown(seed: int, sides: int, dice: int, scale: float):
@@ -87,9 +88,7 @@ first = study.table("throws", throws[throws.step == 1][shown])
 """
 DRAW = '''
 def draw(table):
-    """The mean of dice, by their sides.
-
-    骰子的平均点数，按面数。"""
+    """The mean of dice, by their sides."""
     by_arm(plt.subplots()[1], table, "sides", "mean", "dice")
 '''
 NOTEBOOKS = {
@@ -113,7 +112,7 @@ NOTEBOOKS = {
     ],
     COINS: [
         ("", "# 1.2 What do coins show?"),
-        ("parameters", 'profile: str = "quick"  # one of smoke, quick, full\nresults: str = ""  # folder\n'
+        ("parameters", 'profile: str = "quick"  # one of smoke, quick\nresults: str = ""  # folder\n'
                        "tosses: int = 3  # of a coin\n"),
         ("", 'import lab\n\nstudy = lab.study("1.2", globals())'),
         ("", 'study.judge("coins-two", 2.0)\nstudy.finish()'),
@@ -121,11 +120,7 @@ NOTEBOOKS = {
 }  # fmt: skip
 FILES = {
     f"smoke/{DICE}": {"profile": "smoke", "seeds": 4, "sides": [4, 8]},
-    f"full/{DICE}": {"profile": "full", "seeds": 9},
     f"smoke/{COINS}": {"profile": "smoke", "tosses": 1},
-    f"full/{COINS}": {"profile": "full", "tosses": 9},
-    "errata": [],
-    "glossary": [],
 }
 BY_SIDES = {
     "question": "8 sides minus 4", "direction": "above", "bar": 0, "because": "more sides, more points",
@@ -168,26 +163,20 @@ def ran(folder, place="quick"):
 # Claims of every kind: what is read
 
 ARMS = {"measure": "score", "compare": {"heads": [4, 1]}, "sizes": ["width"]}
-FINDING = {
-    "supported": "Four heads gain {effect:.1f}, {times:.1f} times.",
-    "refuted": "Four heads gain nothing: {low:.1f}.",
-}
-FOUND = {"supported": "四个头多得 {effect:.1f}，为 {times:.1f} 倍。", "refuted": "四个头没有多得：{low:.1f}。"}
 LEDGER = {
     DICE: [
         entry("rows-sum-to-one", "theorem"),
         entry("two-parts", "arithmetic", question="parts", value=2, bar=0),
-        entry("four-win", unit="points", **ARMS, reference={"heads": 4}, needs={"size": {"width": [8, None]}},
-              finding=FINDING, finding_zh=FOUND),
+        entry("four-win", unit="points", **ARMS, reference={"heads": 4}, needs={"size": {"width": [8, None]}}),
         entry("four-win-early", unit="relative change", values={"heads": [1, 4]}),
         entry("how-many", "question"),
     ],
     COINS: [
-        entry("one-is-faster", exercise="1.2", place="appendix", unit="points", needs={"machine": True}),
-        entry("one-is-smaller", exercise="1.2", place="appendix"),
-        entry("some-day", "question", exercise="1.2", place="appendix", open="a larger machine"),
+        entry("one-is-faster", exercise="1.2", unit="points", needs={"machine": True}),
+        entry("one-is-smaller", exercise="1.2"),
+        entry("some-day", "question", exercise="1.2", open="a larger machine"),
     ],
-    "beyond": [entry("elsewhere", exercise="beyond", place=None, expected="more")],
+    "beyond": [entry("elsewhere", exercise="beyond", expected="more")],
 }  # fmt: skip
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
@@ -233,49 +222,3 @@ def finish(root, *lines, place="quick/01_dice", **run):
         runs.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
     runs.write_run(folder, RUN | {"exercise": lines[0].exercise if lines else "1.1"} | run)
     return folder
-
-
-# A book: a figure of hostile words, and one with sliders
-
-CAPTIONS = 'Loss "falls": [a](b) *x* <y> & {z}.', "一条线：第 1_000 步的 **损失**。"
-ERRATUM = {
-    "id": "one-head", "number": 1, "source": "chapter", "where": "§1", "says": "one", "says_zh": "一",
-    "right": "it is {four-win.effect:.1f}", "right_zh": "为 {four-win.effect:.1f}",
-    "claims": {"four-win": "holds"}, "evidence": ["01_dice/drawn"],
-}  # fmt: skip
-TERM = {"term": "mask", "term_zh": "掩码", "says": "What is hidden.", "says_zh": "遮住的部分。", "measured": ["1.1"]}
-
-
-def moving(n, base):
-    import matplotlib.pyplot as plt
-
-    plt.subplots()[1].plot([1, 2], [n, base])
-
-
-def book(folder, patch):
-    """The folder of the book of a project that is made in `folder`; `patch` is pytest's monkeypatch."""
-    import matplotlib.pyplot as plt
-
-    from lab import book, figures, turn
-    from lab.book import pages
-
-    root = project(folder, patch)
-    for name, said in {"errata": ERRATUM, "glossary": TERM}.items():
-        runs.write_text(root / "experiments" / f"{name}.yaml", yaml.safe_dump([said]))
-    finish(root, line("one-is-faster"), place=f"quick/{COINS}")
-    run = finish(root, line("four-win", effect=2.5), line("how-many", "answered"))
-    shown = []
-    patch.setattr("lab.figures.display", lambda data, raw: shown.append(data))
-    figure = plt.figure()
-    figures.show(figures.save(figure, run / "figures" / "drawn", *CAPTIONS), *CAPTIONS)
-    plt.close(figure)
-    first, live = turn.play(moving, {"n": (1, 3), "base": [10, 500]}, headless=True)
-    figures.show(first, live=live)
-    notebook = nbformat.read(run / "notebook.ipynb", 4)
-    outputs = [new_output("display_data", data) for data in shown]
-    notebook.cells[-1] = new_code_cell("study.figure(...)", outputs=outputs)
-    nbformat.write(notebook, run / "notebook.ipynb")
-    runs.write_run(run, runs.read_run(run))
-    documented = ["lab.charts", "lab.models.gpt", "lab.study"]
-    patch.setattr(pages, "modules", lambda: documented)  # all of lab takes longer than the rest of the book
-    return book.build(root / "html").parent

@@ -25,8 +25,6 @@ def benchmark(monkeypatch):
         ("training_step", "--widths 32 64 --repeats 2 --pairs 2", 9),
         ("decoding", "--widths 32 --batches 1 2 --new 3 --repeats 2", 2),
         ("attention_probe", "--width 32 --length 128 --repeats 1", 2),
-        ("runner", "--repeats 2 --trials 2 --runs 0", 2),
-        ("engine", "--repeats 2 --trials 3 --recorded 20", 2),
     ],
 )
 def test_a_benchmark_writes_its_table_its_figure_and_its_lines(benchmark, tmp_path, name, sizes, lines):

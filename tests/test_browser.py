@@ -1,9 +1,8 @@
-"""In a real browser (Chromium, where it is installed): the book; in JupyterLab a notebook and a reader's turn."""
+"""In a real browser (Chromium, where it is installed), JupyterLab runs a notebook, its sliders and its button."""
 
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +12,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import made
 import nbformat
 import pandas as pd
 import pytest
@@ -26,7 +24,6 @@ from lab.trials.runs import Options, project_root
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
-SETTLED = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
 
 
 @pytest.fixture(scope="module")
@@ -47,57 +44,6 @@ def page(browser):
     page.on("requestfailed", lambda request: page.trouble.append(f"{request.failure}: {request.url}"))
     yield page
     page.close()
-
-
-# The book
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        return made.book(tmp_path_factory.mktemp("book"), patch)
-
-
-def test_every_page_opens_without_an_error_or_a_network(built, page):
-    page.on("request", lambda r: page.trouble.append(r.url) if r.url.startswith("http") else None)
-    for path in sorted(built.rglob("*.html")):
-        if "_static" not in path.parts:
-            page.goto(path.as_uri(), wait_until="networkidle")
-            page.evaluate(SETTLED)  # what loads when the next page is asked for is cut short, and counts as failed
-            assert page.trouble == [], path.relative_to(built)
-
-
-@pytest.mark.parametrize("width", [1400, 390])
-def test_a_slider_of_the_book_chooses_a_stored_picture(built, page, width):
-    page.set_viewport_size({"width": width, "height": 800})
-    page.goto((built / "exercises" / "01_dice.html").as_uri())
-    figure = page.locator("figure.turn img:visible")
-    assert figure.get_attribute("alt") == "n 2, base 10"
-    before = figure.screenshot()
-    page.get_by_label("n", exact=True).press("ArrowRight")
-    assert figure.get_attribute("alt") == "n 3, base 10" and figure.screenshot() != before
-    page.get_by_label("base", exact=True).press("ArrowRight")
-    assert figure.get_attribute("alt") == "n 3, base 500"
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and page.trouble == []
-
-
-def test_the_table_of_claims_searches_filters_and_sorts(built, page):
-    page.goto((built / "claims.html").as_uri() + "#four-win")
-    rows = page.locator("table.claims tbody tr:not([hidden])")
-    everything = rows.count()
-    assert page.locator("tr:target").get_attribute("id") == "four-win"
-    page.locator(".filters input").fill("four win early")
-    assert rows.count() == 1 and page.locator(".filters output").inner_text() == f"1 / {everything}"
-    page.locator(".filters input").fill("")
-    page.locator(".filters select[name=label]").select_option("supported")
-    assert {row.get_attribute("id") for row in rows.all()} == {"four-win", "one-is-faster"}
-    page.locator("table.claims th", has_text="lines").click()
-    assert [row.get_attribute("id") for row in rows.all()] == ["one-is-faster", "four-win"]
-
-
-def test_chinese_words_are_found(built, page):
-    page.goto((built / "zh" / "search.html").as_uri() + "?q=掩码")
-    page.locator("#search-results li a").first.wait_for()
 
 
 # JupyterLab
@@ -176,20 +122,20 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterla
     outputs = run_all(page, address, notebook.name)
     assert any("image/png" in output.get("data", {}) for output in outputs)
     scroll_to(page, "study.play")
-    picture = page.locator(".lab-turn img").first
+    picture = page.locator(".widget-output img").first
     picture.wait_for(timeout=20_000)
     before = picture.get_attribute("src")
-    slider = page.locator(".lab-turn .noUi-handle").first
+    slider = page.locator(".widget-interact .noUi-handle").first
     slider.focus()
     for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):  # one of them moves, wherever the slider stands
         slider.press(key)
         with contextlib.suppress(sync_api.TimeoutError):
             page.wait_for_function(
-                "before => { const i = document.querySelector('.lab-turn img'); return i && i.src !== before }",
+                "before => { const i = document.querySelector('.widget-output img'); return i && i.src !== before }",
                 arg=before, timeout=5_000,
             )  # fmt: skip
             break
-    assert page.locator(".lab-turn img").first.get_attribute("src") != before
+    assert page.locator(".widget-output img").first.get_attribute("src") != before
     shut_down(page)
 
 
@@ -237,7 +183,7 @@ study.live(lookup, draw, n_heads=[1, 2, 4], steps=[200, 10**6])
 ]
 
 
-def test_a_reader_trains_cancels_and_trains_again(jupyterlab, page):
+def test_a_reader_trains_interrupts_and_trains_again(jupyterlab, page):
     """Two lookups at once: two heads do them without an error whatever the seed; one without an FFN cannot."""
     address, folder = jupyterlab
     cells = [new_code_cell(source.strip("\n")) for source in TURN]
@@ -247,27 +193,24 @@ def test_a_reader_trains_cancels_and_trains_again(jupyterlab, page):
     nbformat.write(new_notebook(cells=cells, metadata=kernel), folder / "turn.ipynb")
     run_all(page, address, "turn.ipynb")
     scroll_to(page, "study.live")
-    panel = page.locator(".lab-turn")
+    panel = page.locator(".widget-interact")
     train = panel.locator("button", has_text="Train now")
     heads, steps = (panel.locator("select").nth(i) for i in range(2))
     train.wait_for()
-    before = panel.locator("img").get_attribute("src")
 
     heads.select_option("4")
     steps.select_option("1000000")
     train.click()
-    panel.locator(".widget-hprogress").wait_for()
     sync_api.expect(train).to_be_disabled()
     page.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    panel.get_by_text("cancelled", exact=True).wait_for()
     sync_api.expect(train).to_be_enabled()
-    assert panel.locator("img").get_attribute("src") == before and pd.read_csv(folder / "drawn.csv").empty
+    assert not (folder / "drawn.csv").exists()
 
     heads.select_option("2")
     steps.select_option("200")
     train.click()
-    panel.get_by_text(re.compile(r"n_heads 2, steps 200, seed 3: [\d.]+ s")).wait_for()
-    sync_api.expect(panel.locator("img")).not_to_have_attribute("src", before)
+    panel.get_by_text("n_heads 2, steps 200, seed 3").wait_for()
+    panel.locator("img").wait_for()
     stored, (drawn,) = (pd.read_csv(folder / "stored.csv"), pd.read_csv(folder / "drawn.csv").to_dict("records"))
     assert set(stored.n_heads) == {1, 2} and (drawn["n_heads"], drawn["steps"], drawn["seed"]) == (2, 200, 3)
     one, two = (stored.accuracy[stored.n_heads == count] for count in (1, 2))

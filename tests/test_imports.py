@@ -21,49 +21,19 @@ ALLOWED = {
     "measure": set(),
     "training": {"names"},
     "learning": {"training"},
-    "language": set(),
     "names": set(),
     "shown": set(),
     "device": set(),
-    "trials": {"device", "language"},
-    "claims": {"trials", "language", "measure", "figures", "names"},
-    "figures": {"language", "shown"},
-    "charts": {"figures", "measure", "language"},
-    "guesses": {"language"},
+    "trials": {"device"},
+    "claims": {"trials", "measure", "figures"},
+    "figures": {"shown"},
+    "charts": {"figures", "measure"},
     "pretrained": {"models"},
-    "recipes": {"models", "tasks", "training", "measure", "device", "trials", "names"},
+    "recipes": {"models", "tasks", "training", "measure", "device", "trials"},
     "zoo": {"models", "tasks", "training", "device", "trials"},
-    "states": set(),
-    "turn": {"figures", "language", "trials", "states"},
-    "study": {
-        "figures",
-        "guesses",
-        "language",
-        "shown",
-        "states",
-        "turn",
-        "zoo",
-        "tasks",
-        "device",
-        "trials",
-        "claims",
-    },
-    "compare": {
-        "study",
-        "recipes",
-        "charts",
-        "figures",
-        "language",
-        "names",
-        "models",
-        "training",
-        "measure",
-        "device",
-        "trials",
-        "claims",
-    },  # fmt: skip
-    "book": {"figures", "language", "trials", "claims", "states"},
-    "tools": {"book", "device", "language", "names", "figures", "trials", "claims", "study"},
+    "interact": {"figures", "trials"},
+    "study": {"figures", "interact", "shown", "zoo", "tasks", "trials", "claims"},
+    "tools": {"device", "figures", "trials", "claims", "study"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -107,10 +77,9 @@ def test_what_is_imported_is_declared():
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     always = {plain(each) for each in project["dependencies"]} | {"distributed"}  # dask[distributed]
-    bought = always | {plain(each) for name in ("pretrained", "book") for each in extras[name]}
+    bought = always | {plain(each) for name in ("pretrained",) for each in extras[name]}
     owners = packages_distributions()
     for path in FILES:
-        by_sphinx = path.name == "conf.py"
         for name, guarded in from_elsewhere(path):
-            declared = bought if guarded or by_sphinx else always
+            declared = bought if guarded else always
             assert {plain(owner) for owner in owners.get(name, [name])} & declared, f"{path}: {name} is not declared"

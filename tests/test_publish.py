@@ -16,9 +16,6 @@ from lab.trials.runs import CHECKOUT
 def lab(project):
     """lab(*arguments): the command in a project that is a clean clone; its output."""
     (project / ".gitignore").write_text((CHECKOUT / ".gitignore").read_text("utf-8"))
-    for name in ("README.md", "README.zh.md"):
-        marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("findings", "about", "overview"))
-        (project / name).write_text(marks)
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         git(project, *arguments)
 
@@ -39,10 +36,8 @@ def test_trying_things_leaves_the_clone_clean(lab, project):
     for arguments in (
         ["run", "--jobs", "1"],
         ["run", "1.2", "-p", "tosses=2"],
-        ["diff", f"runs/quick/{COINS}", f"runs/quick/{COINS}-tosses-2"],
         ["list"],
         ["record", "--status"],
-        ["clean"],
     ):
         lab(*arguments)
         assert git(project, "status", "--porcelain") == "", arguments
@@ -59,11 +54,10 @@ def test_a_run_of_a_clean_commit_is_published_one_lesson_at_a_time(lab, project)
     text = (published / "notebook.ipynb").read_text("utf-8")
     assert f"`results/quick/{DICE}`" in text and "results/runs" not in text
     assert (published / "verdicts.csv").read_bytes() == (mine / "verdicts.csv").read_bytes()
-    assert "What do dice show?" in (project / "README.md").read_text("utf-8")
+    assert "What do dice show?" in (published.parent / "README.md").read_text("utf-8")
     assert not runs.published("quick", COINS).exists()
     changed = git(project, "status", "--porcelain", "-uall").split()[1::2]
-    places = ("results/quick/", "results/errata", "README")
-    assert changed and all(path.startswith(places) for path in changed)
+    assert changed and all(path.startswith("results/quick/") for path in changed)
 
 
 def test_what_no_clean_commit_made_is_not_published(lab, project):

@@ -45,15 +45,15 @@ def test_the_variant_runs_as_printed_and_in_workers(tmp_path):
 # Commands
 
 BOTH = pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-PLACEHOLDERS = ("path/to/mine.ipynb", "mine", "DIR", "my.yaml")
-FAST = ("list", "claims", "new")
+FAST = ("list",)
 
 
 def commands(name, word):
     """[words after the first] of the commands that a README shows, on lines of their own and inside sentences."""
     text = (project_root() / name).read_text("utf-8")
     shown = re.findall(rf"^    (?:\.venv/bin/)?{word} (.*)$", text, re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in shown + re.findall(rf"`{word} ([a-z][^`]*)`", text)]
+    shown += re.findall(rf"`(?:\.venv/bin/)?{word} ([a-z-][^`]*)`", text)
+    return [shlex.split(line, comments=True) for line in shown]
 
 
 def parsed(words):
@@ -67,27 +67,23 @@ def parsed(words):
 
 
 @BOTH
-def test_every_command_is_understood_and_what_it_names_is_there(name):
+def test_every_command_is_understood_and_what_it_names_is_there(name, monkeypatch):
+    monkeypatch.chdir(project_root())
     shown = [parsed(words) for words in commands(name, "lab")]
-    assert len(shown) > 15
-    made = set()
+    assert len(shown) > 6
     for command, given in shown:
-        exercises = [each for each in given.get("notebooks") or given.get("lessons") or () if each not in PLACEHOLDERS]
-        exercises += [given["lesson"]] if "lesson" in given else []
+        exercises = given.get("notebooks") or ([given["lesson"]] if "lesson" in given else [])
         assert [parameters.notebook_of(each) for each in exercises] or not exercises
-        if command == "run" and exercises and given["file"] is None:
-            planned = batch.plan(exercises, given["profile"], project_root() / "results",
-                                 arguments.assignments(given["parameter"] or []), speak=given["language"])  # fmt: skip
-            made |= {job.folder.name for job in planned if job.own} | set(exercises)
-    compared = [run for command, given in shown if command == "diff" for run in (given["run_a"], given["run_b"])]
-    assert len(compared) == 4 and set(compared) <= made, "the commands above them make these runs"
+        if command == "run":
+            overrides = arguments.assignments(given["parameter"] or [])
+            assert batch.plan(exercises, given["profile"], project_root() / "results", overrides)
 
 
 @BOTH
 def test_what_make_is_asked_for_is_there(name):
     targets = re.findall(r"^([a-z-]+):", (project_root() / "Makefile").read_text("utf-8"), re.MULTILINE)
     shown = [words[0] for words in commands(name, "make")]
-    assert len(shown) > 3 and set(shown) <= set(targets)
+    assert len(shown) >= 2 and set(shown) <= set(targets)
 
 
 @BOTH
@@ -101,4 +97,4 @@ def test_commands_that_take_a_moment_run(name, tmp_path, monkeypatch):
             done = CliRunner().invoke(app, words)
             assert done.exit_code == 0 and done.output, (words, done.output)
             ran += 1
-    assert ran >= 2
+    assert ran

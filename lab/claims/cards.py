@@ -6,7 +6,6 @@ from pandas import isna
 
 from lab.claims.claims import UNGATED, Line
 from lab.claims.numerals import SHARES, effect_of, in_unit
-from lab.language import in_language, tr
 
 BAR = re.compile(r"([<>=]) (\S+?)(?: ± (\S+))?$")
 
@@ -16,16 +15,14 @@ def card(claim, lines, own=""):
 
     `own` names, in words, the parameters whose values are not the profile's.
     """
-    second = in_language(claim.claim_zh, claim.claim)
-    head = [f"**{claim.sentence}**"]
-    if second not in ("", claim.sentence):
-        head.append(second)
+    head = [f"**{claim.claim}**"]
+    if claim.claim_zh:
+        head.append(claim.claim_zh)
     if claim.sources:
         head.append("*" + "; ".join(claim.sources) + "*")
     if len(claim.parts) == 1:
         asked = part_in_words(claim.parts[0])
-        told = tr("Measured: {what}.", what=asked)
-        head.append(told[:-1] if asked.endswith(("?", "？")) else told)
+        head.append(f"Measured: {asked}" if asked.endswith("?") else f"Measured: {asked}.")
     below = [labels_in_words(claim, lines), bar_in_words(claim, lines), fixed(claim, lines)]
     below += gates_by_cell(lines)
     below += [holds_for(lines, own), figures(lines)]
@@ -42,18 +39,18 @@ def table(claim, lines):
     asked, rows = set(), []
     for line in lines:
         part = parts.get(line.part)
-        words = part.title if part and line.part in asked else part_in_words(part)
+        words = part.name if part and line.part in asked else part_in_words(part)
         asked.add(line.part)
         rows.append(
             {
-                tr("part"): words,
-                tr("where"): line.where,
-                tr("effect"): effect(line),
+                "part": words,
+                "where": line.where,
+                "effect": effect(line),
                 "n": "" if isna(line.n) else str(line.n),
-                tr("answer"): answer_in_words(line),
+                "answer": answer_in_words(line),
             }
         )
-    always = (tr("effect"), tr("answer"))
+    always = ("effect", "answer")
     names = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
     made = [names, [":--"] * len(names)]
     made += [[cell_text(row[name]) for name in names] for row in rows]
@@ -63,7 +60,7 @@ def table(claim, lines):
 def part_in_words(part):
     if part is None:
         return ""
-    return f"{part.title}: {part.asked}" if part.title else part.asked
+    return f"{part.name}: {part.question}" if part.name else part.question
 
 
 def effect(line):
@@ -81,26 +78,23 @@ def measured(line):
 
 
 def answer_in_words(line):
-    answer = f"**{words()[line.answer]}**"
+    answer = f"**{line.answer}**"
     return f"{answer} ({line.note})" if line.note else answer
 
 
 def label(line):
     """The label of a line's part with counts, such as "not everywhere: yes in 1, no in 2 of 4"."""
-    word = words()[line.label]
     if line.cells < 2 or not line.yes + line.no:
-        return word
-    counts = tr("yes in {yes}, no in {no} of {cells}", yes=line.yes, no=line.no, cells=line.cells)
-    return f"{word}: {counts}"
+        return line.label
+    counts = f"yes in {line.yes}, no in {line.no} of {line.cells}"
+    return f"{line.label}: {counts}"
 
 
 def labels_in_words(claim, lines):
     """The label of each part with its counts, on one line."""
-    titles = {part.name: part.title for part in claim.parts}
     told = {}
     for line in lines:
-        title = titles.get(line.part, "")
-        told[line.part] = f"{title}: **{label(line)}**" if title else f"**{label(line)}**"
+        told[line.part] = f"{line.part}: **{label(line)}**" if line.part else f"**{label(line)}**"
     return " · ".join(told.values())
 
 
@@ -111,8 +105,8 @@ def bar_in_words(claim, lines):
         line = next((line for line in lines if line.part == part.name), None)
         if line is None or not bar(line):
             continue
-        said = tr("Yes where the effect is {bar}", bar=bar(line))
-        reason = part.reason.rstrip(".。")
+        said = f"Yes where the effect is {bar(line)}"
+        reason = part.reason.rstrip(".")
         told[f"{said}: {reason}." if reason else f"{said}."] = None
     return " ".join(told)
 
@@ -134,13 +128,13 @@ def expected(claim, part):
 def fixed(claim, lines):
     """Whether the comparison was fixed before its runs, in words; "" where nothing ran."""
     said = {
-        "before": tr("The comparison was fixed before these runs."),
-        "exploratory": tr("Exploratory: the comparison was not fixed before these runs."),
+        "before": "The comparison was fixed before these runs.",
+        "exploratory": "Exploratory: the comparison was not fixed before these runs.",
     }
     found = dict.fromkeys(said[line.fixed] for line in lines if line.fixed)
     if found:
-        processes = tr("Intervals cover processes of this machine, not other machines or sizes.")
-        seeds = tr("Intervals cover seeds, not other texts or sizes.")
+        processes = "Intervals cover processes of this machine, not other machines or sizes."
+        seeds = "Intervals cover seeds, not other texts or sizes."
         found[processes if claim.timing else seeds] = None
     return " ".join(found)
 
@@ -163,7 +157,7 @@ def gates(line):
     if not line.gates:
         return []
     if line.gates == UNGATED:
-        return [tr("not yet gated")]
+        return [UNGATED]
     return re.split("; (?=[✓✗])", line.gates)
 
 
@@ -176,12 +170,12 @@ def holds_for(lines, own):
             columns.setdefault(name, {}).update(dict.fromkeys(values.split(" ")))
     sizes = [" ".join([name, *values]).strip() for name, values in columns.items()]
     told = ", ".join([*sizes, *filter(None, [own])])
-    return tr("Holds for {sizes}.", sizes=told) if told else ""
+    return f"Holds for {told}." if told else ""
 
 
 def figures(lines):
     found = dict.fromkeys(line.figure for line in lines if line.figure)
-    return tr("Figure: {names}.", names=", ".join(found)) if found else ""
+    return f"Figure: {', '.join(found)}." if found else ""
 
 
 def in_a_line(line, was=""):
@@ -191,10 +185,9 @@ def in_a_line(line, was=""):
     """
     word = label(line)
     if was not in ("", line.label):
-        before = tr("was {verdict}", verdict=words()[was])
-        word += f" ({before})"
+        word += f" (was {was})"
     found = measured(line) if line.cells < 2 else ""
-    held = tr("predicted {bar}", bar=bar(line)) if bar(line) else ""
+    held = f"predicted {bar(line)}" if bar(line) else ""
     return "; ".join(filter(None, [": ".join(filter(None, [word, found])), held]))
 
 
@@ -215,12 +208,12 @@ def in_text(claim, lines, was="", whole=False, again=False):
         in_one(in_a_line(first, was), first.id, bare, note),
     ]
     for line in lines if whole else ():
-        told.append(in_one(line.where, measured(line), words()[line.answer], line.note))
+        told.append(in_one(line.where, measured(line), line.answer, line.note))
         told += gates(line)
     below = [f"{'':7}{line}" for line in filter(None, told)]
     if again:
         return "\n".join(below)
-    return "\n".join([f"{first.exercise:6} {claim.sentence if claim else first.id}", *below])
+    return "\n".join([f"{first.exercise:6} {claim.claim if claim else first.id}", *below])
 
 
 def in_one(*words):
@@ -229,27 +222,3 @@ def in_one(*words):
 
 def cell_text(text):
     return str(text).replace("|", "\\|").replace("\n", " ")
-
-
-def words():
-    """{answer or label: its word in the reader's language}."""
-    return {
-        "yes": tr("yes"),
-        "no": tr("no"),
-        "no, the other way": tr("no, the other way"),
-        "no, too small to matter": tr("no, too small to matter"),
-        "undecided": tr("undecided"),
-        "supported": tr("supported"),
-        "refuted": tr("refuted"),
-        "not everywhere": tr("not everywhere"),
-        "counted": tr("counted"),
-        "proved": tr("proved"),
-        "checked": tr("checked"),
-        "disproved": tr("disproved"),
-        "out of reach": tr("out of reach"),
-        "answered": tr("answered"),
-        "not run at these values": tr("not run at these values"),
-        "open": tr("open"),
-        "pending": tr("pending"),
-        "not judged": tr("not judged"),
-    }

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lab.claims.gates import Needs
 from lab.claims.rows import Absent, by_seed, selected
-from lab.language import in_language
 from lab.measure import statistics
 from lab.trials.runs import project_root
 
@@ -66,9 +65,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str = ""
-    name_zh: str = ""
     question: str = Field(min_length=1)
-    question_zh: str = ""
     measure: str = ""
     how: Literal["difference", "change", "mean", "ratio", "slope"] = Field("difference", alias="as")
     rows: dict = {}
@@ -78,7 +75,6 @@ class Part(BaseModel):
     value: float = 0.0
     bar: float | None = Field(None, ge=0)
     because: str = ""
-    because_zh: str = ""
     over: Literal["all", "some", "count"] = "all"
     reference: dict = {}
     needs: Needs = Needs()
@@ -110,11 +106,10 @@ class Part(BaseModel):
 
     @property
     def reason(self):
-        """Why the bar is where it is, in the reader's language."""
+        """Why the bar is where it is."""
         if self.bar is not None:
-            return in_language(self.because, self.because_zh)
-        entry = bar_of(self.measure, self.how)
-        return in_language(entry.get("because", ""), entry.get("because_zh", ""))
+            return self.because
+        return bar_of(self.measure, self.how).get("because", "")
 
     @property
     def band(self):
@@ -126,14 +121,6 @@ class Part(BaseModel):
             "not above": (-inf, self.value + self.smallest),
             "not below": (self.value - self.smallest, inf),
         }[self.direction]
-
-    @property
-    def title(self):
-        return in_language(self.name, self.name_zh)
-
-    @property
-    def asked(self):
-        return in_language(self.question, self.question_zh)
 
     @property
     def digest(self):
@@ -259,7 +246,7 @@ def as_list(value):
 
 
 def bars():
-    """{measure: {as: {bar, because, because_zh, noise}}}: the smallest differences that matter."""
+    """{measure: {as: {bar, because, noise}}}: the smallest differences that matter."""
     path = project_root() / "experiments" / "bars.yaml"
     return _read(path, path.stat().st_mtime_ns) if path.exists() else {}
 

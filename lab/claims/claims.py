@@ -6,7 +6,6 @@ notebook judges.
 """
 
 import hashlib
-from difflib import get_close_matches
 from functools import lru_cache
 from math import nan
 from typing import Literal
@@ -16,7 +15,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lab.claims.cells import Part
-from lab.language import in_language
 from lab.trials import parameters
 from lab.trials.runs import project_root, shown
 
@@ -64,12 +62,9 @@ class Claim(BaseModel):
     claim_zh: str = ""
     metric: str = Field(min_length=1)
     expected: str = ""  # the expectation in words, for claims whose notebook is not written yet
-    place: Literal["lesson", "appendix", ""] = ""
     parts: list[Part] = []
     values: dict[str, list] = {}  # {notebook parameter: values that a part without a table needs}
     open: str = ""  # what judging it would take, for a claim that no run of the lab judges
-    finding: dict[str, str] = {}  # {label of the first part: the sentence in READMEs}
-    finding_zh: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -118,11 +113,6 @@ class Claim(BaseModel):
             if part.direction == "equal" and not part.smallest and self.kind not in EXACT:
                 raise ValueError("bar: `equal` needs one, as measured numbers are never equal")
         return self
-
-    @property
-    def sentence(self):
-        """The claim in the reader's language."""
-        return in_language(self.claim, self.claim_zh)
 
     @property
     def timing(self):
@@ -331,12 +321,3 @@ def read_verdicts(folder):
 def by_part(table):
     """The rows of the first line of each part, which have its label and counts."""
     return table.drop_duplicates(["id", "part"])
-
-
-def find(name):
-    """The claim with this id. Raises ValueError where there is none."""
-    known = ledger()
-    if name not in known:
-        near = ", ".join(get_close_matches(name, known)) or "those that `lab claims` lists"
-        raise ValueError(f"there is no claim {name!r}; there are {near}")
-    return known[name]

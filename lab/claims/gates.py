@@ -13,7 +13,6 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from lab.claims.rows import Absent, NoNumbers, column, numbers, selected
-from lab.language import tr
 from lab.measure import statistics
 
 MORE = 3  # times the reference's steps, after which an arm that has not learned is a result
@@ -33,31 +32,25 @@ def learned(part, cell, rates, /, *, measure, above=None, below=None):
     reached = beyond > 0 if above is None else beyond >= 0
     reference = selected(rows, part.reference)
     worst = beyond[reference.index].idxmin()
-    told = tr(
-        "{measure} {value} against the mark {mark} in the worst of {n} runs "
-        "of the reference ({arm})",
-        measure=measure,
-        value=f"{rows[measure][worst]:.4g}",
-        mark=f"{mark[worst]:.4g}",
-        n=runs(reference, part, measure),
-        arm=named(part.reference) or tr("all"),
+    n, arm = runs(reference, part, measure), named(part.reference) or "all"
+    told = (
+        f"{measure} {rows[measure][worst]:.4g} against the mark {mark[worst]:.4g} "
+        f"in the worst of {n} runs of the reference ({arm})"
     )
     if "steps_to_mark" in rows and reference.steps_to_mark.notna().all():
         steps = numbers(reference, "steps_to_mark")
         ends = " … ".join(dict.fromkeys(f"{end:g}" for end in (steps.min(), steps.max())))
-        told += tr(", after {steps} steps", steps=ends)
+        told += f", after {ends} steps"
     behind = rows[~reached]
     if not reached[reference.index].all() or behind.empty:
         return reached[reference.index].all(), told
     n = runs(behind, part, measure)
     if "steps_to_mark" not in rows:
-        return False, told + tr("; {n} runs of other arms do not get there", n=n)
+        return False, told + f"; {n} runs of other arms do not get there"
     times = numbers(behind, "steps").min() / numbers(reference, "steps_to_mark").max()
-    told += tr(
-        "; {n} runs of other arms do not get there in {times} times the steps "
-        "that the reference needed",
-        n=n,
-        times=f"{times:.2g}",
+    told += (
+        f"; {n} runs of other arms do not get there in {times:.2g} times the steps "
+        "that the reference needed"
     )
     return times >= MORE, told
 
@@ -79,7 +72,7 @@ def headroom(part, cell, rates, /, *, measure="", floor=None, ceiling=None, gap=
         share = numbers(cell.rows, capped).mean()
         if share > 0.1:
             passed = False
-        told.append(tr("{share} of the runs reached the cap", share=f"{share:.0%}"))
+        told.append(f"{share:.0%} of the runs reached the cap")
     return passed, "; ".join(told)
 
 
@@ -152,8 +145,8 @@ def budget(part, cell, rates, /, *, same):
     rows = cell.rows
     wrong = [name for name in same if (column(rows, name).groupby(rows.seed).nunique() > 1).any()]
     if wrong:
-        return False, tr("{columns} differ", columns=", ".join(wrong))
-    return True, tr("the same {columns}", columns=", ".join(same))
+        return False, ", ".join(wrong) + " differ"
+    return True, "the same " + ", ".join(same)
 
 
 def rate(part, cell, rates, /, *, column, by="", best="lowest", within=0.0):
@@ -176,14 +169,12 @@ def rate(part, cell, rates, /, *, column, by="", best="lowest", within=0.0):
         used = set(numbers(side, column))
         chosen |= used
         if best == "highest" and not swept.any():
-            hopeless.append(
-                tr("{arm} learns at none of the {n} rates tried", arm=named(arm), n=len(swept))
-            )
+            hopeless.append(f"{named(arm)} learns at none of the {len(swept)} rates tried")
         elif not used <= good:
-            faults.append(tr("not at its best rate: {arm}", arm=named(arm)))
+            faults.append(f"not at its best rate: {named(arm)}")
         elif good <= {swept.index.min(), swept.index.max()}:
-            faults.append(tr("at the edge of its rates: {arm}", arm=named(arm)))
-    told = tr("rates {rates}", rates=" ".join(f"{value:g}" for value in sorted(chosen)))
+            faults.append(f"at the edge of its rates: {named(arm)}")
+    told = "rates " + " ".join(f"{value:g}" for value in sorted(chosen))
     return not faults, "; ".join(dict.fromkeys([told, *hopeless, *faults]))
 
 
@@ -203,20 +194,6 @@ GATES = {  # in the order in which a card shows them
     "rate": rate,
     "no answer": no_answer,
 }
-
-
-def titles():
-    """The gates by name, in the reader's language."""
-    return {
-        "learned": tr("learned"),
-        "headroom": tr("headroom"),
-        "null": tr("null"),
-        "twin": tr("twin"),
-        "size": tr("size"),
-        "budget": tr("budget"),
-        "rate": tr("rate"),
-        "no answer": tr("no answer"),
-    }
 
 
 class Needs(BaseModel):
@@ -256,14 +233,13 @@ class Needs(BaseModel):
         """
         found = []
         for name in filter(self.gates.get, GATES):
-            title = titles()[name]
             try:
                 passed, told = GATES[name](part, cell, rates, **self.gates[name])
             except Absent:
                 raise
             except (NoNumbers, LookupError) as error:
-                raise NoNumbers(f"gate {title}: {error.args[0]}") from None
-            found.append(Passed(title, bool(passed), told))
+                raise NoNumbers(f"gate {name}: {error.args[0]}") from None
+            found.append(Passed(name, bool(passed), told))
         return found
 
 

@@ -6,7 +6,6 @@ import pandas as pd
 
 from lab.claims.claims import EXACT, Line
 from lab.claims.rows import Absent
-from lab.language import tr
 from lab.measure import statistics
 
 YES, UNDECIDED, ANSWERED = "yes", "undecided", "answered"
@@ -101,7 +100,7 @@ def _of_cell(claim, part, cell, rates, row):
             raise Absent(cell.absent)
         gates = part.needs.check(part, cell, rates)
     except Absent as gone:  # an arm, or the control of a gate
-        notes.insert(0, tr("without {arm}", arm=gone))
+        notes.insert(0, f"without {gone}")
         missing = {"answer": NOT_RUN, "note": "; ".join(filter(None, notes))}
         return Line(**row | missing | {"figure": "", "table": ""})
     found = computed(cell.interval)
@@ -206,9 +205,9 @@ def _stands(claim, part, lines, cells, label):
 def _more_runs(part, interval):
     """How many runs would decide, in words, or why the effect has no interval."""
     if interval is NOTHING:
-        return tr("some of the numbers compared are not finite")
+        return "some of the numbers compared are not finite"
     if interval.n == 1:
-        return tr("one seed has no interval")
+        return "one seed has no interval"
     ends = [end for end in part.band if abs(end) < inf]
     near = min(ends, key=lambda end: abs(end - interval.effect))
     if part.how in ("change", "ratio") and part.measure:
@@ -219,8 +218,8 @@ def _more_runs(part, interval):
         return ""  # the interval of a share gives no spread
     n = statistics.enough(interval, near, MOST)
     if n is None:
-        return tr("not within {n} runs", n=MOST)
-    return tr("{n} runs would decide, if mean and spread stay", n=n)
+        return f"not within {MOST} runs"
+    return f"{n} runs would decide, if mean and spread stay"
 
 
 def computed(measured):
@@ -236,7 +235,5 @@ def _sizes(rows, columns):
     if sittings := sorted(rows.sitting.dropna().unique()) if "sitting" in rows else ():
         when = " ".join(sittings)
         one = len(sittings) == 1
-        told.append(
-            tr("one sitting {when}", when=when) if one else tr("two sittings {when}", when=when)
-        )
+        told.append(f"one sitting {when}" if one else f"two sittings {when}")
     return ", ".join(told)

@@ -1,45 +1,10 @@
-"""Peak memory of a call, and whether sizes fit into the memory of this machine."""
+"""Peak memory of a call."""
 
-import bisect
 import os
 from functools import partial
 from itertools import accumulate
 
-import psutil
-
 from lab import trace
-
-
-def within_memory(need, **sizes):
-    """Raise ValueError if need(**sizes), in bytes, exceeds 4/5 of the available memory.
-
-    The message says which sizes would fit. A size that is a list is replaced by its maximum;
-    `need` must grow with every size.
-    """
-    sizes = {name: max(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    available = available_memory()
-
-    def fits(**changed):
-        return 5 * need(**sizes | changed) <= 4 * available
-
-    if fits():
-        return
-    fitting = []
-    for name, size in sizes.items():
-        most = bisect.bisect_left(
-            range(size), True, key=lambda n, name=name: not fits(**{name: n + 1})
-        )
-        if most:
-            fitting.append(f"{name} that fits is {most}")
-    given = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    largest = f"the largest {' or '.join(fitting)}" if fitting else "no single size makes it fit"
-    needed = f"{given} needs about {need(**sizes) / 2**30:.1f} GiB"
-    raise ValueError(f"{needed}, {available / 2**30:.1f} GiB are available; {largest}")
-
-
-def available_memory():
-    """Bytes of memory available without swapping, as reported by the system."""
-    return psutil.virtual_memory().available
 
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:

@@ -1,6 +1,5 @@
 """Arguments of the command line: their types, and functions that read or refuse them."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ Notebooks = Annotated[
 Lessons = Annotated[
     list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that there are.")
 ]
-Profile = Annotated[str, typer.Option(help="smoke, quick or full.")]
+Profile = Annotated[str, typer.Option(help="smoke or quick.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Cluster = Annotated[str, typer.Option(help="A Dask scheduler, such as tcp://host:8786.")]
@@ -45,14 +44,6 @@ def assignments(items):
             raise Refused(f"-p {item!r}: {name} is given twice")
         values[name] = read_value(text)
     return values
-
-
-def seconds(text):
-    """The seconds that 30s, 5m, 2h or 0 mean. Raises BadParameter for any other text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])|0", text.strip())
-    if not found:
-        raise typer.BadParameter(f"{text!r} is no time: say the unit: 30s, 10m, 2h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found[1] else 0.0
 
 
 def place_of(text):

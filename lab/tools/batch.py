@@ -17,11 +17,9 @@ import nbformat
 import yaml
 from filelock import FileLock, Timeout
 
-from lab import language
 from lab.claims import claims
 from lab.tools import kernel
-from lab.trials import cells, entry_points, parameters, place, provenance, runs
-from lab.trials.code import kind_hash
+from lab.trials import cells, parameters, place, provenance, runs
 
 
 @dataclass(frozen=True)
@@ -33,22 +31,21 @@ class Job:
     parameters: dict
     results: Path
     own: dict = field(default_factory=dict)  # the parameters that are not the profile's
-    language: str = "en"
 
     @property
     def folder(self):
-        name = "-".join(filter(None, (self.notebook.stem, name_of(self.own, self.language))))
+        name = "-".join(filter(None, (self.notebook.stem, name_of(self.own))))
         return runs.place_of_run(self.profile, name, self.results)
 
     @property
     def usual(self):
-        """Whether it is a lesson of the project with its profile's parameters, in English."""
-        return not (self.own or self.foreign or self.language != "en")
+        """Whether it is a lesson of the project with its profile's parameters."""
+        return not (self.own or self.foreign)
 
     @property
     def foreign(self):
         """Whether the notebook is not one of the project's."""
-        return self.notebook.parent != runs.project_root() / "notebooks"
+        return self.notebook not in parameters.notebooks()
 
     @property
     def code(self):
@@ -60,14 +57,12 @@ class Job:
     def fingerprint(self):
         """The hash of all that a run depends on.
 
-        These are the code cells, the code of lab, the claims under test, the parameters and the
-        translations.
+        These are the code cells, the code of lab, the claims under test and the parameters.
         """
         values = {name: value for name, value in self.parameters.items() if name != "results"}
         code = [cells.hash_of(self.notebook), place.files_hash()]
-        words = language.messages(language.catalogue(self.language))
         asked = under_test(parameters.exercise_of(self.notebook))
-        return runs.text_hash(json.dumps([code, values, asked, words], sort_keys=True))
+        return runs.text_hash(json.dumps([code, values, asked], sort_keys=True))
 
     def to_do(self, fresh=False):
         """Why the notebook has to run, or None where the same code ran here with these parameters.
@@ -81,19 +76,11 @@ class Job:
         if run is None:
             damaged = (self.folder / "run.json").exists()
             return "run.json cannot be read" if damaged else "not run yet"
-        if run.get("fingerprint") != self.fingerprint or self._other_kinds(run):
+        if run.get("fingerprint") != self.fingerprint:
             return "code, claims or parameters have changed"
         if fresh and run["record"]["recorded"]:
             return "trials of its run came from the record"
         return None
-
-    def _other_kinds(self, run):
-        """Whether the code of a kind that the run used from an installed package has changed.
-
-        The fingerprint covers the kinds of lab and of the notebook.
-        """
-        entry_points.load()
-        return any(kind_hash(name) not in (None, was) for name, was in run.get("kinds", {}).items())
 
     def run(self, options, watch=lambda **state: None):
         """Execute the notebook, write its results to a folder aside, then move that into place.
@@ -110,14 +97,13 @@ class Job:
             "notebook": self.notebook,
             "place": runs.shown(self.folder),
             "headless": True,
-            "language": self.language,
             "store": self.results / ".trials",
         }
         options.model_copy(update=where).write(aside)
         values = self.own if self.foreign else self.parameters
         if not self.foreign or "study" in self.code:  # other notebooks do not read `results`
             values = values | {"results": str(aside)}
-        book = language.translated(nbformat.read(self.notebook, 4), self.language)
+        book = nbformat.read(self.notebook, 4)
         began = time.time()
         with ThreadPoolExecutor(1) as beside:
             made_of = beside.submit(self._made_of)  # hashing takes as long as starting the kernel
@@ -136,7 +122,6 @@ class Job:
         )
         run |= {
             "seconds": round(time.time() - began, 1),
-            "language": self.language,
         } | made_of.result()
         runs.write_run(done, run | ({"notebook": str(self.notebook)} if self.foreign else {}))
         runs.put(done, self.folder)
@@ -187,15 +172,13 @@ class Job:
 
 
 def under_test(exercise):
-    """The claims of an exercise as JSON texts, without their findings."""
+    """The claims of an exercise as JSON texts."""
     return [
-        claim.model_dump_json(exclude={"finding", "finding_zh"})
-        for claim in claims.known().values()
-        if claim.exercise == exercise
+        claim.model_dump_json() for claim in claims.known().values() if claim.exercise == exercise
     ]
 
 
-def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
+def plan(names, profile, folder, overrides=None, *, file=None):
     """The jobs of the named notebooks, or of all notebooks of the project where none is named.
 
     Parameters come from the profile, then from `file`, then from `overrides`. Raises Refused where
@@ -209,8 +192,6 @@ def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
     given = (parameters.read_file(file) if file else {}) | (overrides or {})
     if "results" in given:
         raise parameters.Refused("results: choose the folder with --results")
-    if speak not in language.languages():
-        raise parameters.Refused(f"--language {speak!r}: one of {', '.join(language.languages())}")
     given = {key: from_anywhere(value) for key, value in given.items()}
     jobs = []
     for notebook in chosen:
@@ -227,7 +208,6 @@ def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
             values,
             folder,
             own=own,
-            language=speak,
         )
         there = runs.read_run(job.folder)
         if there and there.get("notebook", "") != (str(notebook) if job.foreign else ""):
@@ -243,12 +223,12 @@ def plan(names, profile, folder, overrides=None, *, file=None, speak="en"):
     return jobs
 
 
-def name_of(own, speak="en"):
+def name_of(own):
     """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any.
 
     A name that cannot hold all values ends in a hash of them.
     """
-    words = [] if speak == "en" else [speak]
+    words = []
     for key, value in own.items():
         words += [key, *map(str, value if isinstance(value, list) else [value])]
     name = re.sub(r"[^\w.-]+", "-", "-".join(words))

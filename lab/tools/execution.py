@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import typer
 
-from lab.language import tr
 from lab.tools.arguments import refuse
 
 
@@ -58,12 +57,12 @@ def mended(error, runs=True):
     `runs`: the command has the option --results.
     """
     if error.errno == errno.ENOSPC:
-        return tr("; make room: lab clean --trials")
+        return "; make room: delete results/.trials"
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ""
     if runs:
-        return tr("; choose another folder with --results")
-    return tr(
+        return "; choose another folder with --results"
+    return (
         "; where the project is read only, work in a copy of it, or with `lab run --results FOLDER`"
     )
 

@@ -43,31 +43,26 @@ def record(
         typer.echo(f"{notebook.stem}: {said}")
 
 
-def publish(
-    notebooks: Lessons = None,
-    profile: Annotated[str, typer.Option(help="quick or full.")] = "quick",
-):
-    """Replace published runs by finished runs of a clean commit, and rewrite the READMEs."""
+def publish(notebooks: Lessons = None):
+    """Replace published runs by finished runs of a clean commit, and rewrite results/quick."""
     from lab.claims import report
     from lab.tools import batch
     from lab.trials import parameters, runs
 
-    if profile not in ("quick", "full"):
-        raise parameters.Refused(f"--profile {profile!r}: quick or full")
     chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
         path
         for path in parameters.notebooks()
-        if runs.read_run(runs.place_of_run(profile, path.stem))
+        if runs.read_run(runs.place_of_run("quick", path.stem))
     ]
     if not chosen:
-        raise parameters.Refused(f"no notebook has run at {profile} here: use `lab run` first")
+        raise parameters.Refused("no notebook has run at quick here: use `lab run` first")
     stems, results = [path.stem for path in chosen], runs.project_root() / "results"
-    planned = batch.plan(stems, profile, results)
+    planned = batch.plan(stems, "quick", results)
     for job in planned:
         job.check_publishable()
     for job in planned:
         typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
-    report.publish(older())
+    report.summarise(results / "quick")
 
 
 def record_of(notebook):
@@ -122,18 +117,6 @@ def status_of(notebook, data):
     file = File(record_of(notebook))
     with status.of_record(notebook, file.trials, file.accepted, data, trials) as (_, found):
         return found, run, status.changes_of_run(run, found, data, **now) if run else []
-
-
-def older():
-    """The stems of notebooks whose committed run was made by older code or from another text."""
-    from lab.trials import parameters
-
-    data = data_hash()
-    return {
-        notebook.stem
-        for notebook in parameters.notebooks()
-        if is_older(status_of(notebook, data)[2])
-    }
 
 
 def is_older(changes):

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lab.claims import cards, claims, report
-from lab.language import tr
 from lab.tools.browse import question
 from lab.trials import runs
 from lab.trials.parameters import exercise_of
@@ -20,7 +19,6 @@ from lab.trials.parameters import exercise_of
 OFTEN = 30  # seconds between two lines of progress in a log
 NO_TRACEBACK = (
     "TrialsFailed",
-    "NotRecorded",
     "ConnectionError",
     "OSError",
     "PermissionError",
@@ -30,44 +28,34 @@ NO_TRACEBACK = (
 def run_all(todo, options, again=False):
     """Run the jobs that are not done, showing progress; returns [(job, error)] of the failed ones.
 
-    With options.fresh, a run with trials from the record is not done. After the deadline no further
-    notebook begins, but at least one is run. `again` executes also notebooks that are done, from
-    their stored trials.
+    With options.fresh, a run with trials from the record is not done. `again` executes also
+    notebooks that are done, from their stored trials.
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    finished, failed, left, began = [], [], [], time.time()
+    finished, failed, began = [], [], time.time()
     if options.fresh:
         console.print("`lab list` has the minutes that each lesson takes without the record")
     for place, job in enumerate(todo, 1):
         name = f"[{place}/{len(todo)}] {job.notebook.stem}"
         reason = "again, as asked" if again else job.to_do(options.fresh)
         if reason is None:
-            console.print(f"{name}: " + tr("done already"))
-            continue
-        if options.deadline and time.time() > options.deadline and (finished or failed or left):
-            left.append(job)
+            console.print(f"{name}: done already")
             continue
         console.print(f"{name}: {reason}")
         start = time.time()
         error = run_one(job, options, console)
         took = time.time() - start
-        if getattr(error, "ename", "") == "OutOfTime":
-            left.append(job)
-            console.print(f"{name}: " + tr("out of time") + f": {error.evalue}")
-        elif error:
+        if error:
             failed.append((job, error))
-            console.print(f"{name}: " + tr("FAILED after {took:.0f} s", took=took))
+            console.print(f"{name}: FAILED after {took:.0f} s")
             console.print(explain(job, error))
-        else:
-            finished.append(job)
-            said = tr("done in {took:.0f} s", took=took)
-            console.print(f"{name}: {said}, {runs.shown(job.folder)}")
-            if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
-                console.print(f"  {told}")
+            continue
+        finished.append(job)
+        console.print(f"{name}: done in {took:.0f} s, {runs.shown(job.folder)}")
+        if told := (runs.read_run(job.folder) or {}).get("record", {}).get("told"):
+            console.print(f"  {told}")
     for told in at_the_end(finished):
         console.print(told)
-    if left:
-        console.print(f"{len(left)} notebooks are left; the same command goes on from here")
     if failed:
         names = ", ".join(job.notebook.stem for job, _ in failed)
         console.print(
@@ -94,7 +82,7 @@ def explain(job, error):
     if isinstance(error, PapermillExecutionError):
         if error.ename in NO_TRACEBACK:
             full = "No space left" in error.evalue  # errno stayed in the kernel
-            room = tr("; make room: lab clean --trials") if full else ""
+            room = "; make room: delete results/.trials" if full else ""
             return f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}{room}"
         if not error.traceback:  # a magic failed
             first = error.source.strip().partition("\n")[0]
@@ -131,8 +119,8 @@ def at_the_end(finished):
         places = dict.fromkeys(
             runs.shown(job.folder if len(finished) == 1 else job.folder.parent) for job in finished
         )
-        yield tr("Executed notebook, tables and figures: {places}", places=", ".join(places))
-        yield tr("To look at it: {command}", command=f"lab show {address(finished[-1])}")
+        yield f"Executed notebook, tables and figures: {', '.join(places)}"
+        yield f"To look at it: lab show {address(finished[-1])}"
 
 
 def title(job):
@@ -207,8 +195,8 @@ class Running:
         return Text(str(self))
 
     def __str__(self):
-        cell = {"cell": self.cell, "cells": self.cells, "seconds": time.time() - self.began}
-        line = f"{self.name}: " + tr("cell {cell}/{cells}, {seconds:.0f} s", **cell)
+        seconds = time.time() - self.began
+        line = f"{self.name}: cell {self.cell}/{self.cells}, {seconds:.0f} s"
         with suppress(OSError):
             if sweep := self.file.read_text("utf-8"):
                 line += f", {sweep}"

@@ -29,21 +29,17 @@ from lab.trials.syntax import Part, digest, is_kind, names_used, normal
 
 RUN = "lab.trials.run"  # part of every trial
 OUTSIDE = (  # modules that find, store, judge and plot trials: no number depends on them
-    "lab.book",
     "lab.charts",
     "lab.claims",
     "lab.device",
     "lab.figures",
-    "lab.guesses",
-    "lab.language",
+    "lab.interact",
     "lab.names",
     "lab.shown",
-    "lab.states",
     "lab.study",
     "lab.tools",
     "lab.trace",
     "lab.trials",
-    "lab.turn",
 )
 
 

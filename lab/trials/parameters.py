@@ -17,11 +17,10 @@ from pathlib import Path
 
 import yaml
 
-from lab.trials import entry_points
 from lab.trials.bounds import convert, parameter_of
 from lab.trials.runs import project_root
 
-PROFILES = ("smoke", "quick", "full")
+PROFILES = ("smoke", "quick")
 
 
 class Refused(ValueError):
@@ -173,7 +172,6 @@ def check(cell, values, source):
 
     Raises Refused where a check does not hold or the cell cannot run; the message says which.
     """
-    entry_points.load()  # checks may name kinds of installed packages
     try:
         exec(compile(cell, "<checks>", "exec"), copy.deepcopy(values))
     except (AssertionError, ValueError) as error:

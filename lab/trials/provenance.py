@@ -6,7 +6,6 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from lab.language import tr
 from lab.trials.rows import key
 from lab.trials.runs import project_root
 
@@ -96,20 +95,12 @@ def origins(used):
 def told(origins):
     """The counts that `origins` returns, as sentences."""
     counts = {
-        tr("{n} recorded", n=origins["recorded"]): origins["recorded"],
-        tr("{n} kept from earlier runs on this machine", n=origins["kept_here"]): origins[
-            "kept_here"
-        ],
-        tr("{n} run now", n=origins["ran_here"]): origins["ran_here"],
+        "recorded": origins["recorded"],
+        "kept from earlier runs on this machine": origins["kept_here"],
+        "run now": origins["ran_here"],
     }
-    said = tr(
-        "Trials: {counts}.",
-        counts=", ".join(words for words, n in counts.items() if n) or tr("none"),
-    )
-    said += "".join(
-        tr(" {n} by a run of {name}.", n=n, name=name) for name, n in origins["recorded_by"].items()
-    )
+    counted = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
+    said = f"Trials: {counted or 'none'}."
+    said += "".join(f" {n} by a run of {name}." for name, n in origins["recorded_by"].items())
     accepted = origins["accepted"].items()
-    return said + "".join(
-        tr(" {n} of them by older code, accepted: {why}.", n=n, why=why) for why, n in accepted
-    )
+    return said + "".join(f" {n} of them by older code, accepted: {why}." for why, n in accepted)

@@ -48,11 +48,6 @@ def published(profile, stem):
     return project_root() / "results" / profile / stem
 
 
-def homes(profile):
-    """The two folders that hold a profile's runs: of published runs and of runs on this machine."""
-    return project_root() / "results" / profile, project_root() / "results" / "runs" / profile
-
-
 def latest(profile, stem):
     """The folder of a notebook's finished run on this machine, else of its published run."""
     mine = place_of_run(profile, stem)
@@ -90,12 +85,9 @@ class Options(BaseModel):
     store: Path = Field(default_factory=lambda: project_root() / "results" / ".trials")
     record: list[Path] = Field(default_factory=lambda: [project_root() / "results" / "record"])
     fresh: bool = False
-    recorded_only: bool = False
-    deadline: float | None = None  # unix time at which to end
-    headless: bool = False  # True shows no forms and no sliders
+    headless: bool = False  # True shows no sliders
     progress: Path | None = None  # file that a sweep writes its progress to
     own: dict = {}  # the parameters that differ from the profile's
-    language: str = ""  # as in the environment variable LAB_LANGUAGE
     notebook: Path | None = None  # the notebook that runs; None: the one that reads the options
     place: str = ""  # the folder of the results when the run is complete
 

@@ -6,19 +6,16 @@ training and in its first steps must agree, or, for a trial without training, it
 training that diverges, or that decides by a threshold, may differ there without a fault.
 """
 
-import hashlib
 import json
 import math
-import time
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from lab import trace
-from lab.trials import runs, status
 from lab.trials.points import points_of
 from lab.trials.rows import canonical, encoded, of_body
 from lab.trials.run import run_trial
-from lab.trials.store import File, digits
+from lab.trials.store import digits
 
 AT_START = 1e-5  # relative tolerance of the loss before training
 IN_FIRST_STEPS = 1e-3  # relative tolerance of the loss in the first steps of a training
@@ -44,61 +41,6 @@ class Result:
 
     def __str__(self):
         return f"{self.trial} {canonical(self.parameters)}: {self.found}"
-
-
-def verify(records, seconds, cursor, *, data_hash, report=lambda result: None):
-    """[Result] of as many valid recorded trials as fit in `seconds`, at least one.
-
-    `records` are pairs of a notebook and the path of its record. `cursor` is the path of a file
-    that keeps where the last call stopped. Each call goes on from there, so repeated calls reach
-    every row. `report` is called with each Result.
-    """
-    until = time.perf_counter() + seconds
-    found = []
-    last = cursor.read_text("utf-8") if cursor.exists() else ""
-    with ExitStack() as stack:  # keeps the notebooks' kinds registered
-        for notebook, module, body in in_turn(counting(records, data_hash, stack), last):
-            left = until - time.perf_counter()
-            if found and (left <= 0 or (body["seconds"] > left and not body["curve"])):
-                continue
-            found.append(of_row(module, body, max(left, 1)))
-            report(found[-1])
-            runs.write_text(cursor, place_of(notebook, body))
-    return found
-
-
-def counting(records, data_hash, stack):
-    """[(notebook, module of its trials, body)] of all valid rows; `stack` holds the modules."""
-    rows = []
-    for notebook, path in records:
-        file = File(path)
-        opened = status.of_record(notebook, file.trials, file.accepted, data_hash)
-        module, found = stack.enter_context(opened)
-        rows += [(notebook, module, body) for each in found for body in each.counting]
-    return rows
-
-
-def in_turn(rows, last):
-    """The rows in the order of `place_of`, starting after the place `last`."""
-    ordered = sorted(rows, key=lambda row: place_of(row[0], row[2]))
-    return sorted(ordered, key=lambda row: place_of(row[0], row[2]) <= last)
-
-
-def place_of(notebook, body):
-    """The place of a row in the order: pseudo-random, but the same in every call."""
-    name = canonical([notebook.stem, body["trial"], body["parameters"]])
-    return hashlib.sha256(name.encode()).hexdigest()
-
-
-def of_row(module, body, limit):
-    """The `Result` of one trial of a notebook's module, run here for at most `limit` seconds."""
-    try:
-        trial = function(module, body)
-    except Exception as error:
-        return Result(
-            body["trial"], body["parameters"], f"{type(error).__name__}: {error}", differs=True
-        )
-    return of_trial(trial, body, limit)
 
 
 def function(module, body):

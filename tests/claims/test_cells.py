@@ -113,7 +113,7 @@ def bars(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "project_root", lambda: tmp_path)
     (tmp_path / "experiments").mkdir()
     path = tmp_path / "experiments" / "bars.yaml"
-    path.write_text("loss: {change: {bar: 0.01, because: one percent, because_zh: 百分之一}}")
+    path.write_text("loss: {change: {bar: 0.01, because: one percent}}")
     return path
 
 

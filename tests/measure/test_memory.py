@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from lab.measure import attention as at
-from lab.measure import cost
 from lab.measure.attention import attention_probe
-from lab.measure.memory import peak_memory, within_memory
+from lab.measure.memory import peak_memory
 from lab.models.kernels import run_attention
 
 
@@ -72,44 +71,3 @@ def test_what_is_made_once_and_kept_does_not_count_after_a_first_run():
 def test_measuring_memory_says_nothing(capfd):
     peak_memory(hold_mebibytes, [(1,)])
     assert capfd.readouterr() == ("", "")
-
-
-# Whether sizes fit
-
-MODERATE = {
-    "d_model": 64,
-    "n_layers": 2,
-    "context": 64,
-    "batch": 8,
-    "lengths": [64],
-    "score_heads": 2,
-    "widths": [64],
-    "longest": 64,
-    "texts": 8,
-    "windows": 8,
-}
-
-
-@pytest.mark.parametrize(
-    "need",
-    [cost.training_bytes, cost.window_bytes, cost.score_bytes, cost.block_bytes, cost.copy_bytes],
-    ids=lambda f: f.__name__,
-)
-def test_each_size_that_exhausts_memory_is_named(need, eight_gib):
-    sizes = {name: MODERATE[name] for name in need.__code__.co_varnames[: need.__code__.co_argcount]}
-    within_memory(need, **sizes)
-    for name, value in sizes.items():
-        huge = sizes | {name: [2, 10**9] if isinstance(value, list) else 10**9}
-        with pytest.raises(
-            ValueError,
-            match=rf"{name} = {10**9}\b.* GiB are available; .*\b{name} that fits is \d+",
-        ):
-            within_memory(need, **huge)
-
-
-def test_where_no_single_size_helps_memory_says_so(eight_gib):
-    with pytest.raises(
-        ValueError,
-        match="a = 9, b = 9 needs about 90.0 GiB, 8.0 GiB .* no single size makes it fit",
-    ):
-        within_memory(lambda a, b: (9 + a * b) * 2**30, a=9, b=9)

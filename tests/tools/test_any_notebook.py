@@ -76,7 +76,7 @@ def test_a_profile_is_told_to_a_notebook_that_declares_it(tmp_path):
 
 def test_a_notebook_without_a_parameters_cell_has_none(tmp_path):
     path = notebook_with(tmp_path)
-    assert read_declared(path) == of_profile(path, "full") == {}
+    assert read_declared(path) == of_profile(path, "smoke") == {}
     with pytest.raises(Refused, match="here: mine has no parameter 'x'. It has none"):
         validate(path, {"x": 1}, "here")
 

@@ -23,12 +23,9 @@ from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
 from typer.testing import CliRunner
 
-from lab.claims import report
-from lab.models.gpt import Position, Rotary
 from lab.tools import batch, kernel
 from lab.tools.cli import app
 from lab.trials import runs, workers
-from lab.trials.code import kind_hash
 from lab.trials.runs import CHECKOUT
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -115,18 +112,6 @@ def test_cells_are_counted_with_the_one_that_holds_the_values(monkeypatch, tmp_p
     assert heard == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
-def test_a_run_is_done_again_when_a_kind_of_a_package_is_another_now(undisturbed, job, monkeypatch):
-    sound, run = (job.folder / "run.json").read_bytes(), runs.read_run(job.folder)
-    monkeypatch.setattr(batch.entry_points, "load", lambda: monkeypatch.setitem(Position.kinds, "brought", Rotary))
-    for kinds, reason in (
-        ({"Position.brought": kind_hash("Position.rotary"), "Position.of my own": "x"}, None),
-        ({"Position.brought": "x"}, "code"),
-    ):
-        runs.write_run(job.folder, run | {"kinds": kinds})
-        assert (job.to_do() or "").startswith(reason or "") and bool(job.to_do()) == bool(reason)
-    (job.folder / "run.json").write_bytes(sound)
-
-
 def test_a_run_is_done_again_when_code_of_lab_is_another_now_also_what_judges(undisturbed, job, monkeypatch):
     monkeypatch.setattr(batch.place, "files_hash", lambda: "another")
     assert job.to_do() == "code, claims or parameters have changed"
@@ -136,7 +121,6 @@ def test_a_run_that_cannot_be_read_is_none(undisturbed, job):
     sound = (job.folder / "run.json").read_bytes()
     (job.folder / "run.json").write_bytes(sound[:-40])
     assert runs.read_run(job.folder) is None and job.to_do() == "run.json cannot be read"
-    report.overview_table(job.folder.parent)
     (job.folder / "run.json").write_bytes(sound)
     assert job.to_do() is None
 

@@ -1,13 +1,11 @@
 """The command `lab`: what it answers, with which exit code, and that a refusal leaves no trace.
 
-Of `lab.tools.terminal`, `lab.tools.arguments`, `lab.tools.execution`, `lab.tools.upkeep` and
-`lab.tools.worker`.
+Of `lab.tools.terminal`, `lab.tools.arguments` and `lab.tools.execution`.
 """
 
 import errno
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +13,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import made
 import pandas as pd
@@ -29,8 +26,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from lab.claims import cards
-from lab.claims.claims import LABELS, Line, ledger
-from lab.tools import batch, cli, terminal, upkeep
+from lab.claims.claims import Line
+from lab.tools import batch, terminal
 from lab.tools.cli import app
 from lab.tools.execution import mended
 from lab.trials import parameters, runs
@@ -80,7 +77,7 @@ def tree(folder):
 REFUSED = {  # arguments; what the answer names
     "unknown exercise": (["1.99"], ["1.99", *NAMES]),
     "unknown exercise after a known one": ([DICE, "nonsuch"], ["nonsuch", *NAMES]),
-    "unknown profile": ([DICE, "--profile", "huge"], ["huge", "smoke, quick, full"]),
+    "unknown profile": ([DICE, "--profile", "huge"], ["huge", "smoke, quick"]),
     "unknown parameter": ([DICE, "-p", "nonsuch=1"], ["command line", "nonsuch", "profile"]),
     "misspelt parameter": ([DICE, "-p", "profil=smoke"], ["did you mean 'profile'?"]),
     "wrong value": ([DICE, "-p", "profile=7"], ["command line", "profile", "7"]),
@@ -114,15 +111,14 @@ def test_results_go_to_any_folder_which_is_made(jobs, tmp_path, monkeypatch):
             "01_works",
             "03_works",
             "README.md",
-            "README.zh.md",
             "claims.csv",
         ]
 
 
 def test_an_error_of_a_library_keeps_its_traceback(monkeypatch):
     numbers, words = pd.DataFrame({"a": [1]}), pd.DataFrame({"a": ["x"]})
-    monkeypatch.setattr("lab.claims.claims.ledger", lambda: numbers.merge(words, on="a"))
-    done = CliRunner().invoke(app, ["claims"])
+    monkeypatch.setattr("lab.trials.parameters.notebooks", lambda: numbers.merge(words, on="a"))
+    done = CliRunner().invoke(app, ["list"])
     assert isinstance(done.exception, ValueError) and not done.output
 
 
@@ -195,89 +191,9 @@ def test_ctrl_c_says_how_to_go_on(place, jobs, monkeypatch):
 # The other commands
 
 
-@pytest.mark.parametrize("text, value", [("0", 0), ("90s", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200)])
-def test_times_are_read_with_their_unit(text, value):
-    assert cli.seconds(text) == value
-
-
-def test_what_is_no_time_is_refused(place, jobs):
-    result = lab("run", "--results", place, "--budget", "soon")
-    assert result.exit_code == 2 and "'soon' is no time" in result.output and not jobs
-    result = lab("run", "--results", place, "--budget", "1")
-    assert result.exit_code == 2 and "say the unit: 30s, 10m, 2h" in result.output and not jobs
-
-
 @pytest.fixture(scope="module")
 def dice_ran(project):
     return made.ran(project, place="runs/quick")
-
-
-def test_claims_are_listed_and_chosen(dice_ran):
-    everything, by_id = lab("claims"), ledger()
-    assert everything.exit_code == 1 and f"{len(by_id)} claims" in everything.output, "of coins nothing is judged yet"
-    assert all(name in everything.output for name in by_id)
-    some = lab("claims", "--exercise", "1.1")
-    mine = [name for name, c in by_id.items() if c.exercise == "1.1"]
-    assert some.exit_code == 0, "all of this exercise is judged"
-    assert f"{len(mine)} claims" in some.output
-    shown = {word for line in some.output.splitlines() for word in line.split()}
-    assert shown & set(by_id) == set(mine)
-    assert "  It is so that dice-count.\n       checked: 1 throws; predicted = 1 · dice-count\n" in some.output
-    for name in ("1", "01", DICE, DICE[3:]):
-        assert lab("claims", "--exercise", name).output == lab("claims", name).output == some.output
-    both = lab("claims", "1.1", "coins-two").output
-    assert f"{len(mine) + 1} claims" in both and "coins-two" in both
-    pending = lab("claims", "--exercise", "1.1", "--label", "pending")
-    assert pending.exit_code == 0 and "supported" not in pending.output and "0 claims" in pending.output
-
-
-def test_a_claim_is_listed_by_its_id(dice_ran):
-    shown = lab("claims", "dice-more-sides")
-    assert shown.exit_code == 0 and "dice-more-sides" in shown.output
-    assert "8 sides minus 4\n" in shown.output and "\n       ✓ budget" in shown.output, "all of it"
-    assert re.search(r"\n1 claims: 1 \w+\n$", shown.output)
-    unknown = lab("claims", "dice-more-side")
-    assert unknown.exit_code == 2 and "dice-more-sides" in unknown.output
-
-
-@pytest.mark.parametrize("arguments, named", [
-    (["--label", "maybe"], LABELS),
-    (["--profile", "huge"], parameters.PROFILES),
-    (["--exercise", "1.99"], ["1.1", "1.2"]),
-], ids=str)  # fmt: skip
-def test_a_wrong_choice_of_claims_lists_the_right_ones(arguments, named):
-    result = lab("claims", *arguments)
-    assert result.exit_code == 2 and arguments[1] in result.output
-    assert all(name in result.output for name in named)
-
-
-def test_doctor_finds_this_environment_in_order():
-    result = lab("doctor")
-    assert sys.executable in result.output and str(project_root()) in result.output
-    assert result.exit_code == (1 if "problem" in result.output else 0)
-
-
-def test_clean_removes_what_unfinished_runs_left_and_more_only_where_an_option_names_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
-    for name in (".running", "interactive", ".trials", "runs", "quick", "record"):
-        (tmp_path / "results" / name / "deep").mkdir(parents=True)
-        (tmp_path / "results" / name / "deep" / "file").write_bytes(bytes(2_000_000))
-
-    def there():
-        return {path.name for path in (tmp_path / "results").iterdir()} - {".lock"}
-
-    everything = there()
-    said = lab("clean", "--dry-run", "--trials").output.splitlines()
-    assert [line.split()[:2] for line in said if line.startswith("would")] == [["would", "go"]] * 2
-    assert all("2.0 MB" in line for line in said) and there() == everything
-    said = lab("clean").output
-    assert "stays     results/interactive  2.0 MB  runs made by hand; --interactive removes it" in said
-    assert there() == everything - {".running"}
-    for option, goes in (("interactive", "interactive"), ("trials", ".trials"), ("runs", "runs")):
-        assert lab("clean", f"--{option}").exit_code == 0
-        everything -= {goes, ".running"}
-        assert there() == everything
-    assert everything == {"quick", "record"}
 
 
 def test_help_is_quick_and_loads_no_torch():
@@ -290,29 +206,11 @@ def test_help_is_quick_and_loads_no_torch():
         assert not {"torch", "pandas", "matplotlib", "numpy"} & set(json.loads(done.stderr))
 
 
-def test_no_command_at_all_says_the_five_things_that_one_can_do():
+def test_no_command_at_all_says_what_one_can_do():
     result = lab()
     shown = re.findall(r"^  lab (\w+)", result.output, re.MULTILINE)
-    assert result.exit_code == 0 and len(shown) == 5
-    assert set(shown) <= set(get_command(app).commands) and "lab list" in result.output
-
-
-def test_a_worker_has_the_settings_of_workers_here():
-    """In a process with them Dask's own configuration says what lab.trials.workers says."""
-    from lab.tools import worker
-    from lab.trials import workers
-
-    asked = f"[os.environ['MALLOC_TRIM_THRESHOLD_'], *[config.get(name) for name in {list(workers.QUIET)}]]"
-    script = f"import os, json, distributed; from dask import config; print(json.dumps({asked}))"
-    environment = os.environ | worker.settings("1")
-    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(said.stdout) == [str(2**30), *workers.QUIET.values()]
-    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
-    assert (
-        worker.command("tcp://a:1", 3)[1:]
-        == "-m dask worker tcp://a:1 --nthreads 1 --memory-limit 0 --nworkers 3".split()
-    )
-    assert worker.command("tcp://a:1", gpu="1")[-4:] == ["--nworkers", "1", "--resources", "GPU=1"]
+    assert result.exit_code == 0 and set(shown) <= set(get_command(app).commands)
+    assert "lab list" in result.output
 
 
 # What is shown while one waits, and at the end
@@ -353,7 +251,6 @@ def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project
     job = batch.Job(parameters.notebook_of("1.1"), "quick", {}, project / "results")
     head, *lines = told(job)
     assert re.fullmatch(r"1\.1 What do dice show\? · 1 \w+, 1 \w+", head)
-    assert "\n".join(lines[:4]) in lab("claims", "--exercise", "1.1").output, "as `lab claims` tells it"
     more, number, count, exact, where, look = lines
     assert (more, count) == ("1.1    It is so that dice-more-sides.", "1.1    It is so that dice-count.")
     assert re.fullmatch(r"       \w+: \S+ \[\S+, \S+\] points, n = 4; predicted > 0 · dice-more-sides", number)
@@ -401,7 +298,7 @@ def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch)
             for (name, part), word in said.items()]  # fmt: skip
     runs.write_table(folder / "verdicts.csv", pd.DataFrame(rows))
     assert terminal.published(job) == said
-    assert terminal.published(replace(job, language="zh")) == terminal.published(replace(job, profile="smoke")) == {}
+    assert terminal.published(replace(job, own={"a": 1})) == terminal.published(replace(job, profile="smoke")) == {}
 
 
 def squared(seed):
@@ -426,22 +323,8 @@ def test_where_all_is_known_no_bar_is_shown(capsys):
 # After a mistake
 
 
-def test_doctor_names_what_would_stop_a_run_with_what_mends_it(monkeypatch):
-    for code, said in ((-4, "cannot run on this processor (signal 4"), (1, "torch cannot be imported (OSError: x)")):
-        done = SimpleNamespace(returncode=code, stderr="Traceback\nOSError: x\n")
-        monkeypatch.setattr("subprocess.run", lambda *_, done=done, **__: done)
-        assert said in next(upkeep.broken())
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0, stderr=""))
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3e6))
-    assert [line.endswith("lab clean --trials") for line in upkeep.broken()] == [True]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1")
-    told = "\n".join(upkeep.unlike())
-    assert "pip install -e '.[pretrained]'" in told and "networkx 0.1 is not the tested 3.6.1" in told
-
-
 def test_a_full_disk_and_a_folder_to_be_read_only_say_what_to_do():
-    assert "lab clean" in mended(OSError(errno.ENOSPC, "No space left on device"))
+    assert "results/.trials" in mended(OSError(errno.ENOSPC, "No space left on device"))
     assert "--results" in mended(OSError(errno.EROFS, "Read-only file system")) and mended(OSError(2, "gone")) == ""
 
 
@@ -449,6 +332,6 @@ def test_a_project_that_is_read_only_is_answered_in_a_sentence(monkeypatch):
     def kept():
         raise OSError(errno.EROFS, "Read-only file system", "results/book")
 
-    monkeypatch.setattr(cli.browse, "front", kept)
-    result = lab()
+    monkeypatch.setattr("lab.trials.parameters.notebooks", kept)
+    result = lab("list")
     assert result.exit_code == 1 and "lab: results/book: Read-only file system; where the project" in result.output

@@ -11,7 +11,6 @@ from jupyter_client.manager import AsyncKernelManager
 from made import DECLARED, DICE
 from typer.testing import CliRunner
 
-from lab.measure import memory
 from lab.tools.cli import app
 from lab.trials import parameters, workers
 from lab.trials.runs import CHECKOUT
@@ -41,7 +40,6 @@ def plans(monkeypatch):
     monkeypatch.setattr(AsyncKernelManager, "start_kernel", no_kernel)
     monkeypatch.setattr("lab.tools.terminal.run_all", lambda todo, *_: reached.append(todo))
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 2**30)
     return reached
 
 

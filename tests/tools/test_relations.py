@@ -1,24 +1,21 @@
-"""What parameters must be to each other, and to memory, stands in each notebook and is refused in words."""
+"""What parameters must be to each other stands in each notebook and is refused in words."""
 
 import pytest
 from helpers import notebook_with
 
-from lab.trials.parameters import Refused, notebook_of, of_profile, validate
+from lab.trials.parameters import Refused, notebook_of, validate
 
 RELATIONS = {  # what is changed in a notebook; what the refusal says
     "a relation": ({"dice": 3}, "sides: 4 is no multiple of dice 3"),
     "one of a list": ({"sides": [4, 7]}, "sides: 7 is no multiple of dice 2"),
-    "memory": ({"seeds": 10000, "sides": [10**6]}, "seeds = 10000, sides = 1000000, dice = 2 needs about 149.0 GiB"),
-    "memory of a list": ({"sides": [2, 10**9]}, "seeds = 4, sides = 1000000000, .* the largest sides that fits is"),
 }
 
 
 @pytest.mark.parametrize("values, said", RELATIONS.values(), ids=RELATIONS)
-def test_what_the_relations_of_a_notebook_refuse(values, said, eight_gib, project):
+def test_what_the_relations_of_a_notebook_refuse(values, said, project):
     with pytest.raises(Refused, match=f"^my file: {said}") as error:
         validate(notebook_of("1.1"), values, "my file")
     assert "\n" not in str(error.value)
-    of_profile(notebook_of("1.1"), "full")
 
 
 # A cell of checks

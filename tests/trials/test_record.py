@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from lab.models.masks import Mask
 from lab.tools.record import is_older, words_of
-from lab.trials import cells, code, provenance, runs, status, verify
+from lab.trials import cells, code, provenance, runs, status
 from lab.trials import sweep as trials
 from lab.trials.record import CannotRecord, accept, record_run, sample_of
 from lab.trials.rows import key
@@ -287,22 +286,6 @@ def test_on_another_arithmetic_the_beginning_of_a_training_is_compared(recorded,
     counted, faults = recorded.accept()
     assert counted == ({"trained": 2} if agrees else {}) and bool(faults) is not agrees
     assert [line["compared"] for line in File(recorded.path).accepted] == ["equal up to rounding"] * agrees
-
-
-OWN = """
-from lab.models.masks import Mask
-
-class Mine(Mask, kind="mine alone"):
-    pass
-"""
-
-
-def test_a_trial_beside_a_kind_of_the_notebook_is_verified(recorded, tmp_path):
-    """Its module is imported once: a kind that two modules define is refused."""
-    recorded.write(beside=OWN)
-    found = verify.verify([(recorded.notebook, recorded.path)], 60, tmp_path / "cursor", data_hash=lambda name: None)
-    assert "mine alone" not in Mask.kinds, "it goes with its module"
-    assert [result.found for result in found] == [verify.EQUAL] * 6
 
 
 def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):

@@ -1,4 +1,4 @@
-"""How the record stands: `lab.tools.record` tells and accepts edits, `lab.tools.verify` runs rows again."""
+"""How the record stands: `lab.tools.record` tells and accepts edits."""
 
 import shutil
 
@@ -108,37 +108,3 @@ def test_a_claim_that_was_edited_concerns_its_notebook_alone(project, rows):
         assert counts(said) == (12, 0, 0), "no row rests on a sentence"
     finally:
         path.write_text(before, "utf-8")
-
-
-def verify(*arguments):
-    done = CliRunner().invoke(app, ["verify", *arguments])
-    return done.exit_code, done.output
-
-
-def test_verify_tells_that_every_row_is_as_recorded(project, rows):
-    record(project, rows)
-    code, said = verify("1.1")
-    assert code == 0 and said.splitlines()[-1] == "12 equal", said
-
-
-def test_verify_finds_one_wrong_digit_and_tells_both_numbers(project, rows):
-    file = record(project, rows, sides=12)
-    code, said = verify("1.1")
-    assert code == 1 and said.splitlines()[-1] == "11 equal, 1 DIFFERS", said
-    (line,) = [line for line in said.splitlines() if "recorded" in line]
-    (wrong,) = [each for each in file.trials if each["parameters"] | {"sides": 12, "seed": 0} == each["parameters"]]
-    assert f"recorded {wrong['columns']['mean'][0]!r}" in line and '"sides": 12' in line
-
-
-def test_verify_reads_the_record_of_another_folder(project, rows, tmp_path):
-    record(project, rows, sides=12)
-    other = recorded(tmp_path / f"{DICE}.jsonl", rows)
-    assert verify("1.1", "--record", str(other.path.parent))[0] == 0
-    code, said = verify("1.1", "--record", str(tmp_path / "none"))
-    assert code == 2 and "holds no record of" in said
-
-
-def test_verify_leaves_out_rows_that_do_not_count(project, rows, edited):
-    record(project, rows)
-    edited("scale * total", "1.5 * scale * total")
-    assert verify("1.1") == (0, "no recorded trial counts today\n")

@@ -1,7 +1,5 @@
 """Recorded trials, run again: what must be equal, on the arithmetic that recorded them and on another one."""
 
-from pathlib import Path
-
 import pytest
 from helpers import noisy
 
@@ -100,13 +98,3 @@ def test_one_count_in_many_that_moves_by_an_item_does_not_differ():
     recorded = {"n": 1, "columns": columns}
     assert verify.of_numbers(recorded, {"n": 1, "columns": columns | {"x7": 8.0}}) == ""
     assert verify.of_numbers(recorded, {"n": 2, "columns": columns}) == "2 rows, recorded 1"
-
-
-def test_calls_in_turn_come_past_every_row():
-    rows = [(Path("n.ipynb"), "path", body_of({}, parameters={"seed": seed})) for seed in range(5)]
-    seen, last = [], ""
-    for _ in range(7):
-        first = verify.in_turn(rows, last)[0]
-        last = verify.place_of(first[0], first[2])
-        seen.append(first[2]["parameters"]["seed"])
-    assert sorted(seen[:5]) == [0, 1, 2, 3, 4] and seen[5:] == seen[:2]

@@ -1,0 +1,292 @@
+"""What the chapter (§1.2) and its notes state exactly of heads, or what holds instead."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import config, heads, normal
+from torch import nn
+
+from lab.measure.cost import attention_macs, attention_parameters, cache_elements, softmax_operations
+from lab.models.gpt import KVCache, QKVProjection
+from lab.models.kernels import naive_attention
+
+
+def of_chapter(kv_heads, h=8):
+    """The heads of exercise 1.5: d_model 512."""
+    return heads(d_model=512, n_heads=h, kv_heads=kv_heads)
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+# What a head is made of
+
+
+@pytest.mark.parametrize(("kind", "reached"), [("full", 128), ("sliced", 32)])
+def test_every_head_projects_the_whole_vector(kind, reached):
+    """heads-input-chunks. "Multi-head cuts the input vector into h slices (1-32, 33-64, ...) and
+    each head projects and processes only its own slice." (note 1, 多头注意力机制; note 4, §2, §4.2, §4.3)
+    It fails: what is split is the result of the projection.
+    """
+    x = normal(1, 1, 128).requires_grad_()
+    first = heads(kind).split(x)[0][:, 0]
+    assert (torch.autograd.grad(first.sum(), x)[0] != 0).sum() == reached
+
+
+def test_heads_split_features_not_the_sequence():
+    """heads-sequence-chunks. "Multi-head attention splits the input sequence into subsequences,
+    attends within each and merges." (note 4, §3.1, §3.2)
+    It fails: every head sees all tokens.
+    """
+    part, x = heads(), normal(1, 10, 128).requires_grad_()
+    q, k, v = part.split(x)
+    assert q.shape == k.shape == v.shape == (1, 4, 10, 32)
+    first_half = part.join(naive_attention(q, k, v))[:, :5]
+    assert (torch.autograd.grad(first_half.sum(), x)[0][0].abs().amax(-1) > 0).all()
+
+
+def test_the_split_has_room_for_narrow_heads_only():
+    """heads-reshape. "The split reshapes [batch, seq, d_model] to [batch, seq, h, d_model] and
+    transposes to [batch, h, seq, d_head]." (note 2, §2.2.2)
+    It fails: the last axis is d_model / h.
+    heads-row-stacking. "The final output is the vertical stack of the heads' results (shown as rows
+    of a block column)." (note 4, §4.3) It fails: that would be h n tokens.
+    """
+    x = normal(2, 5, 128)
+    with pytest.raises(RuntimeError):
+        x.reshape(2, 5, 4, 128)
+    q = heads().split(x)[0]
+    assert x.reshape(2, 5, 4, 32).transpose(1, 2).shape == q.shape == (2, 4, 5, 32)
+    assert q.flatten(1, 2).shape == (2, 20, 32) and heads().join(q).shape == x.shape
+
+
+def test_updates_of_heads_are_summed():
+    """heads-sum-of-updates. "Each head proposes an update and the updates are summed onto the
+    embedding; the stacked value-up matrices are the output matrix." (note 3, multi-head of
+    attention, output matrix, 更新嵌入向量)
+    heads-literal-sum-formula. "Multi-head causal self-attention equals the sum over h of
+    softmax(QK^T/sqrt(d_k)) V." (note 2, §2.1.1) It fails: each head needs its block of W_O.
+    """
+    part, mixed = heads(), normal(1, 4, 6, 32)
+    blocks = part.out.weight.T.split(32)  # W_O by head, (32, 128) each
+    torch.testing.assert_close(sum(mixed[:, i] @ blocks[i] for i in range(4)), part.join(mixed))
+    assert mixed.sum(1).shape[-1] == 32 != part.join(mixed).shape[-1]
+
+
+@pytest.mark.parametrize(("kind", "inputs"), [("full", 4), ("concatenated", 1)])
+def test_without_the_output_matrix_heads_do_not_mix(kind, inputs):
+    """Multi-head attention only concatenates the results of its heads (note 3, softmax).
+    It fails: W_O follows; without it each number of the output comes from one head only.
+    """
+    mixed = normal(1, 4, 1, 32).requires_grad_()
+    (gradient,) = torch.autograd.grad(heads(kind).join(mixed)[0, 0, 5], mixed)
+    assert (gradient.abs().sum((0, 2, 3)) > 0).sum() == inputs
+
+
+def test_the_output_matrix_stands_on_the_right_and_is_linear():
+    """The output is W_o·Concat(heads), a linear MLP (note 1, 多头注意力机制).
+    It fails: tokens are rows, so W_o stands on the right; and one linear map is no MLP.
+    """
+    part, mixed = heads(), normal(2, 1, 4, 6, 32)
+    joined, w_o = mixed[0].transpose(1, 2).flatten(2)[0], part.out.weight.T  # (6, 128), (128, 128)
+    torch.testing.assert_close(part.join(mixed[0])[0], joined @ w_o)
+    with pytest.raises(RuntimeError):
+        w_o @ joined
+    torch.testing.assert_close(part.join(mixed[0] + 2 * mixed[1]), part.join(mixed[0]) + 2 * part.join(mixed[1]))
+
+
+LISTING = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class MultiHeadSelfAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, dropout=0.0):
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        assert self.head_dim * num_heads == embed_dim, "Embedding dimension must be divisible by number of heads"
+
+        self.query_key_value = nn.Linear(embed_dim, 3 * embed_dim)
+        self.attention_dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x, attn_mask=None, key_padding_mask=None):
+        batch_size, seq_len, _ = x.size()
+        qkv = self.query_key_value(x)
+        qkv = qkv.view(batch_size, seq_len, self.num_heads, 3 * self.head_dim).transpose(1, 2)
+        queries, keys, values = torch.chunk(qkv, 3, dim=-1)
+
+        scores = torch.matmul(queries, keys.transpose(-1, -2))
+        scores = scores / math.sqrt(self.head_dim)
+        if attn_mask is not None:
+            scores = scores.masked_fill(attn_mask == 0, float('-inf'))
+        attn_weights = F.softmax(scores, dim=-1)
+        attn_weights = self.attention_dropout(attn_weights)
+
+        out = torch.matmul(attn_weights, values)
+        out = out.transpose(1, 2).contiguous().view(batch_size, seq_len, self.embed_dim)
+        out = self.out(out)
+        return out
+"""  # of note 4, §5.2
+
+
+def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
+    """heads-listing-runs. "The listed PyTorch module implements multi-head self-attention including
+    masks." (note 4, §5.2, §5.3)
+    It fails: it lacks an import, ignores the padding mask, and orders Q, K, V head by head.
+    """
+    names, x = {}, normal(1, 5, 128)
+    exec(LISTING, names)
+    torch.manual_seed(0)
+    attention = names["MultiHeadSelfAttention"](128, 4).double().requires_grad_(False)
+    with pytest.raises(NameError, match="math"):
+        attention(x)
+    names["math"] = math
+    padding = torch.tensor([[False, False, False, True, True]])
+    assert torch.equal(attention(x, key_padding_mask=padding), attention(x))
+    visible = torch.ones(5, 5)
+    visible[2] = 0
+    assert attention(x, attn_mask=visible)[0].isnan().all(-1).tolist() == [i == 2 for i in range(5)]
+    own = nn.MultiheadAttention(128, 4, batch_first=True).double().requires_grad_(False)
+    own.out_proj.load_state_dict(attention.out.state_dict())
+    in_order = torch.arange(384).unflatten(0, (4, 3, 32)).transpose(0, 1).flatten()
+    for order, same in ((torch.arange(384), False), (in_order, True)):
+        own.in_proj_weight.copy_(attention.query_key_value.weight[order])
+        own.in_proj_bias.copy_(attention.query_key_value.bias[order])
+        assert torch.allclose(own(x, x, x)[0], attention(x)) == same
+
+
+# Why several heads, and how many
+
+
+def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
+    """heads-single-rank-limit. "A single head's attention has rank limited by d_k, which is a
+    reason for several heads." (chapter §1.2.2)
+    It fails: limited is the rank of its logits, and by d_v that of its output.
+    attention-qk-shared-space. "Queries and keys are mapped into one common, smaller space where
+    similarity is taken, so the score matrix is a bilinear form of rank at most d_k." (chapter
+    §1.1.4; note 3, Query matrix, Key matrix)
+    """
+    q, k, v = (part[0, 0] for part in heads().split(normal(1, 64, 128)))
+    logits = q @ k.T / math.sqrt(32)
+    weights = torch.softmax(logits, -1)
+    ranks = [torch.linalg.matrix_rank(matrix).item() for matrix in (logits, weights, weights @ v)]
+    assert ranks == [32, 64, 32]
+    basis = normal(32, 32, seed=1)
+    torch.testing.assert_close(q @ basis @ (k @ torch.linalg.inv(basis).T).T / math.sqrt(32), logits)
+
+
+def test_heads_do_not_react_when_one_of_them_fails():
+    """Several heads act as an ensemble: if some fail, others compensate (chapter §1.2.2).
+    It fails: heads add different parts to a sum, and the rest of it stays as it was.
+    """
+    part, mixed = of_chapter(8), normal(1, 8, 5, 64)  # what each head has gathered
+    alone = [part.join(F.one_hot(torch.tensor(i), 8)[None, :, None, None] * mixed) for i in range(8)]
+    torch.testing.assert_close(sum(alone), part.join(mixed))
+    failed = mixed.clone()
+    failed[:, 2] = 0
+    torch.testing.assert_close(part.join(failed), sum(alone) - alone[2])
+    assert not torch.allclose(part.join(mixed), alone[0] * 8), "no mean of parts that are alike"
+
+
+def test_the_number_of_heads_does_not_change_the_parameters():
+    """heads-params-independent. "To compare head counts at fixed d_model the number of layers must
+    be adjusted so that total parameters stay roughly equal." (chapter §1.2.1, exercise 1.4)
+    It fails: they are equal, and other layers would make them unequal.
+    """
+    assert {parameters(of_chapter(h, h)) for h in (1, 2, 4, 8, 16, 32)} == {4 * 512 * 512}
+
+
+def test_more_heads_do_the_same_products_and_more_softmax():
+    """More heads raise parallel efficiency (note 4, §1.1, §2).
+    It fails: h heads do the products of one head, and h times the softmax.
+    """
+    one, many = attention_macs(256, 512, 1, 1, 512), attention_macs(256, 512, 16, 16, 32)
+    assert sum(one.values()) == sum(many.values())
+    assert softmax_operations(256, 16) == 16 * softmax_operations(256, 1)
+
+
+# Shared keys and values
+
+
+def test_multi_query_keeps_more_than_a_third():
+    """heads-mqa-third. "Multi-query attention cuts the parameter count to about one third."
+    (chapter §1.2.5)
+    It fails: 5/12 with 8 heads, 9/16 with W_O; a third is the limit for many heads, without W_O.
+    """
+    few, many = of_chapter(1), of_chapter(8)
+    assert Fraction(few.qkv.weight.numel(), many.qkv.weight.numel()) == Fraction(5, 12)
+    assert Fraction(parameters(few), parameters(many)) == Fraction(9, 16)
+    of_many = attention_parameters(1, 10**6, 1, 1) / attention_parameters(1, 10**6, 10**6, 1)
+    assert of_many == pytest.approx(1 / 2)
+
+
+def test_all_query_heads_count_and_the_output_matrix():
+    """heads-mha-786k. "Standard multi-head attention has 3 h d_model d_k parameters, 786K for
+    d_model=512, h=8." (chapter §1.2.5, exercise 1.5) It holds without W_O, which belongs to it.
+    MQA has 512·64 + 2·512·512 = 557K, GQA with 4 groups 393K (chapter, exercise 1.5). It fails: the
+    roles of queries and keys are swapped, and fewer groups have fewer parameters.
+    """
+    counts = {groups: of_chapter(groups).qkv.weight.numel() for groups in (1, 2, 4, 8)}
+    assert counts == {1: 327_680, 2: 393_216, 4: 524_288, 8: 786_432}
+    assert counts[1] == 512 * 512 + 2 * 512 * 64 and 557_056 == 512 * 64 + 2 * 512 * 512
+    assert counts[8] == 3 * 8 * 512 * 64 and parameters(of_chapter(8)) == 4 * 8 * 512 * 64
+
+
+def test_the_cache_shrinks_with_the_groups():
+    """heads-kv-mha. "Per-layer KV cache of MHA for batch 32, 1024 tokens, 8 heads of width 64 is
+    33.6M." (chapter, exercise 1.5)
+    heads-kv-gqa. "The GQA(4) cache is also 33.6M." (chapter, exercise 1.5) It fails: 16.8M.
+    heads-cache-shrinks. "At inference MQA reduces the KV cache substantially." (chapter §1.2.5)
+    """
+
+    def elements(groups):  # one sequence; the batch of 32 only multiplies
+        cache = KVCache(1, groups, 1024, of_chapter(groups).d)
+        return 32 * (cache.keys.numel() + cache.values.numel())
+
+    assert [elements(g) for g in (8, 4, 1)] == [33_554_432, 16_777_216, 4_194_304]
+    assert elements(8) == 8 * elements(1) == cache_elements(1024, 8, 64, 32)
+
+
+def test_groups_save_projections_and_no_work_over_pairs():
+    """heads-variant-flops. "MHA, MQA and GQA differ in FLOPs." (chapter, exercise 1.5)
+    They differ in the projections alone: 68.7, 51.5 and 38.7 GFLOP.
+    """
+    macs = {g: attention_macs(1024, 512, 8, g, 64) for g in (8, 4, 1)}
+    projections = [sum(macs[g][name] for name in ("q", "k", "v", "out")) for g in macs]
+    assert [round(2 * 32 * each / 1e9, 1) for each in projections] == [68.7, 51.5, 38.7]
+    assert len({each["scores"] + each["mix"] for each in macs.values()}) == 1
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_grouped_heads_are_heads_with_tied_keys_and_values(groups):
+    """heads-gqa-interpolates. "GQA with one group is MQA and with h groups is MHA; all cost
+    measures lie between." (chapter §1.2.5)
+    """
+    part = of_chapter(groups)
+    q, k, v = part.split(normal(2, 12, 512))
+    assert k.shape == v.shape == (2, groups, 12, 64)
+    tied = [each.repeat_interleave(8 // groups, 1) for each in (k, v)]
+    grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(grouped, naive_attention(q, *tied))
+    assert parameters(of_chapter(1)) <= parameters(part) <= parameters(of_chapter(8))
+
+
+def test_a_value_map_is_down_then_up():
+    """attention-value-factorisation. "A full d x d value map would have orders of magnitude more
+    parameters than W_Q or W_K; factoring it into down and up matrices makes it as large as W_Q plus
+    W_K together." (note 3, 关于参数的一点小小改进)
+    """
+    part, x = heads(), normal(1, 6, 128)
+    down, up = part.value_matrix()[32:64].T, part.out.weight.T[32:64]  # of head 1
+    torch.testing.assert_close(part.split(x)[2][0, 1] @ up, x[0] @ (down @ up))
+    w_q, w_k, _ = part.qkv.weight.split(128)
+    assert down.numel() + up.numel() == (w_q[:32].numel() + w_k[:32].numel()) == 2 * 128 * 32
+    whole = QKVProjection.build("full-value", config()).out.weight.numel() // 4  # a head's
+    assert whole == 128**2 and whole / down.numel() == 4, "as many times W_Q as there are heads"

@@ -1,0 +1,233 @@
+"""What the chapter (§1.5) and its notes state of norms, residuals, first weights and stacks."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import config, heads, norm, normal, small_config, tokens
+from torch import nn
+from torch.autograd.functional import jacobian
+
+from lab.measure.hooks import capture
+from lab.models import Transformer
+from lab.models.gpt import Block, Position
+
+
+def deep(**fields):
+    sizes = {"block_size": 16, "d_model": 48, "n_layers": 12, "position": "none"}
+    return Transformer(small_config(**sizes | fields)).double().requires_grad_(False)
+
+
+# What the norms look at
+
+
+def test_layer_norm_treats_every_token_by_itself():
+    """norm-ln-batch-free. "LayerNorm normalises each sample (token) over features independently of
+    the batch; BatchNorm depends on batch statistics; gamma and beta have d entries shared by all
+    tokens." (chapter §1.5.2; note 3, Layer Norm)
+    norm-ln-over-length. "LayerNorm treats a whole sentence as one sample and normalises over its
+    length as well as features." (note 1, 细节讨论4) It fails: another token changes nothing.
+    norm-bn-train-infer. "BatchNorm differs between training and inference (running averages),
+    LayerNorm does not." (note 3, Layer Norm, Questions 1)
+    """
+    x = normal(2, 5, 16)
+    other = x.clone()
+    other[0, 3:], other[1] = 7, normal(5, 16, seed=1)
+    for kind, moves in (("layernorm", False), ("batchnorm", True)):
+        part = norm(kind).train()
+        assert torch.equal(part(x)[0, :3], part(other)[0, :3]) != moves
+        assert torch.equal(part(x), part.eval()(x)) != moves
+    assert {p.shape for p in norm().parameters()} == {(16,)}
+
+
+def test_rms_norm_does_not_divide_by_the_deviation():
+    """norm-rms-variance. "RMSNorm only rescales by the variance." (note 2, §2.2.5)
+    It fails: it divides by the root mean square, the deviation only where the mean is 0.
+    """
+    x = normal(5, 16) + 3
+    by_deviation = x / x.std(-1, correction=0, keepdim=True)
+    assert (norm("rmsnorm")(x) / by_deviation).mean() < 0.5
+    centred = x - x.mean(-1, keepdim=True)
+    torch.testing.assert_close(norm("rmsnorm")(centred), norm()(x))
+
+
+def test_epsilon_beside_the_deviation_has_no_gradient_at_a_constant():
+    """norm-ln-formula. "LayerNorm is gamma (x - mu)/(sigma + eps) + beta with the biased standard
+    deviation over features." (chapter §1.5.2; note 2, §2.2.5; note 3, Layer Norm)
+    It fails: libraries divide by √(σ² + ε), which differs for small inputs and has a gradient at 0.
+    """
+
+    def printed(x):
+        centred = x - x.mean()
+        return centred / (centred.square().mean().sqrt() + 1e-5)
+
+    constant, weights = torch.ones(16).double(), normal(16)
+    for function, finite in ((printed, False), (norm(), True)):
+        gradient = torch.func.grad(lambda x, f=function: (f(x) * weights).sum())(constant)
+        assert gradient.isfinite().all() == finite
+    x = weights / weights.std(correction=0)
+    torch.testing.assert_close(printed(x), norm()(x), rtol=2e-5, atol=0)
+    assert (printed(1e-3 * x) / norm()(1e-3 * x)).mean() > 3
+
+
+def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
+    """Layer norm may add some scaling to the gradient (chapter §1.5.1, exercise 1.11).
+    Exactly: d - 2 directions times 1/σ, two times 0 (γ = 1, ε = 0).
+    """
+    x = 3 * normal(12)
+    of_norm = jacobian(lambda x: F.layer_norm(x, (12,), eps=0.0), x)
+    sizes = torch.linalg.svdvals(of_norm) * x.std(correction=0)
+    torch.testing.assert_close(sizes, torch.tensor([1.0] * 10 + [0.0] * 2).double(), rtol=0, atol=1e-9)
+
+
+# Residuals
+
+
+def test_the_gradient_of_a_residual_is_a_matrix_not_a_factor():
+    """norm-residual-jacobian. "For y = x + F(x) the gradient is dL/dy (1 + dF/dx), so even with
+    tiny dF/dx it passes through the '+1'." (chapter §1.5.1)
+    It holds of the matrix I + J, and not component by component.
+    """
+    x, upstream, map = normal(6), normal(6, seed=1), normal(6, 6, seed=2)
+    of_branch = jacobian(lambda x: torch.tanh(map @ x), x)
+    true = torch.func.vjp(lambda x: x + torch.tanh(map @ x), x)[1](upstream)[0]
+    torch.testing.assert_close(true, upstream @ (torch.eye(6) + of_branch))
+    assert not torch.allclose(true, upstream * (1 + of_branch.diagonal()))
+
+
+def test_the_main_path_of_pre_norm_is_the_identity():
+    """norm-pre-gradient. "In pre-norm the main path is the identity, dL/dy (1 + dF/dLN dLN/dx), and
+    LayerNorm touches only the branch." (chapter §1.5.3, exercise 1.11)
+    """
+    block, x = deep(d_model=16).blocks[0], normal(16)
+    block.mixer.heads.out.weight.zero_()
+    whole = jacobian(lambda x: block(x[None, None])[0, 0], x)
+    of_norm, of_branch = jacobian(block.ffn_norm, x), jacobian(block.ffn, block.ffn_norm(x))
+    torch.testing.assert_close(whole, torch.eye(16).double() + of_branch @ of_norm)
+
+
+def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():
+    """In Post-LN residuals may add up, while in Pre-LN the output of the residual branch keeps its
+    magnitude (chapter, exercise 1.11).
+    It fails of the stream: Post-LN normalises it, and in Pre-LN it grows about linearly with depth.
+    """
+
+    def stream(kind):
+        """Mean square of the stream after every block."""
+        net = deep(residual=kind, initialization="xavier")
+        with capture(net.blocks) as after:
+            net(tokens(16, 8))
+        return [x.square().mean().item() for x in after]
+
+    pre, post = stream("pre"), stream("post")
+    assert all(a < b for a, b in zip(pre, pre[1:], strict=False)) and pre[-1] > 4 * pre[0]
+    assert pre[11] - pre[5] == pytest.approx(pre[5] * 6 / 5.5, rel=0.5)
+    assert post == pytest.approx([1] * 12, abs=1e-3)
+
+
+@pytest.mark.parametrize(("final", "grows"), [(False, True), (True, False)])
+def test_pre_ln_ends_with_a_norm(final, grows):
+    """Pre-LN is given by its block alone, x + Sublayer(LN(x)) (chapter §1.5.3).
+    It fails: one more norm follows, without which what the readout sees grows with depth.
+    """
+
+    def size(n_layers):
+        net = deep(residual="pre", initialization="xavier", n_layers=n_layers)
+        net.norm = net.norm if final else nn.Identity()
+        return net.hidden(tokens()).square().mean().item()
+
+    assert (size(32) > 3 * size(2)) == grows
+
+
+def test_attention_alone_is_neither_added_nor_normed():
+    """The title promises add and norm, which the code is meant to show (note 4, title, §5.2).
+    It fails: the listing is attention alone. Add and norm keep the stream where attention gives 0.
+    """
+    x = 5 * normal(1, 4, 128) + 1
+    block = Block.build("post", config(), Position.build("none", config())).double()
+    torch.testing.assert_close(block.around(x, torch.zeros_like, "mixer"), norm(width=128)(x))
+    assert heads().join(torch.zeros(1, 4, 4, 32).double()).abs().max() == 0
+
+
+def test_the_original_drops_the_branch_not_the_stream():
+    """Post-LN as in the original is dropout(norm(sublayer(x) + x)) (note 3, Questions 2).
+    It fails: the original is LN(x + Dropout(Sublayer(x))).
+    """
+    x = 5 * normal(2, 30, 128) + 1
+    torch.manual_seed(0)
+    printed = nn.Dropout(0.5)(norm(width=128)(x))  # a silent sublayer
+    assert 0.4 < (printed == 0).double().mean() < 0.6, "parts of the stream are lost"
+    layer = nn.TransformerEncoderLayer(128, 4, dropout=1.0, batch_first=True).double().train()
+    torch.testing.assert_close(layer(x), layer.norm2(layer.norm1(x)))  # all of a branch is dropped
+
+
+def test_depth_scaling_sets_weights_once():
+    """GPT-2 multiplies by 1/√N before the residual sum (chapter §1.5.5).
+    It fails: it scales first weights. A factor in every pass is another training, N times slower.
+    """
+    plain, scaled = (deep(initialization=kind).output_projection_weights() for kind in ("normal", "depth-scaled"))
+    for before, after in zip(plain, scaled, strict=True):
+        torch.testing.assert_close(after, before / 24**0.5)  # two branches a layer
+    x, target, weight, factor = normal(8), normal(8, seed=1), normal(8, 8, seed=2), 24**-0.5
+
+    def step(weight, times):
+        """How far one step of gradient descent moves the output of `times` x weight."""
+        gradient = torch.func.grad(lambda w: (times * w @ x - target).square().sum())(weight)
+        return -times * gradient @ x
+
+    torch.testing.assert_close(step(weight * factor, 1), 24 * step(weight, factor))
+
+
+# Stacks
+
+
+@torch.no_grad()
+def test_every_decoder_layer_reads_the_final_output_of_the_encoder():
+    """stack-encoder-layer-pairing. "Decoder layer L takes keys and values from encoder layer L (the
+    corresponding one)." (note 1, Decoder, 细节讨论1)
+    It fails: all take the last one's output, and the two may differ in depth.
+    """
+    sizes = {"num_encoder_layers": 3, "num_decoder_layers": 2, "dim_feedforward": 16}
+    net = nn.Transformer(16, 2, **sizes, batch_first=True).eval()
+    with capture([net.encoder]) as encoded, capture(net.decoder.layers, inputs=True) as read:
+        net(torch.randn(1, 5, 16), torch.randn(1, 4, 16))
+    assert len(read) == 2 and all(torch.equal(memory, encoded[0]) for _, memory in read)
+
+
+def test_a_decoder_only_block_has_one_attention():
+    """stack-two-self-attentions. "In decoder-only models each block has two causal self-attention
+    layers (the cross-attention is replaced by self-attention)." (note 1, Decoder, 细节讨论1)
+    It fails: GPT-2's block has one, 12 d² weights and not 16 d².
+    """
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Block
+
+    block = GPT2Block(transformers.GPT2Config(n_embd=32, n_head=4))
+    assert sum(isinstance(module, GPT2Attention) for module in block.modules()) == 1
+    assert sum(p.numel() for p in block.parameters() if p.dim() == 2) == 12 * 32**2
+
+
+@torch.no_grad()
+def test_token_ids_are_names():
+    """stack-embedding-lookup. "Token ids have no numerical relation; an embedding table maps each
+    id to a vector, turning a length-s sequence into an (s, d) matrix." (note 2, §2.1)
+    """
+    net, renamed = deep(), deep()
+    by_name = torch.randperm(13, generator=torch.Generator().manual_seed(0))
+    one_hot = F.one_hot(tokens(), 13).double()
+    torch.testing.assert_close(net.embedding(tokens()), one_hot @ net.embedding.weight)
+    assert not torch.allclose(net(by_name[tokens()])[..., by_name], net(tokens()))
+    for table, old in ((renamed.embedding, net.embedding), (renamed.lm_head, net.lm_head)):
+        table.weight[by_name] = copy.copy(old.weight)
+    torch.testing.assert_close(renamed(by_name[tokens()])[..., by_name], net(tokens()))
+
+
+def test_a_norm_keeps_the_width_the_readout_changes_it():
+    """stack-lm-head. "Mapping d_model back to vocab_size (shape [b, s, d] to [b, s, V]) is listed
+    among the properties of RMSNorm/normalisation." (note 2, §2.2.5)
+    It fails: the readout does that, a linear layer of its own behind the last norm.
+    """
+    net = deep(norm="rmsnorm")
+    hidden = net.norm(net.embedding(tokens()))
+    assert hidden.shape[-1] == 48 and net.lm_head(hidden).shape[-1] == net(tokens()).shape[-1] == 13

@@ -1,0 +1,208 @@
+"""What the chapter (§1.3) and its notes state exactly of positions, or what holds instead."""
+
+import math
+
+import pytest
+import torch
+from helpers import normal, small_config
+
+from lab.measure.attention import attention_maps
+from lab.models import Transformer
+from lab.models.masks import Mask
+from lab.models.positions import T5, alibi_slopes, sinusoids
+
+
+def model(**fields):
+    return Transformer(small_config(**{"position": "none"} | fields)).double().requires_grad_(False)
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+# Order without positions
+
+
+def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
+    """position-permutation-invariant. "The Transformer itself is permutation invariant: shuffling
+    the input leaves the output unchanged." (chapter §1.3, summary)
+    It fails: without a mask the outputs are shuffled alike, with a causal one not even that.
+    position-logits-content-only. "Attention weights depend only on products between vectors and not
+    on where the tokens stand." (chapter §1.3.1)
+    """
+    tokens, order = torch.arange(12)[None], torch.arange(12).flip(0)
+    free, causal = model(mask="none"), model()
+    for maps, shuffled in zip(*(attention_maps(free, t) for t in (tokens, tokens[:, order])), strict=True):
+        torch.testing.assert_close(shuffled, maps[..., order, :][..., order])
+    torch.testing.assert_close(free(tokens[:, order]), free(tokens)[:, order])
+    assert (free(tokens[:, order]) - free(tokens)).abs().max() > 0.1
+    assert (causal(tokens[:, order]) - causal(tokens)[:, order]).abs().max() > 0.1
+
+
+def test_a_causal_mask_tells_the_cat_from_the_mat():
+    """position-cat-mat. "Without position information self-attention cannot tell 'The cat sat on
+    the mat' from 'The mat sat on the cat'." (chapter §1.3.1)
+    It holds without a mask. A causal mask shows each token another set of words.
+    """
+    words = ["the", "cat", "sat", "on", "mat"]
+    first, second = (
+        torch.tensor([[words.index(word) for word in sentence.split()]])
+        for sentence in ("the cat sat on the mat", "the mat sat on the cat")
+    )
+    swap = [0, 5, 2, 3, 4, 1]
+    free, causal = model(mask="none"), model()
+    torch.testing.assert_close(free(first)[:, swap], free(second))
+    assert (causal(first)[:, swap] - causal(second)).abs().max() > 0.1
+
+
+# Sinusoids
+
+
+def test_the_index_of_a_position_code_counts_pairs():
+    """i is the i-th component of the code, given at 2i and 2i + 1 (note 1, 细节讨论3; chapter §1.3.2).
+    It fails: i counts pairs; as a component it would lead beyond the vector.
+    """
+    codes = sinusoids(torch.arange(20, dtype=torch.float64), 8)
+    for i in range(4):  # d_model / 2 pairs: each is a point on a circle
+        sine, cosine = codes[:, 2 * i], codes[:, 2 * i + 1]
+        torch.testing.assert_close(torch.hypot(sine, cosine), torch.ones(20).double())
+    assert 2 * 7 + 1 >= codes.shape[1]
+
+
+def test_sinusoids_beyond_training_take_values_never_seen():
+    """Sinusoidal codes extrapolate: they handle lengths never seen in training (chapter §1.3.2).
+    It fails: they can be computed there, but many components take values never trained on.
+    """
+    codes = sinusoids(torch.arange(2048, dtype=torch.float64), 64)
+    assert codes.isfinite().all()
+
+    def unseen(trained):
+        """Share of the components that leave the range of training within four times its length."""
+        low, high = codes[:trained].amin(0), codes[:trained].amax(0)
+        beyond = codes[trained : 4 * trained]
+        return ((beyond < low - 1e-3) | (beyond > high + 1e-3)).any(0).double().mean().item()
+
+    assert unseen(64) == pytest.approx(0.7, abs=0.05) and 0.4 < unseen(512) < 0.5
+
+
+# Tables and biases
+
+
+def test_a_learned_table_has_a_row_for_each_position():
+    """position-learned-params. "A learned table costs max_position x d_model parameters." (chapter
+    §1.3.3)
+    """
+    more = parameters(model(position="learned")) - parameters(model())
+    assert more == model().config.block_size * model().config.d_model
+
+
+def t5():
+    return T5(small_config(n_heads=8).layer(0)).requires_grad_(False)
+
+
+def test_t5_shares_buckets_and_has_a_table_for_every_head():
+    """position-relative-bias-form. "T5-style bias adds B_ij = b_(i-j) to scaled logits, so the bias
+    depends on the offset only." (chapter §1.3.4)
+    position-relative-bias-params. "The relative bias needs only 2*max_relative_position - 1
+    parameters." (chapter §1.3.4) It fails: T5 has 32 buckets for each head.
+    """
+    bias = t5().bias(2001, 2001)
+    assert torch.equal(bias[:, 1:, 1:], bias[:, :-1, :-1])
+    assert parameters(t5()) == 32 * 8 != 2 * 128 - 1
+    by_distance = bias[:, -1].flip(-1)
+    same_as_farthest = (by_distance == by_distance[:, -1:]).all(0)
+    assert same_as_farthest.nonzero()[0] == 113, "from 113 on all distances share the last bucket"
+    assert not torch.equal(by_distance[:, 3], by_distance[:, 4])
+
+
+def test_t5_does_not_scale():
+    """T5 adds its bias to scores divided by √d_k (chapter §1.3.4). It fails: it does not divide."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "num_heads": 2, "d_kv": 16, "dropout_rate": 0.0}
+    layer = T5Attention(transformers.T5Config(**sizes), has_relative_attention_bias=True).eval()
+    x = normal(1, 6, 32).float()
+    q, k, v = (part(x).unflatten(-1, (2, 16)).transpose(1, 2) for part in (layer.q, layer.k, layer.v))
+
+    def attend(scale):
+        scores = q @ k.transpose(-2, -1) * scale + layer.compute_bias(6, 6)
+        return layer.o((torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2))
+
+    torch.testing.assert_close(layer(x)[0], attend(1.0), rtol=1e-4, atol=1e-4)
+    assert (attend(1.0) - attend(1 / 4)).abs().max() > 1e-2
+
+
+def test_a_symmetric_bias_loses_direction():
+    """position-relative-bias-symmetry. "That b_k = b_(-k) can be enforced is an advantage: nothing
+    is lost by it." (chapter §1.3.4)
+    It fails: backwards a text gives the same outputs backwards. Under a causal mask b_-k is unused.
+    """
+    tokens = torch.randint(13, (4, 12), generator=torch.Generator().manual_seed(0))
+
+    def seen(position):  # of the direction in which a text runs
+        free = model(mask="none", position=position)
+        return (free(tokens.flip(1)) - free(tokens).flip(1)).abs().max().item()
+
+    assert seen("alibi") < 1e-10 and seen("t5") > 1e-3
+
+    def attend(bias):
+        scores = normal(9, 9) + bias[distance + 8]
+        return torch.softmax(scores.masked_fill(distance < 0, -math.inf), -1)
+
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    free = normal(17, seed=1)
+    assert torch.equal(attend(free), attend(torch.cat([normal(8, seed=2), free[8:]])))
+
+
+# Rotary
+
+
+def test_rotary_needs_the_conjugate_and_the_real_part():
+    """position-rope-formula. "With f_q(x,m) = x e^(im theta) and f_k(x,n) = x e^(in theta), the
+    product f_q^T f_k equals x_m^T x_n e^(i(m-n) theta)." (chapter §1.3.5)
+    It fails: the product depends on m + n. With the conjugate it depends on m - n.
+    """
+    q, k = torch.view_as_complex(normal(2, 16, 2))
+    theta = 10000.0 ** (-torch.arange(16, dtype=torch.float64) / 16)
+
+    def turned(x, position):
+        return x * torch.exp(1j * position * theta)
+
+    def right(m, n):
+        return (turned(q, m) * turned(k, n).conj()).sum()
+
+    def printed(m, n):
+        return (turned(q, m) * turned(k, n)).sum()
+
+    torch.testing.assert_close(right(3, 1), right(12, 10))
+    torch.testing.assert_close(printed(3, 1), printed(1, 3))
+    assert (printed(3, 1) - printed(12, 10)).abs() > 0.1
+    assert right(3, 1).imag.abs() > 0.1, "a score is the real part"
+
+
+def test_half_of_the_rotary_pairs_never_complete_a_turn_in_training():
+    """RoPE unites the generalisation of relative codes with the extrapolation of sinusoids (chapter
+    §1.3.5).
+    It fails: larger distances turn slow pairs to angles never trained.
+    """
+    wavelength = 2 * math.pi * 10000.0 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    assert (wavelength > 512).sum() == 16 and wavelength.max() > 47_000
+
+
+# ALiBi
+
+
+def test_alibi_has_a_slope_for_each_head_and_no_matrix_to_keep():
+    """ALiBi adds -|i-j| times a slope and has to store a bias of the size of the scores (chapter
+    §1.3.6, exercise 1.8).
+    It fails: the slope is 2^(-8i/h) for head i, and h numbers give the whole bias.
+    """
+    slopes = alibi_slopes(8)
+    assert slopes.tolist() == [2.0**-i for i in range(1, 9)]
+    distance = (torch.arange(24)[:, None] - torch.arange(24)).double()
+    bias = model(position="alibi", n_heads=8).position.bias(24, 24)
+    visible = Mask.build("causal").dense(24, 24)[0, 0]
+    right = -(slopes[:, None, None] * distance)
+    torch.testing.assert_close(bias[:, visible], right[:, visible], check_dtype=False)

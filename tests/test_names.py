@@ -1,0 +1,19 @@
+"""An unknown name is answered by the one that was meant."""
+
+import pytest
+
+from lab.names import known_fields, near
+from lab.training import TrainConfig
+
+
+@pytest.mark.parametrize(
+    "given, meant", [("learning_rat", "learning_rate"), ("lr", "learning_rate"), ("step", "steps")]
+)
+def test_the_name_that_was_meant_is_suggested(given, meant):
+    with pytest.raises(ValueError, match=f"option '{given}' is unknown; did you mean '{meant}'[?] There are "):
+        near(given, ["learning_rate", "steps"], "option")
+
+
+def test_a_known_name_is_taken():
+    assert near("steps", ["steps"], "option") == "steps"
+    assert known_fields(TrainConfig, {"steps": 3}) == {"steps": 3}
