@@ -11,7 +11,7 @@ import pytest
 from made import ABOVE, ARMS, EXACTLY, LEDGER, entry, write_ledger
 
 from lab.claims import claims, report
-from lab.claims.claims import EXACT, LABELS, Claim, Line, find, ledger
+from lab.claims.claims import EXACT, LABELS, Claim, Line, ledger
 from lab.claims.judge import NOT_RUN, OUT_OF_REACH, decided, judge, label_of
 from lab.measure.statistics import Interval
 from lab.trials import parameters, runs
@@ -103,12 +103,6 @@ def test_two_claims_with_one_id_are_refused_whatever_files_they_stand_in(project
         write_ledger(project, LEDGER | ledgers)
         with pytest.raises(ValueError, match="two claims share an id: x, also in 01_dice.yaml"):
             ledger()
-
-
-def test_a_claim_is_found_by_its_id_and_a_misspelt_one_is_guessed(project):
-    assert find("four-win-early").id == "four-win-early"
-    with pytest.raises(ValueError, match="no claim 'four-wins'; there are four-win"):
-        find("four-wins")
 
 
 @pytest.mark.parametrize("change", [{"priority": "A"}, {"kind": "theorem"}], ids=str)
