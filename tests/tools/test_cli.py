@@ -290,6 +290,7 @@ def test_of_a_notebook_from_elsewhere_the_claims_beside_it_are_told(dice_ran, tm
 
 def test_what_is_published_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
+    made.write_notebook(tmp_path / "notebooks" / "01_x.ipynb", [])
     job = batch.Job(tmp_path / "notebooks" / "01_x.ipynb", "quick", {}, tmp_path / "elsewhere")
     assert terminal.published(job) == {}
     folder = runs.published("quick", "01_x")
