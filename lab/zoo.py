@@ -21,8 +21,7 @@ def model(config, task, schedule, seed=0):
 
     The task is a dataclass. `seed` sets weights and batches. Equal arguments, code, data and
     arithmetic give bit-identical weights. The caller gets its own copy, on the device of the trial,
-    in evaluation mode. `model.run` is the `run` of training.fit. `lab verify` trains the model
-    again.
+    in evaluation mode. `model.run` is the `run` of training.fit.
     """
     with as_in_a_trial(), preserve_rng(), trace.touching():
         sow(seed)

@@ -35,7 +35,6 @@ LABELS = (
     "pending",
     "not judged",
 )
-JUDGED = LABELS[:9]
 UNGATED = "not yet gated"
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast
 EXACT = ("theorem", "arithmetic", "structure")

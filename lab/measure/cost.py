@@ -55,11 +55,6 @@ def feedforward_parameters(d, f, *, gated=False, bias=False):
     return (inner + 1) * d * f + (inner * f + d if bias else 0)
 
 
-def norm_parameters(d, *, bias=True):
-    """Parameters of a norm over d features: gain and bias (LayerNorm) or gain only (RMSNorm)."""
-    return 2 * d if bias else d
-
-
 def cache_elements(n, g, w, B=1):
     """Elements in one layer's cache of keys and values at length n (chapter §1.2.5)."""
     return 2 * B * n * g * w

@@ -14,14 +14,6 @@ def probe_accuracy(features, labels, *, ridge=1e-2):
     return (found.argmax(1) == labels[-len(found) :]).double().mean().item()
 
 
-def held_out_r2(features, values, *, ridge=1e-3):
-    """R² of a linear probe on held-out rows: features (n, m), values (n,); see `held_out`."""
-    values = torch.as_tensor(values).cpu().double()
-    found = held_out(features, values, ridge=ridge)
-    values = values[-len(found) :]
-    return 1 - ((found - values).square().sum() / (values - values.mean()).square().sum()).item()
-
-
 def held_out(features, targets, *, ridge):
     """Predictions for the second half of the rows by a ridge regression on the first half.
 

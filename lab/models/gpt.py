@@ -427,17 +427,6 @@ class QKVProjection(nn.Module, Seam, name="Heads"):
         """The matrix from the stream to the values, (g d, m)."""
         return self.qkv.weight.flatten(1)[-self.kv * self.d :]
 
-    def value_overlap(self):
-        """Mean squared cosine between value directions of different heads, times d_model.
-
-        It is 1 for random directions.
-        """
-        rows = F.normalize(self.value_matrix(), dim=1)  # (g d, m)
-        by_head = (self.kv, self.d_value)
-        cosine = (rows @ rows.T).unflatten(0, by_head).unflatten(2, by_head)  # (g, d, g, d)
-        other = ~torch.eye(self.kv, dtype=torch.bool, device=rows.device)[:, None, :, None]
-        return cosine[other.expand_as(cosine)].square().mean() * rows.shape[1]
-
 
 QKVProjection.kinds["full"] = QKVProjection
 

@@ -11,12 +11,6 @@ from torch import nn
 from lab.models.gpt import QKVProjection
 
 
-def overlap_loss(model):
-    """Mean `value_overlap` over all heads of a model: an orthogonality penalty for the loss."""
-    heads = [part for part in model.modules() if isinstance(part, QKVProjection)]
-    return torch.stack([part.value_overlap() for part in heads]).mean()
-
-
 class Sliced(QKVProjection, kind="sliced"):
     """Each head reads only its own slice of the stream: a common misreading of "splitting".
 

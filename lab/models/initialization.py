@@ -10,7 +10,6 @@ from torch import nn
 
 from lab.models.blocks import Admin
 from lab.models.gpt import Block, Initialization, QKVProjection
-from lab.models.positions import T5
 from lab.models.sparse_feedforward import BlockMap
 
 
@@ -185,20 +184,6 @@ def scale(weights, factor):
     """Multiply every weight by `factor` in place."""
     for weight in weights:
         weight *= factor
-
-
-@torch.no_grad()
-def preset_previous_token(model, strength, *, head=0):
-    """Add `strength` (nats) to the T5 bias of `head` at distance 1: a previous-token head.
-
-    All layers that share the table start this way. Raises ValueError for other position encodings.
-    """
-    position = model.blocks[0].mixer.position
-    if not isinstance(position, T5):
-        raise ValueError(
-            f"only t5 positions have a bias to preset, these are {type(position).__name__}"
-        )
-    position.table.weight[1, head] += strength  # bucket 1 holds distance 1 alone
 
 
 @torch.no_grad()

@@ -234,29 +234,3 @@ def log_positive_features(x, projection):
     """Logarithms (..., f) of features of x (..., d) whose products estimate e^(x·y/√d)."""
     x = x * x.shape[-1] ** -0.25
     return x @ projection.T - x.square().sum(-1, keepdim=True) / 2 - math.log(len(projection)) / 2
-
-
-def trigonometric_features(x, projection):
-    """Sine and cosine features of e^(x·y/√d); estimates may be negative. Rahimi & Recht 2007."""
-    x = x * x.shape[-1] ** -0.25
-    angle = x @ projection.T
-    size = (x.square().sum(-1, keepdim=True) / 2).exp()
-    return size * torch.cat([angle.sin(), angle.cos()], -1) * len(projection) ** -0.5
-
-
-def positive_variance(x, y, features):
-    """Variance of the positive estimate of e^(x·y) with `features` Gaussian directions.
-
-    Choromanski 2020.
-    """
-    total = (x + y).square().sum(-1)
-    return total.exp() * (2 * (x * y).sum(-1)).exp() * (1 - (-total).exp()) / features
-
-
-def trigonometric_variance(x, y, features):
-    """Variance of the trigonometric estimate of e^(x·y). Choromanski 2020."""
-    total = (x + y).square().sum(-1)
-    apart = (x - y).square().sum(-1)
-    return (
-        total.exp() * (-2 * (x * y).sum(-1)).exp() * (1 - (-apart).exp()).square() / (2 * features)
-    )

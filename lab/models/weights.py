@@ -1,7 +1,5 @@
-"""Weights of finished models: shared tensors, and quantized weights (chapter §1.4.5)."""
+"""Weights that several modules share, in checkpoints."""
 
-from copy import deepcopy
-from fnmatch import fnmatchcase
 from itertools import chain
 
 from torch import nn
@@ -61,31 +59,3 @@ def tie(model, names):
         module, _, own = name.rpartition(".")
         source, _, there = first.rpartition(".")
         setattr(model.get_submodule(module), own, getattr(model.get_submodule(source), there))
-
-
-def fake_quantize(x, bits):
-    """Round x to a symmetric grid of 2^bits - 1 values, one scale per vector of the last axis."""
-    grid = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / (2 ** (bits - 1) - 1)
-    return (x / grid).round() * grid
-
-
-def fake_quantized(model, bits, sites="*.ffn.*"):
-    """A copy of the model whose linear maps under `sites` use quantized weights and inputs.
-
-    With 8 bits their products equal int8 products. `sites` is a glob over module names. Raises
-    ValueError for fewer than 2 bits and LookupError if no linear map matches.
-    """
-    if bits < 2:
-        raise ValueError(f"a symmetric grid needs at least 2 bits, got {bits}")
-    model = deepcopy(model)
-    maps = [
-        m
-        for name, m in model.named_modules()
-        if isinstance(m, nn.Linear) and fnmatchcase(name, sites)
-    ]
-    if not maps:
-        raise LookupError(f"{sites!r} names no linear map")
-    for m in maps:
-        m.weight.data = fake_quantize(m.weight.data, bits)
-        m.register_forward_pre_hook(lambda m, args: (fake_quantize(args[0], bits),))
-    return model

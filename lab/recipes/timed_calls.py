@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lab.models.gpt import ModelConfig, Transformer
 from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
-from lab.models.linear import chunked, orthogonal_rows, positive_features, step
+from lab.models.linear import chunked, orthogonal_rows, positive_features
 
 
 def block_operations(n, d, heads, device="cpu"):
@@ -190,21 +190,6 @@ def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
     return call
 
 
-def prefill_call(n, d, h, g, *, B=1, L=2, device="cpu"):
-    """A call that reads a prompt of n tokens into preallocated caches, for each of B sequences."""
-    model = without_position(n, d, h, g, L).to(device)
-    caches = model.caches(B)
-    prompt = torch.zeros(B, n, dtype=torch.long, device=device)
-
-    @torch.no_grad()
-    def call():
-        for cache in caches:
-            cache.length = 0
-        return model(prompt, caches=caches)
-
-    return call
-
-
 # Attention kernels without a model, at equal sizes: forward, backward, or one decoded token. All
 # but linformer are causal.
 SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
@@ -284,26 +269,3 @@ def state_elements(kind, n, w=64, h=1):
     """Elements of decoding state per sequence and layer after n tokens."""
     kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
     return h * kept[kind]
-
-
-@torch.no_grad()
-def core_decode_call(kind, n, w=64, h=1, batch=1, device="cpu"):
-    """(call, state): call mixes one new token after n earlier ones, state lists its tensors."""
-    q, key, value = torch.randn(3, batch, h, 1, w, device=device)
-    if kind == "linear":
-
-        def mixed(state):
-            return step(state, F.elu(q[:, :, 0]) + 1, F.elu(key[:, :, 0]) + 1, value[:, :, 0])
-
-        state = mixed(None)[0]
-        return (lambda: mixed(state)[1]), [state]
-    length = n if kind == "softmax" else min(n, SIZES["window"])
-    keys, values = torch.randn(2, batch, h, length, w, device=device).unbind(0)
-    at = (n - 1) % length
-
-    def call():
-        keys[:, :, at] = key[:, :, 0]
-        values[:, :, at] = value[:, :, 0]
-        return F.scaled_dot_product_attention(q, keys, values)
-
-    return call, [keys, values]

@@ -1,12 +1,11 @@
 """Texts with known structure: brackets, a Markov chain of known entropy, masked code."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import log
 
 import torch
 
-from lab.tasks.code import Code
 from lab.tasks.task import Marks, Task
 
 
@@ -154,42 +153,3 @@ class Markov(Task):
             text.append(token)
         text = torch.stack(text, 1)
         return text[:, :-1], text[:, 1:]
-
-
-@dataclass(frozen=True)
-class MaskedLM(Task):
-    """Masked language modelling of code bytes, with mask token 256; for mask "none".
-
-    tokens   d  #  f  _  #  (        # is 256
-    targets  .  e  .  .  g  .
-    """
-
-    code: Code = field(default_factory=Code)
-    share: float = 0.15
-    vocabulary = 257
-    d_out = 256
-    holds_out = Code.holds_out
-
-    def __post_init__(self):
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
-
-    @property
-    def length(self):
-        return self.code.context
-
-    def marks(self):
-        return self.code.marks()
-
-    def batch(self, generator, size):
-        return self._hide(self.code.batch(generator, size)[0], generator)
-
-    def validation(self, size, seed=0):
-        """Masked validation windows, the same for every model."""
-        return self._hide(self.code.validation(size, seed)[0], torch.Generator().manual_seed(seed))
-
-    def _hide(self, text, generator):
-        # a random order, so that every window has the same number of masks
-        rank = torch.rand(text.shape, generator=generator).argsort(1)
-        hidden = rank < max(1, round(self.share * self.length))
-        return text.where(~hidden, 256), text.where(hidden, -100)

@@ -261,62 +261,6 @@ class Order(AnyLength):
         return tokens, answer_at_end(tokens, (places[:, 0] > places[:, 1]).long())
 
 
-@dataclass(frozen=True)
-class Needle(AnyLength):
-    """One of n tokens carries a value, asked at the end; it is found by content, at any position.
-
-    tokens   c  a  5  c  b  ?
-    targets  .  .  .  .  .  5         a class 0..values-1
-    """
-
-    symbols: int = 16
-    values: int = 16
-    shortest: int = 4
-    longest: int = 32
-
-    @property
-    def vocabulary(self):
-        return self.symbols + self.values + 1
-
-    @property
-    def d_out(self):
-        return self.values
-
-    def marks(self):
-        return uniform(self.values)
-
-    def of_length(self, generator, size, n):
-        tokens = torch.randint(self.symbols, (size, n + 1), generator=generator)
-        tokens[:, -1] = self.symbols + self.values
-        value = torch.randint(self.values, (size,), generator=generator)
-        place = torch.randint(n, (size, 1), generator=generator)
-        tokens.scatter_(1, place, self.symbols + value[:, None])
-        return tokens, answer_at_end(tokens, value)
-
-
-@dataclass(frozen=True)
-class Parity(AnyLength):
-    """At every position, whether the number of ones so far is odd.
-
-    tokens   1  0  1  1
-    targets  1  1  0  1
-    """
-
-    shortest: int = 1
-    longest: int = 16
-    vocabulary = 2
-
-    def marks(self):
-        return uniform(2)
-
-    def text_length(self, n):
-        return n
-
-    def of_length(self, generator, size, n):
-        tokens = torch.randint(2, (size, n), generator=generator)
-        return tokens, tokens.cumsum(1) % 2
-
-
 def answer_at_end(tokens, answer):
     """Targets (b, t) with the answer (b,) at the last position and -100 elsewhere."""
     targets = torch.full_like(tokens, -100)

@@ -41,58 +41,6 @@ class Lookup(Task):
 
 
 @dataclass(frozen=True)
-class NeighbourSum(Task):
-    """At every position, the sum of the last `reach` tokens, modulo the vocabulary.
-
-    reach 3, vocabulary 4    tokens   1  3  2  0  3
-                             targets  .  .  2  1  1
-    """
-
-    reach: int = 3
-    vocabulary: int = 4
-    length: int = 16
-
-    def __post_init__(self):
-        if not 1 <= self.reach <= self.length:
-            raise ValueError(f"1 <= reach <= length must hold, got {self.reach}, {self.length}")
-
-    def marks(self):
-        return uniform(self.vocabulary)
-
-    def batch(self, generator, size):
-        tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
-        targets = torch.full_like(tokens, -100)
-        targets[:, self.reach - 1 :] = tokens.unfold(1, self.reach, 1).sum(-1) % self.vocabulary
-        return tokens, targets
-
-
-@dataclass(frozen=True)
-class GridAbove(Task):
-    """Symbols on a square grid, read row by row; at every cell, the symbol above.
-
-    side 3    2 0 1    targets   . . .
-              3 3 0              2 0 1
-              1 2 0              3 3 0
-    """
-
-    side: int = 5
-    vocabulary: int = 8
-
-    @property
-    def length(self):
-        return self.side**2
-
-    def marks(self):
-        return uniform(self.vocabulary)
-
-    def batch(self, generator, size):
-        tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
-        targets = torch.full_like(tokens, -100)
-        targets[:, self.side :] = tokens[:, : -self.side]
-        return tokens, targets
-
-
-@dataclass(frozen=True)
 class Repeats(Task):
     """Next token of a repeated random block, with a period drawn per sequence from low..high.
 

@@ -1,8 +1,7 @@
 """The interface of a task: batches, reference scores, and held-out data."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from math import log
 
 import torch
@@ -71,48 +70,3 @@ def accuracy(logits, targets):
     """Share of correct argmax predictions; logits as in training.cross_entropy, -100 ignored."""
     right = logits.reshape(*targets.shape, -1).argmax(-1) == targets
     return right[targets != -100].float().mean().item()
-
-
-@dataclass(frozen=True)
-class Few(Task):
-    """A task with only `samples` different training sequences, drawn once from `seed`.
-
-    samples 2    batch of 4    tokens  1 3 2    0 1 1    0 1 1    1 3 2      targets as in `task`
-    """
-
-    task: Task
-    samples: int
-    seed: int = 0
-    holds_out = "every other sequence of the task"
-
-    @property
-    def vocabulary(self):
-        return self.task.vocabulary
-
-    @property
-    def length(self):
-        return self.task.length
-
-    @property
-    def d_out(self):
-        return self.task.d_out
-
-    @cached_property
-    def _drawn(self):
-        return self.task.batch(torch.Generator().manual_seed(self.seed), self.samples)
-
-    def batch(self, generator, size):
-        tokens, targets = self._drawn
-        chosen = torch.randint(self.samples, (size,), generator=generator)
-        return tokens[chosen], targets[chosen]
-
-    def marks(self):
-        """Chance and unigram entropy of the few sequences, ceiling and entropy of `task`."""
-        targets = self._drawn[1]
-        whole = self.task.marks()
-        counted = certain(targets[targets != -100].bincount().tolist())
-        return replace(counted, ceiling=whole.ceiling, entropy=whole.entropy)
-
-    def validation(self, size, seed=0):
-        """New sequences of the task."""
-        return self.task.validation(size, seed)

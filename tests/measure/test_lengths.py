@@ -13,11 +13,11 @@ from lab.measure.lengths import (
     window_losses,
 )
 from lab.models.positions import exact_sinusoids
-from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Needle, Order, add
+from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Order, add
 from lab.trials import parameters
 
 FORMATS = [Addition(reverse=reverse, padded=padded) for reverse in (True, False) for padded in (True, False)]
-TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FORMATS, Order(), Needle()]
+TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FORMATS, Order()]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=str)
@@ -101,15 +101,6 @@ def test_the_order_of_two_marks_is_told():
         assert row.count(4) == row.count(5) == 1 and row[-1] == 6
         assert target == [-100] * 6 + [int(row.index(5) < row.index(4))]
     assert 70 < targets[:, -1].sum() < 130, "both answers are as frequent"
-
-
-def test_a_needle_stands_anywhere():
-    task = Needle(symbols=3, values=4)
-    tokens, targets = task.of_length(generator(), 400, 5)
-    hits = (tokens >= 3) & (tokens < 7)
-    assert (hits.sum(1) == 1).all() and (tokens[:, -1] == 7).all()
-    assert torch.equal(tokens[hits] - 3, targets[:, -1])
-    assert (hits.sum(0)[:5] > 40).all()
 
 
 @pytest.mark.parametrize("wrong, named", [

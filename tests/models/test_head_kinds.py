@@ -8,8 +8,6 @@ import torch
 from helpers import close, small_model
 
 from lab.models.gpt import QKVProjection
-from lab.models.heads import overlap_loss
-from lab.models.initialization import preset_previous_token
 
 
 def attention_heads(**fields):
@@ -47,34 +45,3 @@ def test_heads_of_the_stream_with_itself_are_heads_across(kind):
     close(q, part.split(x)[0])
     close(k, part.split(memory)[1])
     close(v, part.split(memory)[2])
-
-
-@torch.no_grad()
-def test_a_preset_head_looks_one_token_back():
-    model = small_model(position="t5")
-    before = model.position.bias(9, 9).clone()
-    preset_previous_token(model, 6.0)
-    change = model.position.bias(9, 9) - before
-    back = torch.arange(9)[:, None] - torch.arange(9) == 1
-    close(change[0], 6.0 * back, 1e-5)
-    assert not change[1:].any()
-    with pytest.raises(ValueError, match="these are Rotary"):
-        preset_previous_token(small_model(), 6.0)
-
-
-def test_the_overlap_penalty_is_zero_for_heads_with_orthogonal_values_and_drives_others_there():
-    model = small_model(n_layers=2)
-    with torch.no_grad():
-        parts = [block.mixer.heads.value_overlap().item() for block in model.blocks]
-    assert overlap_loss(model).item() == pytest.approx(sum(parts) / 2) and min(parts) > 0.5, "1: random directions"
-    adam = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(200):
-        adam.zero_grad()
-        overlap_loss(model).backward()
-        adam.step()
-    assert overlap_loss(model) < 0.01
-    d = model.config.d_model
-    with torch.no_grad():
-        for block in model.blocks:
-            block.mixer.heads.qkv.weight[-d:] = torch.linalg.qr(torch.randn(d, d))[0]
-    assert overlap_loss(model) < 1e-6

@@ -20,10 +20,7 @@ from lab.models.linear import (  # fmt: skip
     log_positive_features,
     orthogonal_rows,
     parallel,
-    positive_variance,
     step,
-    trigonometric_features,
-    trigonometric_variance,
 )
 from lab.models.masks import Window
 
@@ -99,26 +96,6 @@ def test_time_is_linear_because_the_weights_are_never_made(kind, mask):
         assert largest == 0
         soft(randn(1, n, 32))
         assert largest > 0, "the counter counts"
-
-
-@pytest.mark.parametrize("kind", ["positive", "trigonometric"])
-@pytest.mark.parametrize("length", [0.4, 0.7])
-def test_random_features_are_unbiased_with_the_variance_of_the_formula(kind, length):
-    """x and y are given to the features times d^(1/4), which they divide by."""
-    d, m, draws = 8, 4, 100_000
-    x, y = (length * F.normalize(randn(d, seed=seed), dim=0) for seed in (0, 1))
-    exact = (x @ y).exp()
-    projection = randn(draws * m, d, seed=2)
-    if kind == "positive":
-        fx, fy = (log_positive_features(z * d**0.25, projection).exp() for z in (x, y))
-        products, variance = fx * fy * draws, positive_variance(x, y, m)  # the mean of m is one estimate
-        estimates = products.view(draws, m).sum(1)
-    else:
-        fx, fy = (trigonometric_features(z * d**0.25, projection).view(2, draws, m) for z in (x, y))
-        estimates, variance = (fx * fy).sum((0, 2)) * draws, trigonometric_variance(x, y, m)
-    assert abs(estimates.mean() / exact - 1) < 0.02
-    assert abs(estimates.var() / variance - 1) < 0.1
-    assert (estimates > 0).all() or kind == "trigonometric"
 
 
 @torch.no_grad()

@@ -14,12 +14,12 @@ from lab.measure.ngrams import ngram_losses
 from lab.tasks.code import Code, ProseAndCode, Shuffled
 from lab.tasks.definitions import Definitions
 from lab.tasks.discourse import Dialogue, Document, Pronouns
-from lab.tasks.languages import Dyck, Markov, MaskedLM
-from lab.tasks.lengths import Addition, AnyLength, Copy, Needle, Order, Parity, add, held_out_pairs
+from lab.tasks.languages import Dyck, Markov
+from lab.tasks.lengths import Addition, AnyLength, Copy, Order, add, held_out_pairs
 from lab.tasks.recall import MQAR, ConjunctiveLookup, Facts, Pairs
-from lab.tasks.sequences import Blocks, Count, GridAbove, Lookup, Maximum, NeighbourSum, Repeats, Reversal, Sort
-from lab.tasks.series import Seasonal, WeeklyCO2, explained
-from lab.tasks.task import Few, Marks, Task, certain, uniform
+from lab.tasks.sequences import Blocks, Count, Lookup, Maximum, Repeats, Reversal, Sort
+from lab.tasks.series import Seasonal, explained
+from lab.tasks.task import Marks, Task, certain, uniform
 
 TEXT = importlib.util.find_spec("sympy").submodule_search_locations[0] + "/functions"
 DOCUMENTED = TEXT.replace("functions", "core/function.py")  # half docstrings
@@ -28,14 +28,13 @@ TASKS = [
     Blocks(32), Blocks(5, period=3, repeats=2), Code(context=16), Definitions(windows=40), Dialogue(),
     Dialogue(shortest=1, longest=3, length=20), Document(), Document(words=5, topics=3, front=2, length=10), Facts(),
     Facts(objects=3, wordings=1), Dyck(), Dyck(kinds=3, depth=2, length=12), Dyck(kinds=1, depth=9, length=8), Markov(),
-    Markov(vocabulary=3, length=9, contrast=2.5, seed=4), MaskedLM(Code(context=20)), Copy(),
-    Copy(symbols=3, order="same"), *ADDITIONS, Addition(shortest=2, longest=8), Order(), Needle(), NeighbourSum(),
-    GridAbove(), Parity(),
-    Few(NeighbourSum(vocabulary=16), samples=30), Pairs(), MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3),
+    Markov(vocabulary=3, length=9, contrast=2.5, seed=4), Copy(),
+    Copy(symbols=3, order="same"), *ADDITIONS, Addition(shortest=2, longest=8), Order(),
+    Pairs(), MQAR(), MQAR(pairs=3, keys=3, values=2, queries=3),
     Lookup(), Lookup(offsets=(2, 40), length=9, vocabulary=5), ConjunctiveLookup(), ConjunctiveLookup(2, 5, 3),
     Repeats(), Repeats(low=3, high=3, vocabulary=5, length=9), Sort(), Sort(values=5, digits=3), Count(),
     Count(symbols=2, items=4), Maximum(), Maximum(vocabulary=5, length=3), Reversal(), Seasonal(),
-    Seasonal(period=5, noise=1.0, length=12), WeeklyCO2(), Shuffled(Code(context=16), span=4),
+    Seasonal(period=5, noise=1.0, length=12), Shuffled(Code(context=16), span=4),
     Pronouns(), Pronouns(others=3, length=6), ProseAndCode(16, DOCUMENTED),
 ]  # fmt: skip
 every_task = pytest.mark.parametrize("task", TASKS, ids=str)

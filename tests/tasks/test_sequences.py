@@ -10,8 +10,7 @@ import pytest
 import torch
 from helpers import generator
 
-from lab.tasks.code import Code
-from lab.tasks.languages import Dyck, Markov, MaskedLM
+from lab.tasks.languages import Dyck, Markov
 from lab.tasks.recall import MQAR, ConjunctiveLookup
 from lab.tasks.sequences import Blocks, Count, Lookup, Maximum, Repeats, Reversal, Sort
 from lab.tasks.task import accuracy
@@ -146,30 +145,12 @@ def test_another_seed_is_another_chain():
     assert torch.equal(one.transition, same.transition) and not torch.equal(one.transition, other.transition)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.15, 1.0])
-def test_masking_hides_a_share_and_asks_for_it(share):
-    code = Code(context=40)
-    task = MaskedLM(code=code, share=share)
-    text, _ = code.batch(generator(), 50)
-    for tokens, targets, whole in (
-        (*task.batch(generator(), 50), text),
-        (*task.validation(50, seed=3), code.validation(50, seed=3)[0]),
-    ):
-        hidden = tokens == 256
-        assert (hidden.sum(1) == max(1, round(share * 40))).all()
-        assert torch.equal(tokens[~hidden], whole[~hidden])
-        assert torch.equal(targets[hidden], whole[hidden]) and (targets[~hidden] == -100).all()
-        assert torch.equal(tokens.where(~hidden, targets), whole)
-    assert share == 1 or len((tokens == 256).nonzero()[:, 1].unique()) > 5
-
-
 WRONG = [
     (lambda: MQAR(pairs=5, keys=4), "queries <= pairs <= keys"),
     (lambda: Repeats(low=9, high=8), "low <= high < length"),
     (lambda: Dyck(length=7), "even"),
     (lambda: Dyck(depth=0), "at least 1"),
     (lambda: Count(symbols=1), "at least 2"),
-    (lambda: MaskedLM(share=0), "share"),
 ]
 
 

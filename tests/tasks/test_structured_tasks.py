@@ -14,7 +14,7 @@ from lab.tasks.definitions import SIGNS, Definitions
 from lab.tasks.discourse import Dialogue, Document
 from lab.tasks.labels import tokens_and_parents
 from lab.tasks.recall import Pairs
-from lab.tasks.series import WEEKS, Seasonal, WeeklyCO2, explained, squared_error, to_bins, weekly_co2
+from lab.tasks.series import Seasonal, explained, squared_error, to_bins
 
 STRUCTURED = [
     Dialogue(),
@@ -115,19 +115,6 @@ def test_a_season_repeats_up_to_its_noise():
     assert abs(explained(torch.zeros_like(perfect), gold["targets"])) < 0.01
     error = squared_error(lambda x: perfect[..., None], None, gold["targets"])
     assert abs(error - 0.02) < 0.005
-
-
-def test_weekly_co2_rises_swings_with_the_year_and_is_split_in_time():
-    ppm = weekly_co2()
-    assert len(ppm) == 2284 and ppm.isfinite().all() and 312 < ppm[:52].mean() < 317 and 368 < ppm[-52:].mean() < 373
-    task = WeeklyCO2()
-    tokens, targets = task.batch(generator(), 50)
-    assert tokens.shape == (50, 128) and targets[:, :39].isnan().all() and targets[:, 39:].isfinite().all()
-    assert torch.equal(tokens[:, 39 + 13 :], to_bins(targets[:, 39:-13], 32)), "targets are later tokens"
-    train, held = task._parts
-    assert len(train) + len(held) == 2284 - 13
-    swing = [torch.corrcoef(torch.stack([train[lag:], train[:-lag]]))[0, 1] for lag in (26, WEEKS)]
-    assert swing[0] < -0.5 and swing[1] > 0.5, "a season"
 
 
 def test_a_document_by_reading_it():

@@ -133,21 +133,6 @@ def test_code_is_imported_and_not_read(sources):
         trials.sweep(reads_its_own_code, {"seed": 0}, sources=sources)
 
 
-def forecast(seed):
-    from lab.tasks.series import weekly_co2
-
-    return {"first": weekly_co2()[0].item()}
-
-
-def test_data_that_comes_with_lab_counts_by_its_content(sources):
-    """Through a cache too, which an earlier trial has filled."""
-    used = []
-    trials.sweep(forecast, {"seed": [0, 1]}, sources=sources, used=used)
-    name = "lab/tasks/co2_weekly.txt"
-    assert [each.body["data"] for each in used] == [{name: files.file_hash(runs.CHECKOUT / name)}] * 2
-    assert sources.data_hash(name) == files.file_hash(runs.CHECKOUT / name)
-
-
 def test_what_belongs_to_python_or_to_the_system_is_free(monkeypatch):
     files.watch()
     with trace.touching():
