@@ -50,8 +50,8 @@ jupyter: setup  ## JupyterLab on this machine only, with its token, opened on th
 	@touch $@
 
 book: .venv/.ready-book  ## all published lessons as static pages that need no network, in results/book
-	$(BIN)/sphinx-build -q -c book . results/book
-	@echo "results/book/book/index.html"
+	$(BIN)/sphinx-build -q -c book . results/book/html
+	@echo "results/book/html/index.html"
 
 .venv/.ready-bench: .venv/.ready
 	@echo "what the benchmarks need"

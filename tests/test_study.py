@@ -340,15 +340,13 @@ def test_a_timing_runs_in_processes_and_its_lines_tell_the_sitting(project, said
     monkeypatch.setattr("lab.trials.sittings.sweep", sweep)
     mine = Study("1.1", {})
     compared = {"measure": "seconds_a_call", "as": "change", "compare": {"arm": ["slow", "fast"]}}
-    twin = {"rows": {"arm": "again"}, "of": {"arm": "fast"}, "within": 0.05}
-    needs = {"machine": True, "twin": twin}
-    mine.ledger = {"slow": Claim(**made.entry("slow", "trend", bar=0.1, needs=needs, **compared))}
+    needs = {"machine": True}
+    mine.ledger = {"slow": Claim(**made.entry("slow", "question", bar=0.1, needs=needs, **compared))}
     table = mine.sweep(ticked, {"n": 1}, timing=True, processes=4, threads=2)
     mine.judge("slow", table.rename(columns={"repeat": "seed"}))
     (line,) = mine.lines("slow")
-    assert asked == [(4, 2)] and (line.answer, line.n, line.fixed) == ("yes", 4, "before")
+    assert asked == [(4, 2)] and (line.answer, line.n, line.fixed) == ("answered", 4, "before")
     assert line.sizes.startswith(f"one sitting {table.sitting[0]}, ")
-    assert line.gates == f"✓ twin: arm again +0.0% [+0.0%, +0.0%] ({table.sitting[0]}); ± 5%"
     assert "Intervals cover processes of this machine" in str(said[-1])
 
 

@@ -100,11 +100,6 @@ class Part(BaseModel):
         return self.bar if self.bar is not None else bar_of(self.measure, self.how)["bar"]
 
     @property
-    def clock_bar(self):
-        """The largest relative difference allowed between two timings of one call."""
-        return bar_of("seconds_a_call", "change")["bar"]
-
-    @property
     def reason(self):
         """Why the bar is where it is."""
         if self.bar is not None:

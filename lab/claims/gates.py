@@ -8,12 +8,10 @@ only its own cell out of reach. A gate without numbers is an error, never a pass
 import inspect
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from lab.claims.rows import Absent, NoNumbers, column, numbers, selected
-from lab.measure import statistics
 
 MORE = 3  # times the reference's steps, after which an arm that has not learned is a result
 
@@ -86,47 +84,6 @@ def null(part, cell, rates, /, *, rows):
     return not low <= effect <= high, f"{named(rows)}: {effect:.3g}"
 
 
-def twin(part, cell, rates, /, *, rows, of=None, measure="", within=None):
-    """Whether a call that was timed twice takes equally long both times, in each sitting.
-
-    The 95 % interval of the ratio of both times, minus 1, must lie within ± `within`. The default
-    is the bar of times, or a fifth of the effect where that is larger.
-
-    `rows` select the second timing and `of` the first; the cell's condition selects the rest.
-    Without `of` the measure is the ratio itself. The sampling unit is the process.
-    """
-    logs = log_times(cell, rows, measure or part.measure)
-    if of:
-        logs = logs - log_times(cell, of, measure or part.measure)
-    room = max(part.clock_bar, clock_share(part, cell)) if within is None else within
-    told, passed = [], True
-    for sitting, each in logs.groupby(level="sitting"):
-        found = statistics.mean(each)
-        effect, low, high = np.expm1([found.effect, found.low, found.high])
-        passed = passed and -room <= low and high <= room
-        told.append(f"{effect:+.1%} [{low:+.1%}, {high:+.1%}] ({sitting})")
-    return passed, f"{named(rows)} {', '.join(told)}; ± {room:.0%}"
-
-
-def clock_share(part, cell):
-    """A fifth of a ratio's effect on the log scale, which no clock error should exceed; else 0."""
-    scale = {"change": np.log1p, "ratio": np.log}.get(part.how)
-    return abs(scale(cell.interval().effect)) / 5 if scale else 0.0
-
-
-def log_times(cell, chosen, measure):
-    """The logarithm of times, or of ratios of times, a Series indexed by sitting and process.
-
-    Raises NoNumbers where a process has several rows.
-    """
-    condition = {name: value for name, value in cell.chosen.items() if name not in chosen}
-    rows = selected(cell.table, condition | chosen)
-    logs = np.log(numbers(rows, measure)).set_axis([column(rows, "sitting"), rows.seed])
-    if not logs.index.is_unique:
-        raise NoNumbers(f"{named(chosen)} selects several rows of a process: select one")
-    return logs
-
-
 def size(part, cell, rates, /, **bounds):
     """Whether the sizes are in the `bounds`, {column: [least, most]}; None is no bound."""
     told, passed = [], True
@@ -188,7 +145,6 @@ GATES = {  # in the order in which a card shows them
     "learned": learned,
     "headroom": headroom,
     "null": null,
-    "twin": twin,
     "size": size,
     "budget": budget,
     "rate": rate,
