@@ -45,13 +45,38 @@ def ones(*shape):
     return torch.ones(shape)
 
 
-@pytest.mark.parametrize("hooks, said", [
-    ({"bias": lambda self, q, k: ones(k, q)[None]}, r"bias has shape \(1, 8, 5\), expected \(h, q, k\) = \(4, 5, 8\)"),
-    ({"bias": lambda self, q, k: ones(q, k)}, r"bias has shape \(5, 8\)"),
-    ({"at_input": lambda self, x, start=0: x[:, 1:]}, r"at_input has shape \(2, 7, 16\), expected \(2, 8, 16\)"),
-    ({"at_input": lambda self, x, start=0: x / 0 - x / 0}, "the first forward pass of 'tried' gives NaN or infinity"),
-    ({"at_input": lambda self, x, start=0: x + x.mean(1, keepdim=True)}, "'tried' sees later tokens"),
-])  # fmt: skip
+def from_the_first_key(self, q_len, k_len):
+    return torch.arange(q_len)[:, None].expand(q_len, k_len)[None].float()
+
+
+def behind_a_gate(self, x, start=0):
+    return x + self.gate * x.mean(1, keepdim=True)
+
+
+def with_a_gate_of_zero(self, config):
+    Position.__init__(self, config)
+    self.gate = torch.nn.Parameter(torch.zeros(1))
+
+
+MISTAKES = {
+    "misspelt hook": ({"biases": lambda self, q, k: ones(1, q, k)}, "'tried' has none of the hooks bias, at_input"),
+    "bias of the wrong shape": (
+        {"bias": lambda self, q, k: ones(k, q)[None]},
+        r"bias has shape \(1, 8, 5\), expected \(h, q, k\) = \(4, 5, 8\)",
+    ),
+    "bias without heads": ({"bias": lambda self, q, k: ones(q, k)}, r"bias has shape \(5, 8\)"),
+    "queries taken for the first keys": ({"bias": from_the_first_key}, "takes its queries for the first keys"),
+    "fewer tokens": (
+        {"at_input": lambda self, x, start=0: x[:, 1:]},
+        r"at_input has shape \(2, 32, 16\), expected \(2, 33, 16\)",
+    ),
+    "NaN": ({"at_input": lambda self, x, start=0: x / 0 - x / 0}, "forward pass of 'tried' gives NaN or infinity"),
+    "a leak": ({"at_input": lambda self, x, start=0: x + x.mean(1, keepdim=True)}, "'tried' sees later tokens"),
+    "a leak behind a gate": ({"at_input": behind_a_gate, "__init__": with_a_gate_of_zero}, "'tried' sees later tokens"),
+}
+
+
+@pytest.mark.parametrize("hooks, said", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_named_before_training(check, variant, hooks, said):
     variant(**hooks)
     with pytest.raises(ValueError, match=said):
