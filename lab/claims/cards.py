@@ -16,8 +16,6 @@ def card(claim, lines, own=""):
     `own` names, in words, the parameters whose values are not the profile's.
     """
     head = [f"**{claim.claim}**"]
-    if claim.claim_zh:
-        head.append(claim.claim_zh)
     if claim.sources:
         head.append("*" + "; ".join(claim.sources) + "*")
     if len(claim.parts) == 1:

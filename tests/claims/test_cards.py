@@ -33,7 +33,7 @@ LINES = [
 
 def test_a_card_has_a_line_for_each_cell_and_then_the_labels():
     head, table, below = cards.card(CLAIM, LINES, "own: seeds 9").split("\n\n")
-    assert head == "**One or two are worse.**<br>一两个更差。<br>*chapter §1.2; note 4*"
+    assert head == "**One or two are worse.**<br>*chapter §1.2; note 4*"
     assert table.splitlines() == [
         "| part | where | effect | n | answer |",
         "| :-- | :-- | :-- | :-- | :-- |",
