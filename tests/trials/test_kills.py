@@ -16,8 +16,8 @@ import pytest
 from dask.distributed import Client
 from gate import SOURCE, allow, wait_for
 
-from lab.trials import runs, workers
 from lab.trials import sweep as trials
+from lab.trials import workers
 from lab.trials.runs import CHECKOUT
 
 TOTAL = 40
@@ -175,7 +175,7 @@ study.finish()
 
 
 @slow
-def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps, tmp_path):
+def test_a_killed_run_of_everything_resumes(sweeps, tmp_path):
     """No trial is begun twice but the one that was in flight, and what was stored stays as it was."""
     notes, store = tmp_path / "notes", tmp_path / "out" / ".trials"
     text = CELLS.replace("NOTES", str(notes)).replace("GATE", str(sweeps.gate))
@@ -185,7 +185,7 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
     def stored():
         return lines_of(store / "mine.jsonl")
 
-    def start(*options):
+    def start():
         command = [
             sys.executable,
             "-m",
@@ -199,23 +199,16 @@ def test_a_killed_run_of_everything_resumes_and_a_budget_ends_it_in_time(sweeps,
             "out",
         ]
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "LAB_TEST_MARK": sweeps.mark}
-        return subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
     allow(sweeps.gate, 3)
-    process = start("--budget", "1h")
+    process = start()
     wait_for(lambda: len(stored()) == 3)
     process.kill()
     process.communicate()
     wait_for(lambda: not sweeps.alive())
     kept = stored()
-    process = start("--budget", "8s")
-    (told,) = wait_for(lambda: [*tmp_path.glob("out/.running/*/options.json")])
-    wait_for(lambda: time.time() > (runs.read_options(told.parent).deadline or 0))
-    allow(sweeps.gate, None)  # what waits there ends, and no other begins
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0 and "1 notebooks are left; the same command goes on from here" in err, err
-    assert "Traceback" not in err and not (tmp_path / "out" / "runs").exists()
-    assert 3 <= len(stored()) <= 4
+    allow(sweeps.gate, None)
     process = start()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
