@@ -17,7 +17,7 @@ from lab.trials import place, workers
 from lab.trials.points import points_of
 from lab.trials.rows import table
 from lab.trials.run import run_trial
-from lab.trials.sweep import Finished, OutOfTime, TrialsFailed, keep, run_body, with_labels
+from lab.trials.sweep import Finished, TrialsFailed, keep, run_body, with_labels
 
 FOLDER = "timings"  # a folder of the store
 HOUR = timedelta(hours=1)
@@ -33,8 +33,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     later, the sweep adds a new one, unless `sources` allows only finished trials. `used` is a list
     that gets the bodies.
 
-    Raises TrialsFailed at the first process that fails or is killed, and OutOfTime after the
-    deadline; finished trials are stored.
+    Raises TrialsFailed at the first process that fails or is killed; finished trials are stored.
     """
     points, where = points_of(trial, grid), place.here(device, threads)
     apart = replace(sources, notebook=f"{FOLDER}/{sources.notebook}", record=[])
@@ -45,9 +44,7 @@ def sweep(trial, grid, processes, *, sources, device="auto", threads=1, progress
     report(done := total - sum(map(len, left.values())), total)
     call = partial(run_trial, device=where["device"], threads=threads, timing=True)
     packed = workers.pack(trial, known.code.modules)
-    for number, (repeat, of_process) in enumerate(left.items()):
-        if number and datetime.now(UTC).timestamp() > sources.deadline:
-            raise OutOfTime(f"{len(left) - number} processes of {trial.__name__} are left")
+    for repeat, of_process in left.items():
         for point, outcome in in_a_fresh_process(call, packed, of_process):
             if "failed" in outcome:
                 failure = point, outcome["failed"], outcome.get("traceback", "")

@@ -6,7 +6,6 @@ It is written to the store when it ends, so a kill loses only the trials that ar
 """
 
 import json
-import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -41,10 +40,6 @@ class NotRecorded(RuntimeError):
     """Raised where only recorded trials are allowed and some are not in the record."""
 
 
-class OutOfTime(RuntimeError):
-    """Raised where a run has used up its time; finished trials are stored."""
-
-
 @dataclass
 class Sources:
     """Where the finished trials of a notebook come from, and whether others may run.
@@ -66,7 +61,6 @@ class Sources:
     comparisons: dict = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     recorded_only: bool = False
-    deadline: float = float("inf")  # time.time() after which no further trial starts
 
     @property
     def stored(self):
@@ -227,8 +221,7 @@ def sweep(
     data from outside itself, ValueError for a device that does not exist, ConnectionError for a
     cluster that does not answer, RuntimeError for a cluster whose workers differ, and OSError for a
     store that cannot be written. Raises NotRecorded where `sources` allows only recorded trials and
-    some are missing, OutOfTime after the deadline of `sources`, and TrialsFailed where trials
-    failed, after all others have finished.
+    some are missing, and TrialsFailed where trials failed, after all others have finished.
     """
     points = points_of(trial, grid)
     report = progress or (lambda done, total: None)
@@ -252,9 +245,9 @@ def sweep(
         report(len(finished), len(work))
         call = partial(run_trial, device=where["device"], threads=threads)
         if client:
-            outcomes = workers.run(client, call, trial, known.code, left, sources.deadline)
+            outcomes = workers.run(client, call, trial, known.code, left)
         else:
-            outcomes = _run_here(call, trial, known.code, left, sources.deadline)
+            outcomes = _run_here(call, trial, known.code, left)
         failures = []
         for name, outcome in stack.enter_context(closing(outcomes)):
             point = left.pop(name)
@@ -265,10 +258,6 @@ def sweep(
             report(len(work) - len(left), len(work))
     if failures:
         raise TrialsFailed(known.name, failures, len(work))
-    if left:
-        raise OutOfTime(
-            f"{len(left)} of {len(work)} trials of {known.name} are left; finished ones are stored"
-        )
     if used is not None:
         used += [Used(trial, *finished[name]) for name in work]
     made = table(points, [with_labels(finished[canonical(point)][0]) for point in points])
@@ -321,13 +310,8 @@ def keep(known, point, outcome, where):
     return known.store.append(body, labels, known.code.parts)
 
 
-def _run_here(call, trial, found, left, deadline):
-    """Yield (name, outcome) of the trials `left`, run in this process, until the deadline.
-
-    At least one trial runs, so that repeated runs with a short deadline make progress.
-    """
+def _run_here(call, trial, found, left):
+    """Yield (name, outcome) of the trials `left`, run in this process."""
     found.clear_caches()
     for name, point in list(left.items()):
         yield name, call(trial, point)
-        if time.time() > deadline:
-            return

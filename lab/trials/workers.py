@@ -12,7 +12,6 @@ from concurrent.futures import CancelledError, as_completed
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib import invalidate_caches
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -280,13 +279,12 @@ def slots(client):
 # Trials
 
 
-def run(client, call, trial, found, left, deadline=inf):
+def run(client, call, trial, found, left):
     """Yield (key, call(trial, point)) for each item of `left`, {key: point}, as trials finish.
 
     `found` is the trial's `Code`. A call that kills every worker it runs on, or that cannot be
-    sent, yields {"failed": cause}. Trials that are unfinished at the deadline (time.time()) are
-    left out, but at least one finishes. Raises RuntimeError if the workers cannot load the trial,
-    and ConnectionError if the scheduler or all workers of this machine go away.
+    sent, yields {"failed": cause}. Raises RuntimeError if the workers cannot load the trial, and
+    ConnectionError if the scheduler or all workers of this machine go away.
     """
     from dask.distributed import KilledWorker
     from distributed.client import ClosedClientError
@@ -314,7 +312,7 @@ def run(client, call, trial, found, left, deadline=inf):
         # Grids usually grow, so the last points take longest. They start first, so that no worker
         # runs a long trial alone at the end.
         futures = {executor.submit(task): key for key, task in reversed(work.items())}
-        for future in _finished(futures, client, deadline):
+        for future in _finished(futures, client):
             if (result := outcome(future)) is None:
                 suspects.append(futures[future])
             else:
@@ -323,31 +321,26 @@ def run(client, call, trial, found, left, deadline=inf):
         killed = {"failed": "every worker that ran it was killed (out of memory, or a crash)"}
         for key in suspects:
             yield key, outcome(executor.submit(work[key])) or killed
-    except TimeoutError:
-        for future in futures:
-            future.cancel()
     finally:
         with suppress(ClosedClientError):  # a closed client has no futures left to cancel
             executor.shutdown(wait=False)
 
 
-def _finished(futures, client, deadline):
+def _finished(futures, client):
     """Yield the futures as they finish.
 
-    Raises TimeoutError after the deadline if at least one has finished. Raises ConnectionError
-    where the client is closed, since a result never arrives once the scheduler has died.
+    Raises ConnectionError where the client is closed, since a result never arrives once the
+    scheduler has died.
     """
     waiting = set(futures)
     while waiting:
         try:
-            for future in as_completed(waiting, timeout=max(1, min(deadline - time(), 5))):
+            for future in as_completed(waiting, timeout=5):
                 waiting.discard(future)
                 yield future
         except TimeoutError:
             if client.status in ("closing", "closed"):
                 raise ConnectionError(GONE) from None
-            if time() >= deadline and len(waiting) < len(futures):
-                raise
 
 
 def _arrives(packed):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab.trials import sittings
-from lab.trials.sweep import OutOfTime, Sources, TrialsFailed
+from lab.trials.sweep import Sources, TrialsFailed
 
 BEGAN = datetime(2026, 11, 26, 15, 0, tzinfo=UTC)
 
@@ -88,16 +88,6 @@ def test_an_hour_later_a_sitting_is_added_and_the_newest_two_count(sources, cloc
     later(clock, days=1)
     sources.recorded_only = True
     assert sittings.sweep(other, {"n": 1}, 2, sources=sources).equals(table), "nothing new is asked for"
-
-
-def test_a_sitting_that_was_left_unfinished_does_not_count(sources, clock):
-    sources.deadline = 0
-    with pytest.raises(OutOfTime, match="2 processes of other are left"):
-        sittings.sweep(other, {"n": 1}, 3, sources=sources)
-    sources.deadline = float("inf")
-    later(clock, hours=2)
-    table = sittings.sweep(other, {"n": 1}, 3, sources=sources)
-    assert set(table.sitting) == {"2026-11-26T17:00Z"} and table.process.tolist() == [2, 3, 4]
 
 
 def test_timings_of_other_code_or_threads_are_left_alone(sources, clock):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -229,18 +228,6 @@ def test_clocks_are_read_in_timing_sweeps_alone_which_are_never_kept(tmp_path):
         trials.sweep(clocked, {"seed": 0}, sources=sources)
     assert len(trials.sweep(clocked, {"seed": 0}, sources=sources, timing=True, used=used)) == 1
     assert not used and not stored(tmp_path)
-
-
-def test_a_sweep_out_of_time_keeps_what_it_finished(tmp_path, monkeypatch):
-    """No trial but the first begins after the deadline; here a second passes with each."""
-    done, clock = [], SimpleNamespace(time=lambda: float(len(done)))
-    monkeypatch.setattr(trials, "time", clock)
-    with pytest.raises(trials.OutOfTime, match="37 of 40 trials of faulty are left"):
-        trials.sweep(faulty, {"seed": range(2, 42)}, sources=trials.Sources("n", store=tmp_path, deadline=3.5),
-                     progress=lambda *told: done.append(told))  # fmt: skip
-    assert len(stored(tmp_path)) == 3
-    with pytest.raises(trials.OutOfTime, match="36 of 40 trials of faulty are left"):
-        trials.sweep(faulty, {"seed": range(2, 42)}, sources=trials.Sources("n", store=tmp_path, deadline=0.0))
 
 
 def test_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):

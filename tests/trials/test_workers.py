@@ -198,16 +198,3 @@ def test_workers_start_anew_after_an_edit_of_lab(monkeypatch):
     monkeypatch.setattr(workers.place, "files_hash", lambda: "edited")
     with workers.local(2) as other:
         assert other is not first and first.status == "closed"
-
-
-def test_workers_out_of_time_keep_what_they_finished(tmp_path, monkeypatch):
-    """Time is over when six are done: the two that wait at the gate are left, and so is what has not begun."""
-    gate, finished = tmp_path / "gate", []
-    monkeypatch.setattr(workers, "time", lambda: 2.0 if 6 in finished else 0.0)
-    allow(gate, 6)
-    with pytest.raises(trials.OutOfTime, match="14 of 20 trials of gated are left"):
-        trials.sweep(gated, {"seed": range(20), "gate": str(gate)}, jobs=2,
-                     progress=lambda done, *_: finished.append(done),
-                     sources=trials.Sources("n", store=tmp_path / "store", deadline=1.0))  # fmt: skip
-    assert len(stored(tmp_path / "store")) == 6
-    allow(gate, None)
