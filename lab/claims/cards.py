@@ -189,25 +189,20 @@ def in_a_line(line, was=""):
     return "; ".join(filter(None, [": ".join(filter(None, [word, found])), held]))
 
 
-def in_text(claim, lines, was="", whole=False, again=False):
-    """A part as text for a terminal: its claim, then its result.
+def in_text(claim, first, was="", again=False):
+    """A part as text for a terminal: its claim, then its result; `first` is its first line.
 
-    `whole` adds every cell with its gates; `was` is an earlier label. With `again` the sentence of
-    the claim is left out, since the part before it showed the sentence. Where the claim is not
-    known (None), its id is shown instead.
+    `was` is an earlier label. With `again` the sentence of the claim is left out, since the part
+    before it showed the sentence. Where the claim is not known (None), its id is shown instead.
     """
-    first = lines[0]
     parts = {part.name: part for part in claim.parts} if claim else {}
     asked = part_in_words(parts.get(first.part)) or first.part
     bare = first.gates if first.gates == UNGATED else ""
-    note = first.note if first.label == "open" and not whole else ""
+    note = first.note if first.label == "open" else ""
     told = [
-        asked if whole or first.part else "",
+        asked if first.part else "",
         in_one(in_a_line(first, was), first.id, bare, note),
     ]
-    for line in lines if whole else ():
-        told.append(in_one(line.where, measured(line), line.answer, line.note))
-        told += gates(line)
     below = [f"{'':7}{line}" for line in filter(None, told)]
     if again:
         return "\n".join(below)

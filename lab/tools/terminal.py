@@ -113,7 +113,7 @@ def at_the_end(finished):
         for row in claims.by_part(table).itertuples():
             was = before.get((row.id, row.part), row.label)
             if len(finished) == 1 or was != row.label:
-                yield cards.in_text(by_id.get(row.id), [row], was, again=row.id == shown)
+                yield cards.in_text(by_id.get(row.id), row, was, again=row.id == shown)
                 shown = row.id
     if finished:
         places = dict.fromkeys(

@@ -261,7 +261,7 @@ def test_at_the_end_each_claim_is_told_with_its_number_and_bar(dice_ran, project
 
 def test_the_sentence_of_a_claim_stands_above_its_first_part_alone():
     line = Line(id="dice-count", exercise="1.1", part="second", answer="checked", label="checked")
-    headed, bare = (cards.in_text(None, [line], again=again).splitlines() for again in (False, True))
+    headed, bare = (cards.in_text(None, line, again=again).splitlines() for again in (False, True))
     assert headed[0] == "1.1    dice-count" and headed[1:] == bare
 
 
