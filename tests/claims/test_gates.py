@@ -79,7 +79,10 @@ def test_no_cap_may_cut_more_than_a_tenth_of_the_runs():
 
 def test_a_control_must_not_show_what_is_predicted():
     null = {"null": {"rows": {"stage": "start"}}}
-    both = lambda start: pd.concat([table(stage="end"), table(*start, stage="start")], ignore_index=True)  # noqa: E731
+
+    def both(start):
+        return pd.concat([table(stage="end"), table(*start, stage="start")], ignore_index=True)
+
     about = {"rows": {"stage": "end"}}
     assert gate(null, both((0.5, 0.52)), **about).passed
     stopped = gate(null, both((0.5, 0.7)), **about)

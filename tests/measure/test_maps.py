@@ -104,7 +104,10 @@ def test_maps_are_made_as_sharp_as_others_and_keep_their_order():
     generator = torch.Generator().manual_seed(0)
     flat, sharp = (torch.softmax(scale * torch.randn(2, 3, 5, 5, generator=generator), -1) for scale in (0.1, 3))
     made = patterns.match_entropy(flat, sharp)
-    entropy = lambda m: -(m * m.log()).sum(-1).mean()  # noqa: E731
+
+    def entropy(m):
+        return -(m * m.log()).sum(-1).mean()
+
     assert torch.isclose(entropy(made), entropy(sharp), atol=1e-3) and torch.allclose(made.sum(-1), torch.ones(2, 3, 5))
     assert (made.argmax(-1) == flat.argmax(-1)).all() and torch.allclose(
         patterns.match_entropy(sharp, sharp), sharp, atol=1e-4
