@@ -6,8 +6,10 @@ A notebook begins with `study = lab.study("1.4", globals())`.
 import importlib
 import pkgutil
 import sys
+import time
 
 __version__ = "0.1.0"
+STARTED = time.time()  # before any other module of the package is imported
 
 # jsonschema, which reads notebooks, would build parsers of addresses for five seconds
 sys.modules.setdefault("rfc3987_syntax", None)

@@ -13,8 +13,12 @@ same numbers on every device. After that:
 Devices differ in the last digits and in random numbers drawn during a run, such as dropout masks.
 """
 
+import os
 import platform
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 
 current = ContextVar("device", default="auto")  # set by the engine while a trial runs
 
@@ -44,3 +48,22 @@ def available(name):
             f"no device {name!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
         )
     return have[0] if name == "auto" else name
+
+
+@cache
+def machine():
+    """This machine in one line: processor with model, frequency and cache; cores; system.
+
+    Clouds name processors vaguely; model and cache tell two of one name apart.
+    """
+    about = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
+            name, _, value = line.partition(":")
+            about[name.strip()] = value.strip()
+    processor = about.get("model name") or platform.processor() or "unknown processor"
+    if "model" in about:
+        family, frequency = about.get("cpu family"), float(about.get("cpu MHz") or 0) / 1000
+        details = f"family {family} model {about['model']}, {frequency:.1f} GHz"
+        processor += f" ({details}, {about.get('cache size', 'unknown')} cache)"
+    return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"

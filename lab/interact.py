@@ -11,11 +11,8 @@ from inspect import signature
 import ipywidgets
 import pandas as pd
 
-from lab import figures
-from lab.trials import sweep
-from lab.trials.points import points_of
-from lab.trials.rng import preserve_rng
-from lab.trials.rows import LABELS
+from lab import figures, trials
+from lab.state import preserve_rng
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID")  # JupyterLab and VS Code give their kernels one of these
 
@@ -67,19 +64,16 @@ def shared(points, names):
 class Runs:
     """The runs of a trial that a button starts: `rows` of all of them, drawn by draw(rows).
 
-    `bodies` are finished trials of sweeps: parameters that they share are the defaults. `seed` is
-    the seed of the next run; each run takes a new one.
+    `lines` are finished trials of sweeps: parameters that they share are the defaults. Each run
+    takes a new seed.
     """
 
-    def __init__(self, trial, draw, bodies, seed, device="auto"):
-        self.trial, self.draw, self.seed, self.device = trial, draw, seed, device
+    def __init__(self, trial, draw, lines, device="auto"):
+        self.trial, self.draw, self.device = trial, draw, device
         self.takes = signature(trial).parameters
-        stored = [body["parameters"] for body in bodies]
-        self.usual = shared(stored, self.takes)
-        columns = list(stored[0] if stored else self.takes)
-        for body in bodies:
-            columns += body["columns"]
-        self.rows = pd.DataFrame(columns=list(dict.fromkeys([*columns, *LABELS])))
+        self.usual = shared([line["at"] for line in lines], self.takes)
+        self.seed = 1 + max((line["at"].get("seed", -1) for line in lines), default=-1)
+        self.rows = trials.table(trial, lines)[:0]
 
     def show(self):
         """Show the figure of all runs."""
@@ -91,10 +85,11 @@ class Runs:
         Raises TypeError where a parameter is missing.
         """
         seed = {"seed": self.seed} if "seed" in self.takes else {}
-        (point,) = points_of(self.trial, [self.usual | seed | chosen])
+        (point,) = trials.points_of(self.trial, [self.usual | seed | chosen])
         self.seed += 1
         with preserve_rng():
-            row = sweep.run_once(self.trial, point, device=self.device)
+            outcome = trials.run(self.trial, point, self.device, timing=True)
+            row = trials.table(self.trial, [{"at": point} | outcome])
             self.rows = pd.concat([self.rows, row], ignore_index=True) if len(self.rows) else row
             self.show()
         print(", ".join(f"{name} {point[name]}" for name in [*chosen, *seed]))

@@ -11,20 +11,25 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import psutil
 from IPython.display import Markdown
 
-from lab import figures, interact, zoo
+from lab import figures, interact, parameters, provenance, runs, trials, workers
 from lab.claims import cards, claims
 from lab.claims.judge import computed, judge
 from lab.shown import display
 from lab.tasks.corpus import corpus_hash
-from lab.trials import parameters, provenance, runs, sittings, sweep
-from lab.trials.code import kind_hash
 
-DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # {data source: its hash function}
+ENVIRONMENT = (  # variables LAB_…, by which `lab run` says where trials are kept and run
+    "STORE",
+    "RECORD",
+    "JOBS",
+    "CLUSTER",
+    "DEVICE",
+    "ANYWAY",
+    "CHECK",
+    "PROGRESS",
+)
 KEPT = 3  # earlier interactive runs of a notebook that are kept
-BUSY = 30  # percent of all cores used by other programs, above which a timing warns
 OWN = "lab-results"  # the folder of results beside the user's own ledger
 
 
@@ -75,7 +80,7 @@ class Study:
         changed = {name: value for name, value in self.parameters.items() if value != usual[name]}
         self.own = self.options.own if self.options.notebook else changed
         self.final = home / self.notebook.stem
-        self.place = self.options.place or runs.shown(self.final)
+        self.shown_as = self.options.place or runs.shown(self.final)
         try:
             if self.options.notebook:
                 self.folder = self.final
@@ -93,11 +98,9 @@ class Study:
             own = claims.own_ledger(beside).values() if beside else ledger
             self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
         self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
-        self._started, self.used = time.time(), []
-        self._timings = []  # bodies of trials that were timed in separate processes
+        self._started = time.time()
         self._lines = {}  # {claim: [Line]}
         self._commit = provenance.commit()  # the commit whose code this process has loaded
-        self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
@@ -113,73 +116,44 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
-        """A DataFrame of the trial's rows at every point of the grid; see trials.sweep.sweep.
+        """A DataFrame of the trial's rows at every point of the grid; see trials.sweep.
 
-        Trials of the smoke profile run in this process unless `--jobs` says otherwise, since
-        workers take longer to start than these trials take to run.
-
-        `timing` marks trials that read clocks or measure memory. They run one at a time and are
-        never recorded. Without `processes`, each runs once in this process. With `processes`, which
-        clocks need, all points run in that many fresh processes, one after another, and again in
-        another sitting, which is a run at least an hour later: see trials.sittings. The rows then
-        have the columns `repeat`, the number of the process, and `sitting`. The smoke profile makes
-        at most two repetitions, in this process.
+        A smoke run uses no worker processes unless `--jobs` says so, since these take longer to
+        start than its trials take, and it keeps no times.
         """
-        busy = psutil.cpu_percent(0.3) if timing else 0
-        began, options = time.time(), self.options
-        at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
-        progress = runs.Progress(trial.__name__, options.progress)
+        if timing and processes and self.profile == "smoke":
+            return trials.rehearsed(trial, grid, min(processes, 2))
         try:
-            if processes:
-                table = self._timed(trial, grid, processes, progress, threads)
-            else:
-                table = sweep.sweep(
-                    trial,
-                    grid,
-                    sources=self.sources,
-                    jobs=jobs or at_once,
-                    cluster=None if jobs == 1 else options.cluster or None,
-                    threads=threads,
-                    device=options.device,
-                    timing=timing,
-                    progress=progress,
-                    used=self.used,
-                )
+            return trials.sweep(
+                trial,
+                grid,
+                self.place,
+                jobs=jobs,
+                threads=threads,
+                timing=timing,
+                processes=processes,
+            )
         except KeyboardInterrupt:
             print("Stopped: what is finished is kept; run the cell again to go on.")
             raise
-        if busy > BUSY and progress.ran:
-            self.say(
-                f"Other programs take {busy:.0f} percent of this machine: its times may be wrong."
-            )
-        self._saved += table.attrs["core_seconds"] - (time.time() - began)
-        return table
-
-    def _timed(self, trial, grid, processes, progress, threads):
-        where = {"device": self.options.device, "threads": threads}
-        if self.profile == "smoke":
-            return sittings.rehearsed(trial, grid, min(processes, 2), **where)
-        kept = {"sources": self.sources, "progress": progress, "used": self._timings}
-        return sittings.sweep(trial, grid, processes, **where, **kept)
 
     @cached_property
-    def sources(self):
-        """The sources of trials: this machine's store, then the record, then running them now."""
-        options = self.options
-        return sweep.Sources(
+    def place(self):
+        """Where this study's trials are kept and run."""
+        told = {name: os.environ.get(f"LAB_{name}", "") for name in ENVIRONMENT}
+        home = runs.project_root() / "results"
+        record = told["RECORD"] or home / "record"
+        return trials.Place(
             self.kept_as,
-            store=options.store,
-            record=[] if options.fresh else options.record,
-            data=DATA,
-            comparisons=self.comparisons,
-            root=runs.project_root(),
+            store=told["STORE"] or home / ".trials",
+            record=None if record == "none" else record,
+            jobs=int(told["JOBS"] or 0) or (1 if self.profile == "smoke" else workers.cores()),
+            cluster=told["CLUSTER"],
+            device=told["DEVICE"] or "auto",
+            anyway=bool(told["ANYWAY"]),
+            check=Path(told["CHECK"]) if told["CHECK"] else None,
+            progress=Path(told["PROGRESS"]) if told["PROGRESS"] else None,
         )
-
-    def _recorded(self, name):
-        """The bodies of the recorded trials with this name."""
-        return [
-            body for file in self.sources.recorded for body in file.trials if body["trial"] == name
-        ]
 
     @property
     def corpus_hash(self):
@@ -225,10 +199,8 @@ class Study:
         share, or its default. The `seed` is one that no stored row has. The rows enter no table,
         verdict or record.
         """
-        used = [each.body for each in self.used if each.trial.__name__ == trial.__name__]
-        bodies = [*used, *self._recorded(trial.__name__)]
-        seed = 1 + max((body["parameters"].get("seed", -1) for body in bodies), default=-1)
-        found = interact.Runs(trial, draw, used, seed, self.options.device)
+        lines = self.place.lines(trial.__name__)
+        found = interact.Runs(trial, draw, lines, self.place.device)
         interact.live(found, controls, point, button, self._live)
 
     @property
@@ -279,7 +251,6 @@ class Study:
             note = note() if callable(note) else note
             where = {"figure": figure, "table": table or figure, "note": note}
             lines = judge(about, measured, rates=rates, **where)
-            lines = [self._labelled(about, line, measured) for line in lines]
         if self.profile == "smoke":
             told = {"answer": "not judged", "label": "not judged"}
             lines = [line.model_copy(update=told) for line in lines]
@@ -290,30 +261,6 @@ class Study:
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
             if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
                 raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
-
-    def _labelled(self, about, line, measured):
-        """The line with `fixed`, and with the machine among its sizes where it is a timing."""
-        told = {}
-        if about.timing:
-            machine = provenance.machine()["machine"]
-            told["sizes"] = ", ".join(filter(None, [line.sizes, machine]))
-        part = next(part for part in about.parts if part.name == line.part)
-        if part.measure:
-            table = measured[part.name] if isinstance(measured, dict) else measured
-            told["fixed"] = "before" if self._fixed_before(about, part, table) else "exploratory"
-        return line.model_copy(update=told)
-
-    def _fixed_before(self, about, part, table):
-        """Whether all trials with the table's seeds or sittings first ran under this comparison."""
-        key = f"{about.id}/{part.name}"
-        if "sitting" in table:
-            column, bodies = "sitting", self._timings
-        else:
-            column, bodies = "seed", [each.body for each in self.used]
-        values = set(table[column])
-        bodies = [body for body in bodies if body["parameters"].get(column) in values]
-        said = [body["labels"].get("comparisons", {}).get(key) for body in bodies]
-        return bool(said) and set(said) == {part.digest}
 
     @property
     def comparisons(self):
@@ -345,13 +292,11 @@ class Study:
         )
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        origins = provenance.origins(self.used)
-        display(Markdown(told := provenance.told(origins)))
+        display(Markdown(told := self.place.told()))
         lines = [line for c in self.ledger.values() for line in self._lines.get(c.id, c.unjudged)]
         columns = list(claims.Line.model_fields)
         table = pd.DataFrame([line.model_dump() for line in lines], columns=columns)
         runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        kinds = sorted({name for each in self.used for name in each.body["kinds"]})
         run = {
             "status": "done",
             "exercise": self.exercise,
@@ -364,9 +309,9 @@ class Study:
             "ledger": self._ledger_hash,
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
-            "core_seconds": round(time.time() - self._started + self._saved, 1),
-            "record": origins | {"told": told},
-            "kinds": {name: kind_hash(name) for name in kinds},
+            "core_seconds": self.place.core_seconds(),
+            "trials": {file: list(lines) for file, lines in self.place.used.items()},
+            "told": told,
             **self._commit,
             **provenance.machine(),
         }
@@ -375,7 +320,7 @@ class Study:
             runs.put(self.folder, self.final, self._keep)
             runs.clear(self.folder.parent, self.final.name)
             self.folder = self.final
-        display(Markdown(f"Results: `{self.place}`"))
+        display(Markdown(f"Results: `{self.shown_as}`"))
         if not lines:
             return None
         return self._found(lines)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lab import names, trace
+from lab import names
 
 
 class TrainConfig(BaseModel):
@@ -143,7 +143,6 @@ def train(
     for step in range(config.steps):
         inputs, targets = (to_device(x, device) for x in draw(generator, config.batch))
         value = loss(model, inputs, targets)
-        trace.step(step, value, (inputs, targets), config.steps)
         optimizer.zero_grad()
         value.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip)

@@ -4,13 +4,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from lab import trace
+from lab import uses
 from lab.device import device
 from lab.models.gpt import ModelConfig, Transformer
+from lab.state import as_in_a_trial, preserve_rng, seed_all
 from lab.training import fit
-from lab.trials.files import file_hash
-from lab.trials.rng import preserve_rng
-from lab.trials.run import as_in_a_trial, sow
 
 # made by lab.recipes.reference
 REFERENCE = Path(__file__).parent / "reference" / "model.safetensors"
@@ -23,8 +21,8 @@ def model(config, task, schedule, seed=0):
     arithmetic give bit-identical weights. The caller gets its own copy, on the device of the trial,
     in evaluation mode. `model.run` is the `run` of training.fit.
     """
-    with as_in_a_trial(), preserve_rng(), trace.touching():
-        sow(seed)
+    with as_in_a_trial(), preserve_rng():
+        seed_all(seed)
         found = Transformer(config, seed=seed).to(device())
         found.run, _ = fit(found, task, schedule, seed=seed)
     found.zero_grad()
@@ -40,19 +38,17 @@ def reference():
     """
     from safetensors.torch import load
 
-    with trace.apart():
-        raw = REFERENCE.read_bytes()
-        story = json.loads(REFERENCE.with_suffix(".json").read_text("utf-8"))
+    raw = REFERENCE.read_bytes()
+    story = json.loads(REFERENCE.with_suffix(".json").read_text("utf-8"))
     if hashlib.sha256(raw).hexdigest() != story["weights"]:
         raise ValueError(f"{REFERENCE} is not what was trained: check it out from git again")
-    trace.reads("reference", reference_hash())
+    uses.reads("reference")
     model = Transformer(ModelConfig(**story["config"]))
     model.load_state_dict(load(raw))
     model.story = story
     return model.eval()
 
 
-def reference_hash(_=""):
+def reference_hash():
     """Short sha256 of the weights of the reference model."""
-    with trace.apart():
-        return file_hash(REFERENCE)
+    return hashlib.sha256(REFERENCE.read_bytes()).hexdigest()[:16]

@@ -14,9 +14,9 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from lab import parameters
 from lab.claims.cells import Part
-from lab.trials import parameters
-from lab.trials.runs import project_root, shown
+from lab.runs import project_root, shown
 
 NOT_RUN = "not run at these values"
 LABELS = (

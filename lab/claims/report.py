@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from lab import parameters, runs
 from lab.claims import claims
-from lab.trials import parameters, runs
 
 LEAD = (
     "Written by `lab publish`. Every answer with its interval is in [claims.csv](claims.csv); "

@@ -4,7 +4,7 @@ import os
 from functools import partial
 from itertools import accumulate
 
-from lab import trace
+from lab import uses
 
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
@@ -17,7 +17,7 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     The function first runs with `warmup_args`, a tiny size, so that memory that it allocates once
     and keeps is not included.
     """
-    trace.clock("peak_memory")
+    uses.clock("peak_memory")
     if warmup_args is not None:
         function(*warmup_args, **kwargs)
     return [_peak(partial(function, *args, **kwargs)) for args in calls]

@@ -9,7 +9,7 @@ from time import perf_counter, process_time
 import pandas as pd
 import torch
 
-from lab import trace
+from lab import uses
 
 ROUND = 0.001  # seconds: in one round a shorter call is repeated until they have passed
 TOTAL = 0.1  # seconds: a call has as many rounds as take this long, and at least three
@@ -30,7 +30,7 @@ def benchmark(calls, parts, *, device="cpu"):
     zeroing by the system. These took half of the time of naive attention and would affect only one
     side of a comparison. Raises ValueError if there are no calls.
     """
-    trace.clock("benchmark")
+    uses.clock("benchmark")
     _warm(calls, 0)
     times = {}
     schedule = []
@@ -57,7 +57,7 @@ def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
 
     Rounds of one process are not independent: their spread says nothing about other processes.
     """
-    trace.clock("rounds")
+    uses.clock("rounds")
     _warm(callables, warmup)
     order = random.Random()
     names = list(callables)
@@ -92,7 +92,7 @@ def machine_peaks(device="cpu") -> dict:
     Keys: matmul_gflop_per_s (two operations per multiply-add), copy_gbyte_per_s (read plus written,
     10⁹ bytes), threads.
     """
-    trace.clock("machine_peaks")
+    uses.clock("machine_peaks")
     size = 1024 if device == "cpu" else 8192
     a, b = torch.ones(2, size, size, device=device)
     source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)

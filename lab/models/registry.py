@@ -9,7 +9,7 @@ defined in a notebook. A choice is a word or a mapping with the options of the v
 
 import inspect
 
-from lab import trace
+from lab import uses
 
 # How a part depends on positions, from weakest to strongest: on the order of tokens, on their
 # distances, on absolute positions. Padding in front of a text shifts absolute positions, padding
@@ -18,7 +18,7 @@ POSITION_DEPENDENCE = ("order", "distance", "place")
 
 
 class Kinds(dict):
-    """The registry {name: variant} of one seam. A lookup within a trial is reported to lab.trace.
+    """The registry {name: variant} of one seam. A lookup within a trial is reported to lab.uses.
 
     Raises ValueError if a name is registered again for another class.
     """
@@ -29,7 +29,7 @@ class Kinds(dict):
 
     def __getitem__(self, kind):
         variant = super().__getitem__(kind)
-        trace.looked_up(self.seam, kind)
+        uses.looked_up(self.seam, kind)
         return variant
 
     def __setitem__(self, kind, variant):
@@ -60,7 +60,7 @@ class Seam:
             cls.kinds[kind] = cls
         elif Seam in cls.__bases__:
             cls.kinds = Kinds(name or cls.__name__)
-            trace.SEAMS[cls.kinds.seam] = cls
+            uses.SEAMS[cls.kinds.seam] = cls
 
     @classmethod
     def resolve(cls, choice):

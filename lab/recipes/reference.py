@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from lab import arithmetic
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, ngram_baselines, validation_loss
 from lab.training import train
@@ -31,10 +32,7 @@ def make(path=PATH, seed=0, sizes=SIZES):
     """
     from safetensors.torch import save_file
 
-    from lab.trials import arithmetic, provenance
-
     torch.set_num_threads(1)
-    commit = provenance.commit()
     config, task, schedule = byte_model(**sizes)
     model = Transformer(config, seed=seed)
     began = time.time()
@@ -62,11 +60,9 @@ def make(path=PATH, seed=0, sizes=SIZES):
         "marks": ngram_baselines(task, schedule, seed),
         "curve": {name: history[name].tolist() for name in ("step", "loss", "validation")},
         "seconds": round(seconds, 1),
-        "arithmetic": arithmetic.digest(),
         "threads": 1,
         "torch": torch.__version__,
         "weights": hashlib.sha256(path.read_bytes()).hexdigest(),
-        **commit,
     }
     path.with_suffix(".json").write_text(json.dumps(story, indent=1) + "\n", "utf-8")
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lab import trace
+from lab import uses
 from lab.tasks.corpus import corpus_hash, parts
 from lab.tasks.labels import annotate, last_uses
 from lab.tasks.task import Marks, Task
@@ -119,14 +119,14 @@ class Code(Task):
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
-@trace.cache
+@uses.cache
 def _joined(path, sha, share):
     """[training bytes, validation bytes], uint8, files joined by newlines."""
     joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
     return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
 
 
-@trace.cache
+@uses.cache
 def _unseen(path, sha, share, length, size, seed):
     """Start indices of validation windows that are not in the training text; see `unseen`."""
     return unseen(*_joined(path, sha, share), length, size, seed, path)
@@ -179,7 +179,7 @@ def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
         yield hashes
 
 
-@trace.cache
+@uses.cache
 def _annotations(path, sha, share, limit=1_000_000):
     """Validation text of about `limit` bytes with kinds, openers and last uses.
 
@@ -271,7 +271,7 @@ class ProseAndCode(Code):
         return self._windows(self.text(held_out=True), torch.cat(found))
 
 
-@trace.cache
+@uses.cache
 def _within(path, sha, share, held_out, span):
     """For each start index, how many of the next `span` bytes lie in docstrings: int64."""
     text = _joined(path, sha, share)[held_out].numpy()
@@ -282,7 +282,7 @@ def _within(path, sha, share, held_out, span):
     return torch.from_numpy(total[span:] - total[:-span])
 
 
-@trace.cache
+@uses.cache
 def _starts(path, sha, share, span, kind):
     """Start indices of windows of one kind in the training text."""
     within = _within(path, sha, share, False, span)

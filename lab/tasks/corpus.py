@@ -12,7 +12,7 @@ import warnings
 from importlib import metadata
 from pathlib import Path
 
-from lab import trace
+from lab import uses
 
 PACKAGES = {"networkx": "3.6.1", "sympy": "1.14.0"}
 HASH = "2b80f1dc26a2"  # of the text of these versions
@@ -39,7 +39,7 @@ def read_corpus(path=""):
     other versions.
     """
     found = _read(path, _files(path))
-    trace.reads(f"corpus {path}".strip(), found[1])
+    uses.reads(f"corpus {path}".strip())
     return found
 
 
@@ -79,10 +79,9 @@ def parts(path, sha, share=0.1):
     return split(files, share)
 
 
-@trace.cache
+@uses.cache
 def _read(path, found):
-    with trace.apart():  # the one hash of the text covers all files
-        files = {name: Path(file).read_bytes().replace(b"\r\n", b"\n") for name, file, *_ in found}
+    files = {name: Path(file).read_bytes().replace(b"\r\n", b"\n") for name, file, *_ in found}
     sha = hashlib.sha256()
     for name, text in files.items():
         sha.update(name.encode() + b"\0" + text + b"\0")

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lab import trace
+from lab import uses
 from lab.tasks.corpus import corpus_hash, parts
 from lab.tasks.labels import tokens_and_parents
 from lab.tasks.task import Task, uniform
@@ -112,7 +112,7 @@ class Definitions(Task):
         }
 
 
-@trace.cache
+@uses.cache
 def _bank(path, sha, length, names, windows, held_out):
     """(sign, slot, source, parent, kind) per token, a tensor (5, windows, length).
 

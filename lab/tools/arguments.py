@@ -33,7 +33,7 @@ def assignments(items):
 
     Raises Refused where an item has another form or a name is given twice.
     """
-    from lab.trials.parameters import Refused, read_value
+    from lab.parameters import Refused, read_value
 
     values = {}
     for item in items:
@@ -48,7 +48,7 @@ def assignments(items):
 
 def place_of(text):
     """The folder that `--results` names. Raises Refused where the text is no path."""
-    from lab.trials.parameters import Refused
+    from lab.parameters import Refused
 
     if not text.strip() or "\0" in text:
         raise Refused(f"--results {text!r}: name a folder")

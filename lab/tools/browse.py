@@ -23,7 +23,7 @@ def lessons():
     """The lessons: question, minutes of the last run, minutes without the record, and state."""
     from rich.table import Table
 
-    from lab.trials import parameters
+    from lab import parameters
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("lesson")
@@ -59,7 +59,7 @@ def state(notebook):
 
     The third says whether there is a record; the state is run here, published or not run yet.
     """
-    from lab.trials import runs
+    from lab import runs
     from lab.trials.store import seconds
 
     recorded = seconds(runs.project_root() / "results" / "record" / f"{notebook.stem}.jsonl")
@@ -84,7 +84,7 @@ def show(
     """Open an executed lesson in the browser; the path is printed as well."""
     import webbrowser
 
-    from lab.trials import parameters, runs
+    from lab import parameters, runs
 
     folder = Path(lesson)
     if not (folder / "run.json").exists():
@@ -107,7 +107,7 @@ def show(
 
 def of_notebook(folder, notebook):
     """Whether a folder holds a run of a notebook from elsewhere."""
-    from lab.trials import runs
+    from lab import runs
 
     return (runs.read_run(folder) or {}).get("notebook") == str(notebook)
 
@@ -117,7 +117,7 @@ def lesson_page(folder):
     import nbformat
     from nbconvert import HTMLExporter
 
-    from lab.trials import runs
+    from lab import runs
 
     book = nbformat.read(folder / "notebook.ipynb", 4)
     # without parameters of its own, papermill's cell repeats the one above it

@@ -70,8 +70,8 @@ def run(
     ] = False,
 ):
     """Run notebooks; finished ones are skipped, interrupted ones go on where they stopped."""
+    from lab import runs
     from lab.tools import batch
-    from lab.trials import runs
 
     options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh}
     folder = place_of(results) if results is not None else runs.project_root() / "results"

@@ -6,7 +6,7 @@ import os
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
 
-from lab.trials import runs
+from lab import runs
 
 
 class QuietKernelManager(AsyncKernelManager):

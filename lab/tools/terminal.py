@@ -11,10 +11,10 @@ from papermill.exceptions import PapermillExecutionError
 from rich.console import Console
 from rich.text import Text
 
+from lab import runs
 from lab.claims import cards, claims, report
+from lab.parameters import exercise_of
 from lab.tools.browse import question
-from lab.trials import runs
-from lab.trials.parameters import exercise_of
 
 OFTEN = 30  # seconds between two lines of progress in a log
 NO_TRACEBACK = (

@@ -1,1 +1,0 @@
-"""Sweeps of trials, workers that run them, and the store and record that keep their rows."""
