@@ -64,6 +64,10 @@ class ImpureTrial(TypeError):
     """Raised where a trial depends on what its key cannot hold; the message says what to do."""
 
 
+class OtherCode(RuntimeError):
+    """Raised where a worker has other files than the process that sends it a trial."""
+
+
 def digest(*texts):
     """The first 12 hex digits of the sha256 of texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
@@ -276,11 +280,11 @@ def refuse_edited(name):
 
 
 def refuse_other(expected):
-    """Raise RuntimeError where files of this process differ from {module: hash} of another one."""
+    """Raise OtherCode where files of this process differ from {module: hash} of another one."""
     for name in expected:
         refuse_edited(name)
     if other := [name for name in expected if file_and_imports(name)[0] != expected[name]]:
-        raise RuntimeError(
+        raise OtherCode(
             f"this worker has another {', '.join(other)}: install the same commit there and restart it"
         )
 

@@ -125,6 +125,8 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
             ended = in_parallel(trial, call, list(left.values()), jobs or place.jobs, place.cluster)
         failed = []
         for point, outcome in shown(ended, trial.__name__, len(left), place.progress):
+            if isinstance(outcome, key.OtherCode):
+                raise outcome
             if isinstance(outcome, BaseException):
                 failed.append((point, outcome))
             else:
@@ -564,7 +566,9 @@ def rehearsed(trial, grid, processes):
 
 def shown(ended, name, total, file):
     """Yield what `ended` yields, with a bar, or with a line about it in `file`."""
-    out = io.StringIO() if file else sys.stdout
+    out = io.StringIO() if file else sys.stderr
+    if not file and "ipykernel" in sys.modules:
+        out = sys.stdout  # a notebook shows what goes to stderr in red
     with tqdm(ended, name, total, leave=False, mininterval=1, bar_format=BAR, file=out) as bar:
         for each in bar:
             yield each

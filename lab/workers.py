@@ -88,7 +88,6 @@ def side_by_side(executor, call, points, at_once, is_alive=None):
             if is_alive and not is_alive():
                 raise ConnectionError(GONE)
     except BaseException:  # also where the reader of this generator stops
-        executor.shutdown(wait=False, cancel_futures=True)
         stop(executor)
         raise
 
@@ -102,10 +101,12 @@ def outcome(future):
 
 
 def stop(executor):
-    """Kill the processes of a pool, whose trials nobody waits for; the next sweep starts others."""
-    for process in list((getattr(executor, "_processes", None) or {}).values()):
-        process.kill()
+    """End a pool whose trials nobody waits for; the next sweep starts another one."""
     _pools.clear()
+    processes = list((getattr(executor, "_processes", None) or {}).values())
+    executor.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.kill()
 
 
 def is_started(jobs):

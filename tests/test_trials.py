@@ -1,0 +1,395 @@
+"""Sweeps: what is known is used, what is not runs and is kept, and a table is the same wherever its trials ran."""
+
+import json
+import math
+import os
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lab import trials, uses, workers
+from lab.trials import Place, TrialsFailed, points_of, read, sweep
+
+RUNS = []  # the seeds of the trials that ran in this process
+
+
+def squared(seed, power: int = 2, scale: float = 1.0):
+    mark(seed)
+    return [{"step": step, "value": scale * seed**power + step, "word": "None"} for step in range(2)]
+
+
+def mark(seed):
+    trials_run().append(seed)
+
+
+def trials_run():
+    import test_trials
+
+    return test_trials.RUNS
+
+
+@pytest.fixture
+def place(tmp_path):
+    RUNS.clear()
+    return Place("notebook", tmp_path / "store", tmp_path / "record")
+
+
+def the_file(folder, trial):
+    (path,) = (folder / "notebook").glob(f"{trial.__name__}-*.jsonl")
+    return path
+
+
+def test_a_table_in_the_order_of_the_grid(place):
+    table = sweep(squared, {"seed": [2, 1], "power": [1, 2]}, place)
+    assert list(table.columns) == ["seed", "power", "scale", "step", "value", "word", "seconds"]
+    assert table.seed.tolist() == [2, 2, 2, 2, 1, 1, 1, 1] and table.power.tolist() == [1, 1, 2, 2] * 2
+    assert table.value.tolist() == [2, 3, 4, 5, 1, 2, 1, 2]
+    assert table.dtypes[["seed", "value"]].tolist() == [np.dtype("int64"), np.dtype("float64")]
+
+
+def test_only_what_is_missing_runs_and_numbers_of_one_value_are_one_point(place):
+    sweep(squared, {"seed": [1, 2]}, place)
+    again = sweep(squared, [{"seed": 1, "scale": 1}, {"seed": 3, "power": 2.0}], place)
+    assert RUNS == [1, 2, 3] and again.seed.tolist() == [1, 1, 3, 3]
+    assert len(place.used) == 1 and len(place.lines("squared")) == 3
+    assert place.told().startswith("Trials: 3 by ")
+
+
+def test_the_record_is_used_as_the_store_is(place, tmp_path):
+    sweep(squared, {"seed": [1, 2]}, place)
+    (tmp_path / "store").rename(tmp_path / "record")
+    table = sweep(squared, {"seed": [1, 2]}, place)
+    assert RUNS == [1, 2] and table.value.tolist() == [1, 2, 4, 5]
+    sweep(squared, {"seed": [1]}, Place("notebook", tmp_path / "store", None))
+    assert RUNS == [1, 2, 1]
+    sweep(squared, {"seed": [1]}, Place("another", tmp_path / "elsewhere", tmp_path / "record"))
+    assert RUNS == [1, 2, 1, 1], "no notebook takes trials from another"
+
+
+@pytest.mark.parametrize("words", [["None", "NA", "nan", "01", "1", ""], ["a\u0085b", "a\u2028b", "\ud800", "\r", '"']])
+def test_words_come_back_as_they_were(place, words):
+    def said(seed, word):
+        return {"again": word}
+
+    first = sweep(said, {"seed": [0], "word": words}, place)
+    second = sweep(said, {"seed": [0], "word": words}, place)
+    assert first.word.tolist() == second.word.tolist() == second.again.tolist() == words
+
+
+def test_numbers_come_back_digit_for_digit(place):
+    def odd(seed):
+        values = [1 / 3, math.inf, -math.inf, math.nan, 1e-300, 5, True, None]
+        return [{"value": value, "real": float(i)} for i, value in enumerate(values)]
+
+    first, second = (sweep(odd, {"seed": [0]}, place) for _ in range(2))
+    assert list(map(repr, first.value)) == list(map(repr, second.value))
+    assert first.drop(columns="seconds").equals(second.drop(columns="seconds"))
+
+
+def test_missing_numbers_make_a_column_of_numbers(place):
+    def some(seed):
+        return {"loss": None if seed else 0.5}
+
+    assert sweep(some, {"seed": [0, 1]}, place).loss.dtype == float
+
+
+@pytest.mark.parametrize(
+    ("grid", "error", "words"),
+    [
+        ({"seed": [1], "powr": [2]}, TypeError, "powr"),
+        ({"power": [2]}, TypeError, "seed"),
+        ({"seed": []}, ValueError, "empty"),
+        ([], ValueError, "empty"),
+        ({"seed": [object()]}, TypeError, "JSON"),
+        ({"seed": [torch.zeros(2)]}, TypeError, "JSON"),
+    ],
+)
+def test_grids_that_are_refused(place, grid, error, words):
+    with pytest.raises(error, match=words):
+        sweep(squared, grid, place)
+    assert not RUNS
+
+
+def test_numpy_and_torch_numbers_are_numbers():
+    grid = [{"seed": np.int64(3), "power": torch.tensor(2), "scale": np.float32(0.5)}]
+    assert points_of(squared, grid) == [{"seed": 3, "power": 2, "scale": 0.5}]
+    assert [p["seed"] for p in points_of(squared, {"seed": np.arange(2)})] == [0, 1]
+
+
+def test_trials_that_are_refused(place):
+    def timed(seed, repeat):
+        return {}
+
+    for wrong, words in ((lambda seed: {}, "def"), (timed, "repeat is a column"), (squared(1), "def")):
+        with pytest.raises(TypeError, match=words):
+            sweep(wrong, {"seed": [1], "repeat": [1]}, place)
+
+
+@pytest.mark.parametrize("result", [3, {"seed": 1}, {"seconds": 1}, {"a": [1, 2]}, [1], {"a": object()}])
+def test_results_that_are_no_rows(result):
+    with pytest.raises(TypeError):
+        trials.columns_of(result, {"seed": 1})
+
+
+def test_what_fails_is_named_and_the_others_are_kept(place):
+    def frail(seed):
+        if seed == 1:
+            raise ZeroDivisionError("no such luck")
+        if seed == 2:
+            raise SystemExit(3)
+        return {"value": seed}
+
+    with pytest.raises(TrialsFailed, match=r"2 of 4 trials of frail failed(?s:.*)no such luck(?s:.*)sys.exit\(3\)"):
+        sweep(frail, {"seed": range(4)}, place)
+    assert [line["at"]["seed"] for line in read(the_file(place.store, frail))[1]] == [0, 3]
+
+
+def test_a_trial_leaves_no_trace_in_this_process(place, tmp_path):
+    def messy(seed):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_num_threads(2)
+        os.chdir(tempfile_folder())
+        return {"value": random.random() + torch.rand(1, device="cpu").item() + np.random.rand()}
+
+    def tempfile_folder():
+        import tempfile
+
+        return tempfile.gettempdir()
+
+    random.seed(1), torch.manual_seed(1), np.random.seed(1)
+    before = random.getstate(), torch.get_rng_state(), os.getcwd(), torch.get_num_threads()
+    first = sweep(messy, {"seed": [0, 1]}, place)
+    assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    assert torch.get_default_device() == torch.device("cpu")
+    after = random.getstate(), torch.get_rng_state(), os.getcwd(), torch.get_num_threads()
+    assert before[0] == after[0] and torch.equal(before[1], after[1]) and before[2:] == after[2:]
+    other = Place("notebook", tmp_path / "other")
+    assert sweep(messy, {"seed": [1, 0]}, other).value.tolist() == first.value.tolist()[::-1]
+
+
+def test_two_processes_give_the_table_of_one(place, tmp_path):
+    def product(seed, width):
+        import torch
+
+        matrix = torch.randn(width, width)
+        return {"value": (matrix @ matrix).sum().item(), "threads_used": torch.get_num_threads()}
+
+    grid = {"seed": range(3), "width": [8, 64]}
+    here = sweep(product, grid, place)
+    workers.pool(2)  # else a sweep of milliseconds runs here
+    there = sweep(product, grid, Place("notebook", tmp_path / "there", jobs=2))
+    pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
+
+
+# Files
+
+
+def test_damaged_lines_are_named_and_run_again(place):
+    sweep(squared, {"seed": [1, 2, 3]}, place)
+    path = the_file(place.store, squared)
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], lines[1], lines[2][:40], lines[3][:-9]]))
+    with pytest.warns(UserWarning, match="line 3, 4 damaged"):
+        sweep(squared, {"seed": [1, 2, 3]}, place)
+    assert RUNS == [1, 2, 3, 2, 3]
+    with pytest.warns(UserWarning, match="line 3, 4 damaged"):
+        sweep(squared, {"seed": [1, 2, 3]}, place)
+    assert RUNS == [1, 2, 3, 2, 3], "what follows half a line is whole"
+
+
+def test_a_damaged_first_line_costs_nothing(place):
+    sweep(squared, {"seed": [1]}, place)
+    path = the_file(place.store, squared)
+    path.write_bytes(path.read_bytes()[9:])
+    with pytest.warns(UserWarning, match="line 1 damaged"):
+        sweep(squared, {"seed": [1]}, place)
+    assert RUNS == [1]
+
+
+def test_a_store_that_cannot_be_written(place, monkeypatch):
+    monkeypatch.setattr(trials, "FileLock", lambda path: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left on device; --results names another folder"):
+        sweep(squared, {"seed": [1]}, place)
+
+
+# Other code, other kinds
+
+
+def other_code(monkeypatch):
+    """Makes the code of every trial another one from here on."""
+    from lab import key
+
+    before = key.code_of
+    monkeypatch.setattr(key, "code_of", lambda item: before(item) | {"lab.models.gpt": "other"})
+
+
+def test_rows_of_other_code_are_told_and_used_only_anyway(place, monkeypatch, capsys):
+    sweep(squared, {"seed": [1, 2]}, place)
+    other_code(monkeypatch)
+    anyway = sweep(squared, {"seed": [1, 2]}, Place("notebook", place.store, anyway=True))
+    assert RUNS == [1, 2] and anyway.value.tolist() == [1, 2, 4, 5]
+    sweep(squared, {"seed": [2, 3]}, place)
+    assert RUNS == [1, 2, 2, 3]
+    assert "1 trials of squared ran before a change of lab.models.gpt" in capsys.readouterr().out
+
+
+class Seam:
+    kinds = {}
+
+
+def test_a_kind_that_changed_makes_its_rows_run_again(place, monkeypatch, capsys):
+    def chosen(seed, kind):
+        uses.looked_up("Toy", kind)
+        mark(seed)
+        return {"value": seed}
+
+    hashes = {"Toy.one": "1", "Toy.two": "1"}
+    monkeypatch.setattr(trials.key, "now", lambda name: hashes[name])
+    monkeypatch.setattr(trials.key, "kind_of", lambda name: None)
+    grid = {"seed": [5], "kind": ["one", "two"]}
+    sweep(chosen, grid, place)
+    hashes["Toy.two"] = "2"
+    sweep(chosen, grid, place)
+    assert RUNS == [5, 5, 5] and "a change of Toy.two" in capsys.readouterr().out
+    sweep(chosen, grid, place)
+    assert RUNS == [5, 5, 5]
+
+
+def test_a_file_among_the_parameters_is_read_by_its_content(place, tmp_path):
+    def counted(seed, path):
+        mark(seed)
+        return {"letters": len(open(path).read())}
+
+    file = tmp_path / "text.txt"
+    for text, runs in (("one", 1), ("three", 2), ("three", 2)):
+        file.write_text(text)
+        assert sweep(counted, {"seed": [0], "path": str(file)}, place).letters.tolist() == [len(text)]
+        assert len(RUNS) == runs
+
+
+# Timings
+
+
+def clocked(seed=0, n=1):
+    import os
+
+    uses.clock("a stopwatch")
+    return {"process": os.getpid(), "milliseconds": 1.0}
+
+
+def test_a_clock_needs_timing(place):
+    with pytest.raises(TrialsFailed, match="pass timing=True"):
+        sweep(clocked, {"n": [1]}, place)
+    table = sweep(clocked, {"n": [1, 2]}, place, timing=True)
+    assert set(table.process) == {os.getpid()} and "repeat" not in table
+
+
+def test_a_timing_runs_in_fresh_processes_and_is_kept_like_any_row(place, tmp_path):
+    table = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
+    assert table.repeat.tolist() == [0, 0, 1, 1] and table.process.nunique() == 2
+    assert set(table.groupby("repeat").process.nunique()) == {1}
+    again = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
+    assert again.equals(table)
+    (tmp_path / "store").rename(tmp_path / "record")
+    assert sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2).equals(table)
+
+
+def test_times_of_two_machines_do_not_meet_in_a_table(place, tmp_path):
+    """A record with fewer processes is no part of a larger timing; a kill's whole processes are."""
+    recorded = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=1)
+    (tmp_path / "store").rename(tmp_path / "record")
+    larger = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
+    assert not set(larger.process) & set(recorded.process)
+    path = the_file(place.store, clocked)
+    path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")  # the second process ended half way
+    again = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
+    assert again.process[:2].equals(larger.process[:2]) and not set(again.process[2:]) & set(larger.process)
+
+
+def test_a_rehearsal_keeps_nothing(tmp_path):
+    table = trials.rehearsed(clocked, {"n": [1, 2]}, 2)
+    assert table.repeat.tolist() == [0, 0, 1, 1] and set(table.process) == {os.getpid()}
+
+
+# The record
+
+
+def test_the_record_holds_what_its_run_used(place, tmp_path):
+    sweep(squared, {"seed": [1, 2]}, place)
+    (tmp_path / "store").rename(tmp_path / "record")
+    path = the_file(place.record, squared)
+    (path.parent / "gone-123.jsonl").write_text("{}\n")
+    later = Place("notebook", tmp_path / "store", tmp_path / "record")
+    sweep(squared, {"seed": [2, 3]}, later)
+    used = {file: list(lines) for file, lines in later.used.items()}
+    assert trials.record(later, used) == 2
+    assert [line["at"]["seed"] for line in read(path)[1]] == [2, 3]
+    assert [each.name for each in path.parent.glob("*.jsonl")] == [path.name]
+    assert read(path)[0] == read(the_file(place.store, squared))[0]
+    before = path.read_bytes()
+    trials.record(later, used)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "apart"),
+    [
+        ({"a": 1.0, "b": "x"}, {"a": 1.0, "b": "x"}, 0),
+        ({"a": 1.0}, {"a": 1.0 + 1e-9}, 1e-9),
+        ({"a": [0.0, math.nan]}, {"a": [0.0, math.nan]}, 0),
+        ({"a": [1.0, 2.0]}, {"a": [1.0, 4.0]}, 0.5),
+        ({"a": 1}, {"a": 2}, math.inf),
+        ({"a": "x"}, {"a": "y"}, math.inf),
+        ({"a": 1.0}, {"b": 1.0}, math.inf),
+        ({"a": [1.0]}, {"a": [1.0, 1.0]}, math.inf),
+        ("RuntimeError()", {"a": 1.0}, math.inf),
+    ],
+)
+def test_how_far_two_results_lie_apart(here, there, apart):
+    assert trials.apart(here, there) == pytest.approx(apart, rel=1e-6)
+
+
+def test_check_runs_a_row_of_every_set_of_kinds_and_accept_moves_all(place, tmp_path, monkeypatch):
+    def chosen(seed, kind):
+        uses.looked_up("Toy", kind)
+        return {"value": seed / 3}
+
+    hashes = {"Toy.one": "1", "Toy.two": "1"}
+    monkeypatch.setattr(trials.key, "now", lambda name: hashes[name])
+    monkeypatch.setattr(trials.key, "kind_of", lambda name: None)
+    grid = {"seed": [1, 2, 3], "kind": ["one", "two"]}
+    sweep(chosen, grid, place)
+    (tmp_path / "store").rename(tmp_path / "record")
+    (old,) = (place.record / "notebook").glob("*.jsonl")
+    there = Place("notebook", tmp_path / "store", place.record, anyway=True, check=tmp_path / "check" / "there")
+    with monkeypatch.context() as later:
+        other_code(later)
+        hashes["Toy.two"] = "2"
+        here = Place("notebook", tmp_path / "store", place.record, anyway=True, check=tmp_path / "check" / "here")
+        sweep(chosen, grid, here)
+        sweep(chosen, grid, here)
+    written = tmp_path / "check" / "here" / "notebook" / old.name
+    told = json.loads(written.read_text())
+    assert sorted(point["kind"] for point in told["points"]) == ["one", "two"]
+    hashes["Toy.two"] = "1"
+    sweep(chosen, grid, there)
+    other = json.loads((tmp_path / "check" / "there" / "notebook" / old.name).read_text())
+    assert other["rows"] == told["rows"] and other["name"] == old.name != told["name"]
+    trials.accept(place.record / "notebook", old.name, told)
+    (new,) = (place.record / "notebook").glob("*.jsonl")
+    code, lines = read(new)
+    assert new.name == told["name"] and code["lab.models.gpt"] == "other" and len(lines) == 6
+    assert {line["also"].get("Toy.two") for line in lines} == {None, "2"}
+
+
+def test_times_are_never_accepted(place, tmp_path):
+    sweep(clocked, {"n": [1, 2]}, place, timing=True)
+    path = the_file(place.store, clocked)
+    code, _ = read(path)
+    trials.accept(path.parent, path.name, {"name": "clocked-new.jsonl", "code": code, "also": {"clock": "clock"}})
+    assert read(path.with_name("clocked-new.jsonl"))[1] == []
