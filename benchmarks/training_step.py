@@ -23,7 +23,7 @@ from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.training import TrainConfig, cross_entropy, train
-from lab.trials.arithmetic import fast
+from lab.arithmetic import fast
 
 N_LAYERS, CONTEXT, BATCH, VOCABULARY, D_HEAD, PEAK = 4, 128, 8, 256, 32, 2048
 DEEP = 24, 32  # layers and width of a stack of many small parameters

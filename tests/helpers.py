@@ -8,7 +8,6 @@ import torch
 
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import Norm, QKVProjection
-from lab.trials.store import File
 
 
 def kinds_of_models(seam):
@@ -134,30 +133,6 @@ def notebook_with(folder, name="mine.ipynb", **tagged):
     book.cells.append(nbformat.v4.new_code_cell("print('a run')"))
     nbformat.write(book, folder / name)
     return folder / name
-
-
-def noisy(seed, width, steps):
-    """A training in small: losses of a curve, an accuracy of 50 items, a number that no seed moves."""
-    import torch
-
-    from lab import trace
-
-    generator = torch.Generator().manual_seed(seed)
-    loss = torch.tensor(2.0)
-    for step in range(steps):
-        batch = torch.randn(8, generator=generator)
-        trace.step(step, loss, (batch,))
-        loss = 0.9 * loss + 0.01 * batch.mean() + 0.1 / width
-    return {"loss": loss.item(), "accuracy": round((loss.item() * 1000) % 50) / 50, "parameters": width**2}
-
-
-def recorded(path, bodies, **labels):
-    """The record file at the path: these finished trials as if a run on another machine had recorded them."""
-    about = {"machine": "a machine", "device": "cpu", "threads": 1, "torch": "2", "python": "3.11"}
-    about |= {"commit": "c0ffee" * 7, "date": "2026-01-01"}
-    file = File(path)
-    file.rewrite([body | {"labels": body["labels"] | about | labels} for body in bodies])
-    return File(path)
 
 
 def without_times(table):

@@ -1,19 +1,17 @@
-"""The trials of exercise 1.9, and the one that its appendix 1.26 shares: models that differ in their activation alone,
+"""The trials of exercise 1.9: models that differ in their activation alone,
 who of their units dies, and gradients through a stack.
 """
 
-import cells
 import pytest
 import torch
+from definitions import definitions
 from torch import nn
-
-from lab.trials.code import code_of
 
 
 @pytest.fixture(scope="module")
 def lesson():
     names = ["next_byte", "gradients", "mean_field", "redrawn", "time_alone", "time_inside"]
-    with cells.definitions("1.9", *names) as module:
+    with definitions("09", *names) as module:
         yield module
 
 
@@ -22,12 +20,6 @@ def learned(lesson, tmp_path):
     (tmp_path / "text.py").write_text("".join(f"value_{i} = {i * i % 97}\n" for i in range(3000)))
     sizes = {"steps": 16, "batch": 4, "context": 16, "d_model": 16, "n_layers": 1, "corpus": str(tmp_path)}
     return lambda ffn, **more: lesson.next_byte(0, ffn, 0.01, **sizes | more)
-
-
-def test_what_the_appendix_trains_is_the_trial_of_the_lesson(lesson):
-    """So rows of the one count for the other."""
-    with cells.definitions("1.26", "next_byte") as appendix:
-        assert code_of(lesson.next_byte).digest == code_of(appendix.next_byte).digest
 
 
 def test_plain_arms_start_alike_and_read_the_same_bytes(learned):

@@ -2,13 +2,12 @@
 keeps.
 """
 
-import cells
 import pytest
 import torch
+from definitions import definitions
 
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import AttentionFn, attend
-from lab.trials.code import code_of
 
 DECODING = ["softmax", "bigbird", "performer", "linear", "delta", "gated delta", "hybrid"]  # and window
 CAUSAL = ["softmax", "window", "bigbird", "lsh", "performer", "linear", "delta", "gated delta", "hybrid"]
@@ -17,7 +16,7 @@ ARMS = [*CAUSAL, "linformer"]
 
 @pytest.fixture(scope="module")
 def lesson():
-    with cells.definitions("1.14", "learned", "costs", "time_steps", "time_tokens") as module:
+    with definitions("14", "learned", "costs", "time_steps", "time_tokens") as module:
         yield module
 
 
@@ -28,12 +27,6 @@ def model_of(lesson):
         return Transformer(ModelConfig(**lesson.model_fields(arm, 64) | start)).eval()
 
     return model
-
-
-def test_what_the_appendix_trains_is_the_trial_of_the_lesson(lesson):
-    """So rows of the one count for the other."""
-    with cells.definitions("1.28", "learned") as appendix:
-        assert code_of(lesson.learned).digest == code_of(appendix.learned).digest
 
 
 def with_another_end(tokens):

@@ -16,10 +16,10 @@ import nbformat
 import pandas as pd
 import pytest
 import yaml
+from lab.trials.runs import Options, project_root
 from nbformat.v4 import new_code_cell, new_notebook
 
 from lab.trials import parameters
-from lab.trials.runs import Options, project_root
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

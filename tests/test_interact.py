@@ -9,11 +9,10 @@ import pytest
 import torch
 from helpers import without_times
 
-from lab import interact
+from lab import interact, trials
 from lab.models import ModelConfig, Transformer
 from lab.tasks.sequences import Lookup
 from lab.training import TrainConfig, fit
-from lab.trials import sweep as trials
 
 GRID = {"n_heads": [1, 2], "steps": [4], "seed": [0, 1]}
 
@@ -33,11 +32,11 @@ def draw(rows):
 
 
 @pytest.fixture
-def bodies(tmp_path):
+def lines(tmp_path):
     """Finished trials of a sweep."""
-    used = []
-    trials.sweep(lookups, GRID, sources=trials.Sources("n", store=tmp_path), used=used)
-    return [each.body for each in used]
+    place = trials.Place("n", tmp_path)
+    trials.sweep(lookups, GRID, place)
+    return place.lines("lookups")
 
 
 @pytest.fixture
@@ -48,19 +47,19 @@ def shown(monkeypatch):
     return pictures
 
 
-def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(bodies, shown, tmp_path, capsys):
-    runs = interact.Runs(lookups, draw, bodies, seed=2)
+def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(lines, shown, tmp_path, capsys):
+    runs = interact.Runs(lookups, draw, lines)
     runs.show()
     assert runs.rows.empty
     for _ in range(2):
         runs.run({"n_heads": 2})
-    sources = trials.Sources("n", store=tmp_path / "other")
-    swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, sources=sources)
+    place = trials.Place("n", tmp_path / "other")
+    swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, place)
     assert without_times(runs.rows).equals(without_times(swept)[[*without_times(runs.rows)]])
     assert len(set(shown)) == 3 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
 
 
-def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(bodies, shown):
+def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(lines, shown):
     def state():
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
@@ -72,7 +71,7 @@ def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(bodies, shown)
     seed_all()
     expected = state()
     seed_all()
-    interact.Runs(lookups, draw, bodies, seed=2).run({"n_heads": 1})
+    interact.Runs(lookups, draw, lines).run({"n_heads": 1})
     assert state() == expected
 
 
@@ -92,10 +91,10 @@ def two_panels(n_heads, kind):
     axes[1].bar([kind, "b"], [n_heads, 1])
 
 
-def test_without_a_reader_the_first_state_stands_and_no_widget(bodies, shown, monkeypatch):
+def test_without_a_reader_the_first_state_stands_and_no_widget(lines, shown, monkeypatch):
     monkeypatch.setattr(ipywidgets, "interact", None)
     interact.play(two_panels, {"n_heads": (3, 5), "kind": ["a", "c"]}, live=False)
-    interact.live(interact.Runs(lookups, draw, bodies, 2), {"n_heads": [1, 2]}, None, "Train now", live=False)
+    interact.live(interact.Runs(lookups, draw, lines), {"n_heads": [1, 2]}, None, "Train now", live=False)
     assert len(shown) == 2 and plt.get_fignums() == []
 
 

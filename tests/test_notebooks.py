@@ -16,14 +16,14 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab.trials.runs import CHECKOUT, project_root
+from lab.trials.store import File
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from lab.claims import claims
 from lab.tools import batch
 from lab.trials import parameters, runs
-from lab.trials.runs import CHECKOUT, project_root
-from lab.trials.store import File
 
 NOTEBOOKS = parameters.notebooks()
 CHEAPEST = parameters.notebook_of("1.6")

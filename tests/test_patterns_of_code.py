@@ -1,19 +1,15 @@
 """The patterns of exercise 1.13 for code: that none holds the pointer to the answer."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from definitions import definitions
 
-from lab.trials import cells
-
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "13_sparse_patterns.ipynb"
 KINDS = {"names": 1, "brackets": 2}
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    with cells.as_module(NOTEBOOK, ["reach"]) as module:
+    with definitions("13", "reach") as module:
         yield module
 
 

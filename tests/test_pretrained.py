@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import row_sum
+from lab.trials.parameters import cells_of, notebook_of
 
 from lab import charts, figures
 from lab.measure.attention import attention_probe
 from lab.pretrained import load
-from lab.trials.parameters import cells_of, notebook_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -4,12 +4,12 @@ import json
 import subprocess
 
 import pytest
+from lab.trials.runs import CHECKOUT
 from made import COINS, DICE
 from typer.testing import CliRunner
 
 from lab.tools.cli import app
 from lab.trials import runs
-from lab.trials.runs import CHECKOUT
 
 
 @pytest.fixture(scope="module")

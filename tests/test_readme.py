@@ -7,13 +7,13 @@ import sys
 import textwrap
 
 import pytest
+from lab.trials.runs import project_root
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from lab.tools import arguments, batch
 from lab.tools.cli import app
 from lab.trials import parameters
-from lab.trials.runs import project_root
 
 README = (project_root() / "README.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -5,7 +5,6 @@ import tomllib
 
 import pytest
 import yaml
-
 from lab.trials.runs import project_root
 
 ROOT = project_root()

@@ -11,6 +11,7 @@ import made
 import pandas as pd
 import pytest
 import yaml
+from lab.trials.store import File
 
 from lab import figures
 from lab.claims import claims
@@ -18,7 +19,6 @@ from lab.claims.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
 from lab.study import Study, found_beside, study
 from lab.trials import parameters, provenance, runs, sittings
-from lab.trials.store import File
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from lab import trace
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import SEAMS, Mixer
 from lab.tasks.sequences import Lookup
@@ -72,26 +71,6 @@ def test_the_order_of_data_depends_on_the_seed_alone():
     fingerprints = [data_fingerprint(TASK.batch, short(), seed) for seed in (1, 1, 2)]
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
     assert data_fingerprint(TASK.batch, short(batch=5), 1) != fingerprints[0]
-
-
-def test_whoever_watches_hears_every_step_and_changes_nothing():
-    heard = []
-    plain = train(build(), TASK.batch, short(), every=1)
-    with trace.watching(lambda *step: heard.append(step)):
-        assert train(build(), TASK.batch, short(), every=1).equals(plain)
-    assert heard == [(step, 12) for step in range(12)]
-
-
-def test_a_listener_that_raises_ends_the_training_before_its_step():
-    def ends(step, steps):
-        if step == 2:
-            raise KeyboardInterrupt
-
-    two, ended = build(), build()
-    train(two, TASK.batch, short(steps=2, warmup=9))
-    with trace.watching(ends), pytest.raises(KeyboardInterrupt):
-        train(ended, TASK.batch, short(steps=5, warmup=9))
-    assert all(torch.equal(a, b) for a, b in zip(two.parameters(), ended.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("position", ["rotary", "learned"])

@@ -1,15 +1,15 @@
 """The notebook for a reader's own idea runs by its path, and names a mistake before it trains."""
 
-import cells
 import pandas as pd
 import pytest
 import torch
+from definitions import definitions
+from lab.trials.runs import CHECKOUT
 from typer.testing import CliRunner
 
 from lab.claims.claims import own_ledger
 from lab.models.positions import Position
 from lab.tools.cli import app
-from lab.trials.runs import CHECKOUT
 
 NOTEBOOK = CHECKOUT / "notebooks" / "your_own_idea.ipynb"
 TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]
@@ -26,7 +26,7 @@ def test_it_runs_by_its_path_and_is_judged(tmp_path):
 
 @pytest.fixture
 def check():
-    with cells.definitions(str(NOTEBOOK), "check") as module:
+    with definitions("your_own_idea", "check") as module:
         yield module.check
 
 

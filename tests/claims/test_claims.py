@@ -8,6 +8,7 @@ from pathlib import Path
 import made
 import pandas as pd
 import pytest
+from lab.trials.runs import project_root
 from made import ABOVE, ARMS, EXACTLY, LEDGER, entry, write_ledger
 
 from lab.claims import claims, report
@@ -15,7 +16,6 @@ from lab.claims.claims import EXACT, LABELS, Claim, Line, ledger
 from lab.claims.judge import NOT_RUN, OUT_OF_REACH, decided, judge, label_of
 from lab.measure.statistics import Interval
 from lab.trials import parameters, runs
-from lab.trials.runs import project_root
 
 
 @pytest.fixture

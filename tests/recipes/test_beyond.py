@@ -3,10 +3,9 @@
 import pandas as pd
 import pytest
 import torch
+from definitions import definitions
 
 from lab.tasks.lengths import Copy
-from lab.trials.cells import as_module
-from lab.trials.parameters import notebook_of
 
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2}
 COPY = {"kind": "copy", "symbols": 4, "longest": 4}
@@ -17,7 +16,7 @@ USUAL = {"seed": 0, "task": COPY, "position": "learned", "model": TINY, "steps":
 
 @pytest.fixture(scope="module")
 def cells():
-    with as_module(notebook_of("1.7"), ["beyond"]) as module:
+    with definitions("07", "beyond") as module:
         yield module
 
 

@@ -4,9 +4,6 @@ import nbformat
 import papermill
 import pytest
 from helpers import notebook_with
-from papermill.translators import PythonTranslator
-
-from lab.tools import kernel, terminal
 from lab.trials.parameters import (
     PROFILES,
     Refused,
@@ -20,6 +17,9 @@ from lab.trials.parameters import (
     read_declared,
     validate,
 )
+from papermill.translators import PythonTranslator
+
+from lab.tools import kernel, terminal
 
 
 def test_exercises_have_several_names_and_an_unknown_one_lists_them_all(project):

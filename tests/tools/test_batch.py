@@ -19,6 +19,7 @@ import psutil
 import pytest
 from dask.distributed import Client
 from gate import allow, wait_for
+from lab.trials.runs import CHECKOUT
 from made import DICE, THROWS
 from papermill.parameterize import parameterize_notebook
 from typer.testing import CliRunner
@@ -26,7 +27,6 @@ from typer.testing import CliRunner
 from lab.tools import batch, kernel
 from lab.tools.cli import app
 from lab.trials import runs, workers
-from lab.trials.runs import CHECKOUT
 
 pytestmark = pytest.mark.usefixtures("project")
 RUN = ["run", "1.1", "--profile", "smoke", "--jobs", "1"]

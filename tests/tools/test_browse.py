@@ -7,13 +7,13 @@ import webbrowser
 import nbformat
 import pytest
 from helpers import notebook_with
+from lab.trials.store import File
 from made import DICE, ran
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from lab.tools.cli import app
 from lab.trials import parameters, runs
-from lab.trials.store import File
 
 
 def command(*arguments):

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from filelock import FileLock
 from gate import wait_for
+from lab.trials.runs import Progress, project_root
 from made import ABOVE, DICE
 from rich.console import Console
 from typer.main import get_command
@@ -32,7 +33,6 @@ from lab.tools.cli import app
 from lab.tools.execution import mended
 from lab.trials import parameters, runs
 from lab.trials import sweep as trials
-from lab.trials.runs import Progress, project_root
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = [DICE, "02_coins"]

@@ -8,12 +8,12 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.manager import AsyncKernelManager
+from lab.trials.runs import CHECKOUT
 from made import DECLARED, DICE
 from typer.testing import CliRunner
 
 from lab.tools.cli import app
 from lab.trials import parameters, workers
-from lab.trials.runs import CHECKOUT
 
 pytestmark = pytest.mark.usefixtures("project")
 NAMES = sorted(DECLARED)

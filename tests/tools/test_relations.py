@@ -2,7 +2,6 @@
 
 import pytest
 from helpers import notebook_with
-
 from lab.trials.parameters import Refused, notebook_of, validate
 
 RELATIONS = {  # what is changed in a notebook; what the refusal says

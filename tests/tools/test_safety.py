@@ -4,9 +4,9 @@ import ast
 
 import psutil
 import pytest
+from lab.trials.runs import CHECKOUT
 
 from lab.trials import workers
-from lab.trials.runs import CHECKOUT
 
 SOURCES = [*sorted((CHECKOUT / "lab").rglob("*.py")), *sorted((CHECKOUT / "benchmarks").glob("*.py"))]
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -1,0 +1,57 @@
+"""What a trial used is noted: kinds, data, clocks, through caches too."""
+
+import pytest
+
+from lab import uses
+
+
+def test_nothing_is_noted_outside_a_trial():
+    uses.looked_up("Position", "rotary")
+    uses.clock("a stopwatch")
+    with uses.watched() as seen:
+        pass
+    assert seen.names == set()
+
+
+def test_an_outer_block_gets_what_the_inner_one_used():
+    with uses.watched() as outer:
+        with uses.watched() as inner:
+            uses.looked_up("Position", "rotary")
+            uses.reads("corpus")
+        uses.looked_up("Norm", "none")
+    assert inner.names == {"Position.rotary", "corpus"}
+    assert outer.names == {"Position.rotary", "corpus", "Norm.none"}
+
+
+def test_a_cached_value_notes_what_its_computation_used():
+    calls = []
+
+    @uses.cache
+    def built(name, *, size=1):
+        calls.append(name)
+        uses.looked_up("Norm", name)
+        return name * size
+
+    for _ in range(2):
+        with uses.watched() as seen:
+            assert built("none", size=2) == "nonenone"
+        assert seen.names == {"Norm.none"}
+    assert built("none") == "none" and calls == ["none", "none"]
+    built.cache_clear()
+    assert built("none") == "none" and len(calls) == 3
+
+
+def test_a_clock_is_refused_unless_the_sweep_times():
+    with uses.watched(), pytest.raises(RuntimeError, match="a stopwatch measures this machine: pass timing=True"):
+        uses.clock("a stopwatch")
+    with uses.watched(timing=True) as seen:
+        uses.clock("a stopwatch")
+    assert seen.names == {"clock"}
+
+
+def test_the_models_of_lab_note_their_kinds():
+    from lab.models import ModelConfig, Transformer
+
+    with uses.watched() as seen:
+        Transformer(ModelConfig(vocab_size=4, block_size=4, d_model=8, n_layers=1, n_heads=2, position="alibi"))
+    assert "Position.alibi" in seen.names
