@@ -76,8 +76,8 @@ def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(lines, shown):
 
 
 def test_a_parameter_that_nobody_gives_is_named(shown):
-    with pytest.raises(TypeError, match="'steps' is missing"):
-        interact.Runs(lookups, draw, [], seed=0).run({"n_heads": 1})
+    with pytest.raises(TypeError, match="missing a required argument: 'steps'"):
+        interact.Runs(lookups, draw, []).run({"n_heads": 1})
 
 
 def test_a_point_is_a_function_of_the_controls_or_values_over_a_dict():
