@@ -71,7 +71,7 @@ publish: setup  ## a release: results/quick anew; fails where a row is stale or 
 	rm -rf results/.trials results/runs && $(BIN)/lab run && $(BIN)/lab publish
 	$(BIN)/lab record --status --strict
 
-STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
+STRIP = --keep-id --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 
 format: .venv/.ready-test  ## what `make test` checks, mended
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,92 +15,87 @@ import pandas as pd
 import psutil
 from IPython.display import Markdown
 
-from lab import figures, interact, zoo
+from lab import figures, files, interact, parameters, zoo
 from lab.claims import cards, claims
 from lab.claims.judge import computed, judge
-from lab.shown import display
+from lab.shown import Progress, display
 from lab.tasks.corpus import corpus_hash
-from lab.trials import parameters, provenance, runs, sittings, sweep
-from lab.trials.code import kind_hash
+from lab.trials import sittings, sweep
+from lab.trials.rows import key
 
 DATA = {"corpus": corpus_hash, "reference": zoo.reference_hash}  # {data source: its hash function}
-KEPT = 3  # earlier interactive runs of a notebook that are kept
 BUSY = 30  # percent of all cores used by other programs, above which a timing warns
-OWN = "lab-results"  # the folder of results beside the user's own ledger
 
 
-def study(exercise="", namespace=None, *, ledger=None):
-    """Begin the study of an exercise, such as "1.4", or of your own notebook; returns a Study.
+def study(exercise, namespace):
+    """Begin the study of an exercise, such as "1.4", or of your own notebook, by its name.
 
-    `namespace` is the notebook's globals(); by default the caller's. `study(globals())` names the
-    study after its notebook. Declared parameters are checked, converted and written back, so that
-    `1e-3`, which YAML reads as text, is a number from here on. Results go to the folder that the
-    parameter `results` names, or to results/interactive. Until `finish` they are kept aside, and
-    earlier results stay unchanged.
+    `namespace` is the notebook's globals(). Declared parameters are checked and written back: the
+    text 1e-3 becomes a number, and what still has its default takes the value of the profile.
 
-    `ledger` is a file with your own claims, beside the notebook or at a path. With it, results,
-    this machine's trials and your own record (`record`) go to the folder `lab-results` beside it,
-    unless `results` names another. Raises FileNotFoundError where there is no such file.
+    Results go to results/interactive, or to the folder that the parameter `results` names; until
+    `finish` they are kept aside. The study of your own notebook mine.ipynb, lab.study("mine",
+    globals()), finds its claims in mine.yaml, if there is one, and puts its results into
+    lab-results; both stand beside the notebook.
     """
-    if namespace is None and isinstance(exercise, dict):
-        exercise, namespace = "", exercise
-    if namespace is None:
-        depth = 2 if sys._getframe(1).f_code.co_name == "__call__" else 1
-        namespace = sys._getframe(depth).f_globals
-    return Study(exercise, namespace, ledger)
+    try:
+        return Study(exercise, namespace)
+    except files.Refused as error:
+        namespace["study"] = Stopped(error)  # an earlier study would go on with other values
+        raise
+
+
+class Stopped:
+    """What stands in for a study that was refused: later cells show why."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __getattr__(self, name):
+        raise self._error
 
 
 class Study:
     """The claims, sweeps, tables, figures and verdicts of one exercise; `lab.study` makes it."""
 
-    def __init__(self, exercise, namespace, ledger=None, notebook=None):
-        place = namespace.get("results") if isinstance(namespace.get("results"), str) else ""
-        beside = found_beside(ledger) if isinstance(ledger, str | Path) else None
-        if beside:
-            home = beside.parent / (place or OWN)
-        else:
-            home = runs.project_root() / (place or "results/interactive")
-        self.options = runs.read_options(home)
-        if ledger is not None and not self.options.notebook:
-            kept = {"store": home / ".trials", "record": [*self.options.record, home / "record"]}
-            self.options = self.options.model_copy(update=kept)
-        named = beside.with_suffix(".ipynb") if beside and not exercise else None
-        if not (named and named.exists()):
-            named = notebook_of(exercise or (beside.stem if beside else ""))
-        self.notebook = notebook or self.options.notebook or named
-        self.exercise = exercise or self.notebook.stem
-        self.kept_as = self.notebook.stem  # stem of the file that stores its trials
-        self.parameters, usual = parameters.in_namespace(namespace, self.notebook)
+    def __init__(self, exercise, namespace):
+        self.exercise = exercise
+        lesson = next((p for p in files.notebooks() if files.exercise_of(p) == exercise), None)
+        self.notebook = lesson_here(lesson) if lesson else own_notebook(exercise)
+        self.kept_as = lesson.stem if lesson else exercise  # stem of the file of its trials
+        self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
         self.profile = self.parameters.get("profile", "")
-        changed = {name: value for name, value in self.parameters.items() if value != usual[name]}
-        self.own = self.options.own if self.options.notebook else changed
-        self.final = home / self.notebook.stem
-        self.place = self.options.place or runs.shown(self.final)
-        try:
-            if self.options.notebook:
-                self.folder = self.final
-            else:
-                self.folder = runs.new_folder(home / ".running", self.final.name)
-        except OSError as error:
-            raise parameters.Refused(
-                f"{error.filename}: {error.strerror}; name a folder that can be written to "
-                f"as the parameter results, such as {Path.home() / OWN}"
-            ) from None
-        self._keep = 0 if place and ledger is None else KEPT
-        if ledger is None:
-            self.ledger = {c.id: c for c in claims.known().values() if c.exercise == self.exercise}
+        if lesson:
+            home = files.project_root() / (namespace.get("results") or "results/interactive")
+            self.ledger = {c.id: c for c in claims.known().values() if c.exercise == exercise}
         else:
-            own = claims.own_ledger(beside).values() if beside else ledger
-            self.ledger = {c.id: c for c in own if c.exercise in ("", self.exercise)}
-        self._ledger_hash = claims.ledger_hash(self.notebook) if ledger is None else ""
+            home = self.notebook.parent / (namespace.get("results") or "lab-results")
+            own = self.notebook.with_name(f"{exercise}.yaml")
+            self.ledger = claims.own_ledger(own) if own.exists() else {}
+        self.final = Path(variable("RUN", home / self.notebook.stem))
+        self.folder = Path(variable("RUN") or self._aside())
         self._started, self.used = time.time(), []
         self._timings = []  # bodies of trials that were timed in separate processes
         self._lines = {}  # {claim: [Line]}
-        self._commit = provenance.commit()  # the commit whose code this process has loaded
+        self._commit = files.commit()  # the commit whose code this process has loaded
         self._saved = 0.0  # core seconds of trials beyond the time spent waiting for them
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
+
+    def _aside(self):
+        """A folder for the run until it is complete; it vanishes with the kernel."""
+        try:
+            self.final.parent.mkdir(parents=True, exist_ok=True)
+            where = {"dir": self.final.parent, "prefix": f".{self.final.name}-"}
+            self._running = tempfile.TemporaryDirectory(**where, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise files.Refused(
+                f"{error.filename}: {error.strerror}; name a folder that can be written to "
+                "as the parameter results"
+            ) from None
+        os.chmod(self._running.name, 0o755)
+        return self._running.name
 
     def claims(self):
         """The table of the claims under test with their predictions."""
@@ -126,9 +122,9 @@ class Study:
         at most two repetitions, in this process.
         """
         busy = psutil.cpu_percent(0.3) if timing else 0
-        began, options = time.time(), self.options
-        at_once = options.jobs or (self.profile != "smoke" and os.cpu_count()) or 1
-        progress = runs.Progress(trial.__name__, options.progress)
+        began = time.time()
+        at_once = int(variable("JOBS", 0)) or (self.profile != "smoke" and os.cpu_count()) or 1
+        progress = Progress(trial.__name__, variable("PROGRESS"))
         try:
             if processes:
                 table = self._timed(trial, grid, processes, progress, threads)
@@ -138,9 +134,9 @@ class Study:
                     grid,
                     sources=self.sources,
                     jobs=jobs or at_once,
-                    cluster=None if jobs == 1 else options.cluster or None,
+                    cluster=None if jobs == 1 else variable("CLUSTER") or None,
                     threads=threads,
-                    device=options.device,
+                    device=variable("DEVICE", "auto"),
                     timing=timing,
                     progress=progress,
                     used=self.used,
@@ -156,7 +152,7 @@ class Study:
         return table
 
     def _timed(self, trial, grid, processes, progress, threads):
-        where = {"device": self.options.device, "threads": threads}
+        where = {"device": variable("DEVICE", "auto"), "threads": threads}
         if self.profile == "smoke":
             return sittings.rehearsed(trial, grid, min(processes, 2), **where)
         kept = {"sources": self.sources, "progress": progress, "used": self._timings}
@@ -165,14 +161,15 @@ class Study:
     @cached_property
     def sources(self):
         """The sources of trials: this machine's store, then the record, then running them now."""
-        options = self.options
+        results = files.project_root() / "results"
+        record = variable("RECORD", results / "record")
         return sweep.Sources(
             self.kept_as,
-            store=options.store,
-            record=[] if options.fresh else options.record,
+            store=Path(variable("STORE", results / ".trials")),
+            record=[] if record == "none" else [Path(record)],
             data=DATA,
             comparisons=self.comparisons,
-            root=runs.project_root(),
+            root=files.project_root(),
         )
 
     def _recorded(self, name):
@@ -181,29 +178,21 @@ class Study:
             body for file in self.sources.recorded for body in file.trials if body["trial"] == name
         ]
 
-    @property
-    def corpus_hash(self):
-        """The hash of the corpus that the notebook reads; "" where it reads none."""
-        return corpus_hash(self.parameters["corpus"]) if "corpus" in self.parameters else ""
-
     def table(self, stem, frame):
         """Write a table to tables/stem.csv; returns it as read back from there."""
         path = self.folder / "tables" / f"{stem}.csv"
-        runs.write_table(path, frame)
+        files.write_table(path, frame)
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot):
         """Write the table, draw the figure plot(table) from the written one, save it and show it.
 
-        The figure is saved as PNG and, except in the smoke profile, as SVG. The docstring of `plot`
-        is the caption, which says what to look for. It is shown below the figure, is its
-        alternative text, and is saved in the PNG.
+        The docstring of `plot` is the caption, which says what to look for. It is shown below the
+        figure, is its alternative text, and is saved in the PNG.
         """
         caption = figures.caption_of(plot)
         figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(
-            figure, self.folder / "figures" / stem, caption, vector=self.profile != "smoke"
-        )
+        picture = figures.save(figure, self.folder / "figures" / stem, caption)
         figures.show(picture, caption)
         plt.close(figure)
 
@@ -228,12 +217,12 @@ class Study:
         used = [each.body for each in self.used if each.trial.__name__ == trial.__name__]
         bodies = [*used, *self._recorded(trial.__name__)]
         seed = 1 + max((body["parameters"].get("seed", -1) for body in bodies), default=-1)
-        found = interact.Runs(trial, draw, used, seed, self.options.device)
+        found = interact.Runs(trial, draw, used, seed, variable("DEVICE", "auto"))
         interact.live(found, controls, point, button, self._live)
 
     @property
     def _live(self):
-        return interact.is_live() and not self.options.headless
+        return interact.is_live() and not variable("RUN")
 
     def say(self, english, chinese="", **values):
         """Show a sentence with numbers from tables, as Markdown; the Chinese one is folded.
@@ -284,7 +273,7 @@ class Study:
             told = {"answer": "not judged", "label": "not judged"}
             lines = [line.model_copy(update=told) for line in lines]
         self._lines[claim] = lines
-        display(Markdown(cards.card(about, lines, runs.own_words(self.own))))
+        display(Markdown(cards.card(about, lines, own_words(self.own))))
 
     def _check_produced(self, claim, figure, table):
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
@@ -295,8 +284,7 @@ class Study:
         """The line with `fixed`, and with the machine among its sizes where it is a timing."""
         told = {}
         if about.timing:
-            machine = provenance.machine()["machine"]
-            told["sizes"] = ", ".join(filter(None, [line.sizes, machine]))
+            told["sizes"] = ", ".join(filter(None, [line.sizes, files.machine_name()]))
         part = next(part for part in about.parts if part.name == line.part)
         if part.measure:
             table = measured[part.name] if isinstance(measured, dict) else measured
@@ -345,40 +333,40 @@ class Study:
         )
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        origins = provenance.origins(self.used)
-        display(Markdown(told := provenance.told(origins)))
+        display(Markdown(told := told_of(self.used)))
         lines = [line for c in self.ledger.values() for line in self._lines.get(c.id, c.unjudged)]
         columns = list(claims.Line.model_fields)
         table = pd.DataFrame([line.model_dump() for line in lines], columns=columns)
-        runs.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
-        kinds = sorted({name for each in self.used for name in each.body["kinds"]})
-        run = {
-            "status": "done",
-            "exercise": self.exercise,
-            "profile": self.profile,
-            "parameters": {
-                name: value for name, value in self.parameters.items() if name != "results"
-            },
-            "own_parameters": self.own,
-            "corpus": self.corpus_hash,
-            "ledger": self._ledger_hash,
-            "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.time() - self._started, 1),
-            "core_seconds": round(time.time() - self._started + self._saved, 1),
-            "record": origins | {"told": told},
-            "kinds": {name: kind_hash(name) for name in kinds},
-            **self._commit,
-            **provenance.machine(),
-        }
-        runs.write_run(self.folder, run)
+        files.write_table(self.folder / "verdicts.csv", table.astype({"n": "Int64"}))
+        self._write_run(told)
         if self.folder != self.final:
-            runs.put(self.folder, self.final, self._keep)
-            runs.clear(self.folder.parent, self.final.name)
+            files.put(self.folder, self.final)
             self.folder = self.final
-        display(Markdown(f"Results: `{self.place}`"))
+        display(Markdown(f"Results: `{files.shown(self.final)}`"))
         if not lines:
             return None
         return self._found(lines)
+
+    def _write_run(self, told):
+        """Write run.json; `told` says where the trials come from."""
+        there = self.notebook.exists()
+        run = {
+            "status": "done",
+            "notebook": self.notebook.stem,
+            "title": files.title_of(self.notebook)[0] if there else self.exercise,
+            "answer": files.answer_of(self.notebook) if there else "",
+            "profile": self.profile,
+            "parameters": self.parameters,
+            "own": self.own,
+            **self._commit,
+            "machine": files.machine_name(),
+            "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.time() - self._started, 1),
+            "core_seconds": round(time.time() - self._started + self._saved, 1),
+            "record": record_of(self.used),
+            "told": told,
+        }
+        files.write_run(self.folder, run)
 
     def _found(self, lines):
         """The table of verdicts with a row for each part."""
@@ -391,46 +379,74 @@ class Study:
         shown = pd.DataFrame(rows[::-1], columns=names)
         if not shown[names[1]].any():
             shown = shown.drop(columns=names[1])
-        style = shown.style.set_caption(runs.own_words(self.own)) if self.own else shown.style
+        style = shown.style.set_caption(own_words(self.own)) if self.own else shown.style
         return style.hide(axis="index").set_properties(**{"text-align": "left"})
 
 
-def found_beside(ledger):
-    """The path of a ledger: beside the notebook in JupyterLab, in the working folder, or as given.
+def variable(name, default=""):
+    """What `lab run` tells this kernel in the environment variable LAB_NAME, or the default."""
+    return os.environ.get(f"LAB_{name}") or default
 
-    A notebook that is moved with its ledger finds it there, even if it names the old absolute path.
-    Raises FileNotFoundError where there is no such file.
+
+def notebook_here():
+    """The path of the notebook that runs, as `lab run`, JupyterLab or papermill names it; or None."""
+    names = (variable("NOTEBOOK"), os.environ.get("JPY_SESSION_NAME", ""))
+    named = [Path(name) for name in names if name.endswith(".ipynb")]
+    return next((path.resolve() for path in named if path.is_file()), None)
+
+
+def lesson_here(lesson):
+    """The path of the notebook with a lesson: the one that runs, else the project's."""
+    return Path(variable("NOTEBOOK", lesson))
+
+
+def own_notebook(name):
+    """The path of one's own notebook, which need not exist outside JupyterLab and `lab run`.
+
+    Raises Refused where the notebook that runs has another name.
     """
-    session, given = Path(os.environ.get("JPY_SESSION_NAME", "")), Path(ledger).expanduser()
-    folders = [session.parent] * (session.suffix == ".ipynb") + [Path.cwd()]
-    places = [folder / (given.name if given.is_absolute() else given) for folder in folders] + [
-        given
-    ]
-    if found := next((path for path in places if path.is_file()), None):
-        return found.resolve()
-    raise FileNotFoundError(
-        f"there is no ledger {ledger}; looked at {', '.join(dict.fromkeys(map(str, places)))}"
-    )
+    here = notebook_here()
+    if here is None:
+        return Path.cwd() / f"{name}.ipynb"
+    if here.stem != name:
+        raise files.Refused(
+            f'this notebook is called {here.stem}: write lab.study("{here.stem}", globals())'
+        )
+    return here
 
 
-def notebook_of(exercise):
-    """The path of the notebook of an exercise, else of the notebook open in JupyterLab.
+def own_words(own):
+    """The parameters of a run that differ from the profile's, in words; "" where none differs."""
+    if not own:
+        return ""
+    return "own parameters: " + ", ".join(f"{name} {value}" for name, value in own.items())
 
-    Outside JupyterLab it is EXERCISE.ipynb, which need not exist.
-    """
-    if any(exercise == parameters.exercise_of(path) for path in parameters.notebooks()):
-        return parameters.notebook_of(exercise)
-    session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by JupyterLab
-    if session.suffix == ".ipynb" and session.exists():
-        return session
-    return Path(f"{exercise or 'notebook'}.ipynb")
+
+def told_of(used):
+    """Where the trials of a run come from, in one line."""
+    words = {"record": "from the record", "store": "from this machine", "run": "run now"}
+    counts = [(sum(each.origin == origin for each in used), words[origin]) for origin in words]
+    told = ", ".join(f"{n} {said}" for n, said in counts if n) or "none"
+    labels = [each.body["labels"] for each in used if each.origin == "record"]
+    machines = sorted({label["machine"] for label in labels if label.get("machine")})
+    return f"Trials: {told}." + (f" Recorded on {'; '.join(machines)}." if machines else "")
+
+
+def record_of(used):
+    """What `lab record` reads of a run: {trial: its code and the keys of points that ran here}."""
+    trials = {}
+    for each in used:
+        state = trials.setdefault(each.trial.__name__, {"code": each.body["code"], "points": []})
+        if each.origin != "record":
+            state["points"].append(key(each.body["parameters"]))
+    return {"trials": trials}
 
 
 class _Callable(ModuleType):
     """Makes this module callable, so that `lab.study("1.4", globals())` calls its function."""
 
-    def __call__(self, exercise="", namespace=None, *, ledger=None):
-        return study(exercise, namespace, ledger=ledger)
+    def __call__(self, exercise, namespace):
+        return study(exercise, namespace)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lab.claims.gates import Needs
 from lab.claims.rows import Absent, by_seed, selected
+from lab.files import project_root
 from lab.measure import statistics
-from lab.trials.runs import project_root
 
 DIRECTIONS = ("above", "below", "equal", "not above", "not below")
 COMPARISON = (  # the fields that decide an answer; the others are prose

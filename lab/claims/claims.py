@@ -14,9 +14,9 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from lab import files
 from lab.claims.cells import Part
-from lab.trials import parameters
-from lab.trials.runs import project_root, shown
+from lab.files import project_root, shown
 
 NOT_RUN = "not run at these values"
 LABELS = (
@@ -216,8 +216,8 @@ def ledger(folder=None):
     """
     folder = folder or claims_folder()
     if not folder.is_dir():
-        raise parameters.Refused(f"there is no ledger {folder}; {parameters.ALONE}")
-    homes = {parameters.exercise_of(notebook): notebook.stem for notebook in parameters.notebooks()}
+        raise files.Refused(f"there is no ledger {folder}; {files.ALONE}")
+    homes = {files.exercise_of(notebook): notebook.stem for notebook in files.notebooks()}
     found = [
         (path, claim)
         for path in sorted(folder.glob("*.yaml"))

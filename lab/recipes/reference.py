@@ -31,10 +31,11 @@ def make(path=PATH, seed=0, sizes=SIZES):
     """
     from safetensors.torch import save_file
 
-    from lab.trials import arithmetic, provenance
+    from lab import files
+    from lab.trials import arithmetic
 
     torch.set_num_threads(1)
-    commit = provenance.commit()
+    commit = files.commit()
     config, task, schedule = byte_model(**sizes)
     model = Transformer(config, seed=seed)
     began = time.time()

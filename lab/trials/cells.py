@@ -8,8 +8,18 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from lab import trace
-from lab.trials.parameters import cells_of, parsed
+from lab.files import cells_of
 from lab.trials.syntax import DEFINING, digest, is_kind, names_used, normal
+
+
+def parsed(source):
+    """The syntax tree of the source of one cell or of several; magics are allowed."""
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        return ast.parse(TransformerManager().transform_cell(source))
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def _scratch():
 
 def _work():
     """The project and the working folder: they may hold data even inside a temporary folder."""
-    from lab.trials.runs import project_root
+    from lab.files import project_root
 
     return f"{project_root()}{os.sep}", f"{os.getcwd()}{os.sep}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab import trace
 from lab.device import available
-from lab.trials import provenance
+from lab.files import commit, machine_name
 from lab.trials.files import file_hash
 from lab.trials.syntax import digest
 
@@ -67,7 +67,7 @@ def labels(where, threads):
     """
     made = _commit()
     return {
-        "machine": provenance.machine_name(),
+        "machine": machine_name(),
         "arithmetic": where["arithmetic"],
         "device": where["device"],
         "threads": threads,
@@ -81,7 +81,7 @@ def labels(where, threads):
 @cache
 def _commit():
     """The commit at the first call in this process, whose code it has loaded."""
-    return provenance.commit()
+    return commit()
 
 
 def _minor_version():

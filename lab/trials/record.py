@@ -2,7 +2,8 @@
 
 import os
 
-from lab.trials import place, provenance, runs, status, verify, workers
+from lab import files
+from lab.trials import place, status, verify, workers
 from lab.trials.rows import canonical, key
 from lab.trials.store import File, digits, name_of
 
@@ -22,12 +23,12 @@ def record_run(notebook, folder, stored, path, data_hash):
     Raises CannotRecord where there is no finished run, where files differed from the commit of the
     run, where a trial read a file outside the project, or where a valid row would get other digits.
     """
-    run = runs.read_run(folder)
+    run = files.read_run(folder)
     if run is None or "record" not in run:
-        raise CannotRecord(f"{runs.shown(folder)} holds no finished run: `lab run` comes first")
+        raise CannotRecord(f"{files.shown(folder)} holds no finished run: `lab run` comes first")
     if run["changes"] is not False:
         raise CannotRecord(
-            f"{runs.shown(folder)} was not made by a commit alone: "
+            f"{files.shown(folder)} was not made by a commit alone: "
             "commit your changes, run again and record that run"
         )
     file = File(path, strict=True)
@@ -49,7 +50,7 @@ def record_run(notebook, folder, stored, path, data_hash):
             raise CannotRecord(
                 f"{name}: other digits than recorded; delete the recorded row to replace it"
             )
-        if same and provenance.is_here(earlier["labels"]["commit"]):
+        if same and files.is_here(earlier["labels"]["commit"]):
             count["same"] += 1
             continue
         count["same" if same else "replaced" if earlier else "new"] += 1
@@ -155,4 +156,4 @@ def checked(each, module, sample, jobs):
 def who(bodies):
     """Labels of a check that runs now: place, commit, and whether the code differs from it."""
     threads = bodies[0]["labels"]["threads"]
-    return place.labels(place.here("cpu", threads), threads) | provenance.commit()
+    return place.labels(place.here("cpu", threads), threads) | files.commit()

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from lab.files import replacing
 from lab.trials.rows import canonical, encoded, key
-from lab.trials.runs import replacing
 
 LINES = ("run", "code", "accepted", "trial")  # the kinds of lines: the first key of each
 DIGITS = ("n", "columns", "curve", "batch")  # the parts that two runs of one trial must agree on

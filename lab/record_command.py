@@ -1,13 +1,13 @@
-"""The commands record and publish: they put trials and runs under git, accept changes of code, and
-report what is stale.
-"""
+"""The command record: it puts trials under git, accepts changes of code, and reports what is stale."""
 
 import os
 from typing import Annotated
 
 import typer
 
-from lab.tools.arguments import Lessons
+Lessons = Annotated[
+    list[str] | None, typer.Argument(help="1.4, 04 or 04_head_count; none: all that there are.")
+]
 
 
 def record(
@@ -23,51 +23,29 @@ def record(
     ] = False,
 ):
     """Write the trials of finished runs, made by a clean commit, to results/record."""
-    from lab.trials import parameters, runs
+    from lab import files
     from lab.trials import record as trials
 
-    root = runs.project_root() / "results"
-    chosen = [parameters.notebook_of(name) for name in notebooks or []]
+    root = files.project_root() / "results"
+    chosen = [files.notebook_of(name) for name in notebooks or []]
     if status:
-        raise typer.Exit(1 if told(chosen or parameters.notebooks()) and strict else 0)
-    recorded = [path for path in parameters.notebooks() if record_of(path).exists()]
+        raise typer.Exit(1 if told(chosen or files.notebooks()) and strict else 0)
+    recorded = [path for path in files.notebooks() if record_of(path).exists()]
     if accept:
         chosen = [path for path in chosen or recorded if path in recorded]
         raise typer.Exit(1 if any([accepted(notebook, accept) for notebook in chosen]) else 0)
     chosen = chosen or recorded
     for notebook in chosen:
-        finished = runs.place_of_run("quick", notebook.stem)
+        finished = root / "runs" / "quick" / notebook.stem
         stored = root / ".trials" / f"{notebook.stem}.jsonl"
         found = trials.record_run(notebook, finished, stored, record_of(notebook), data_hash())
         said = ", ".join(f"{n} {what}" for what, n in found.items() if n) or "no trials"
         typer.echo(f"{notebook.stem}: {said}")
 
 
-def publish(notebooks: Lessons = None):
-    """Replace published runs by finished runs of a clean commit, and rewrite results/quick."""
-    from lab.claims import report
-    from lab.tools import batch
-    from lab.trials import parameters, runs
-
-    chosen = [parameters.notebook_of(name) for name in notebooks or []] or [
-        path
-        for path in parameters.notebooks()
-        if runs.read_run(runs.place_of_run("quick", path.stem))
-    ]
-    if not chosen:
-        raise parameters.Refused("no notebook has run at quick here: use `lab run` first")
-    stems, results = [path.stem for path in chosen], runs.project_root() / "results"
-    planned = batch.plan(stems, "quick", results)
-    for job in planned:
-        job.check_publishable()
-    for job in planned:
-        typer.echo(f"{job.notebook.stem}: {runs.shown(job.publish())}")
-    report.summarise(results / "quick")
-
-
 def record_of(notebook):
     """The path of a notebook's record."""
-    from lab.trials.runs import project_root
+    from lab.files import project_root
 
     return project_root() / "results" / "record" / f"{notebook.stem}.jsonl"
 
@@ -76,8 +54,8 @@ def data_hash():
     """A function that returns the present hash of a data source or file from its name."""
     from functools import lru_cache
 
+    from lab.files import project_root
     from lab.study import DATA
-    from lab.trials.runs import project_root
     from lab.trials.sweep import Sources
 
     return lru_cache(Sources("", store=project_root(), data=DATA, root=project_root()).data_hash)
@@ -107,11 +85,12 @@ def status_of(notebook, data):
     These are a [Status] of its recorded trials, its committed run or None, and what has changed
     since that run, a list of texts.
     """
+    from lab import files
     from lab.claims import claims
-    from lab.trials import cells, runs, status
+    from lab.trials import cells, status
     from lab.trials.store import File
 
-    run = runs.read_run(runs.project_root() / "results" / "quick" / notebook.stem)
+    run = files.read_run(files.project_root() / "results" / "quick" / notebook.stem)
     trials = (run or {}).get("record", {}).get("trials", {})
     now = {"ledger": claims.ledger_hash(notebook), "cells": cells.hash_of(notebook)}
     file = File(record_of(notebook))
@@ -161,8 +140,8 @@ def words_of(run, changes):
     """The commit of a committed run, and the changes since, in words."""
     if run is None:
         return "none"
-    from lab.trials import provenance
+    from lab import files
 
     commit = run.get("commit", "")
-    here = "" if provenance.is_here(commit) else ", which is not here"
+    here = "" if files.is_here(commit) else ", which is not here"
     return "; ".join([f"by commit {commit[:8]}{here}" if commit else "by no commit", *changes])
