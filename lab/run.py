@@ -436,7 +436,7 @@ def succeeds(name, job, options):
 def address(job):
     """The argument of `lab show` that opens the run of a job."""
     usual = job.folder == files.project_root() / "results" / "runs" / "quick" / job.notebook.stem
-    return files.exercise_of(job.notebook) if usual else os.path.relpath(job.folder)
+    return files.exercise_of(job.notebook) if usual else files.shown(job.folder)
 
 
 @contextlib.contextmanager
@@ -484,7 +484,7 @@ def folder_of(run, profile="quick"):
     return folder
 
 
-def answers_of(folder):
+def answers_of(folder, all_columns=False):
     """The answers of a run as a DataFrame of texts, one row for each line."""
     import pandas as pd
 
@@ -493,7 +493,8 @@ def answers_of(folder):
     path = path if path.exists() else folder / "verdicts.csv"
     if not path.exists():
         return pd.DataFrame(columns=columns)
-    return pd.read_csv(path, dtype=str, keep_default_na=False)[columns]
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return table if all_columns else table[columns]
 
 
 def scorecard(folder):
@@ -569,7 +570,7 @@ def publish(
     """Copy finished runs of a clean commit to results/quick, and rewrite the pages of answers."""
     from lab import publish as pages
 
-    pages.publish([files.notebook_of(name) for name in notebooks or []])
+    pages.publish([files.notebook_of(name) for name in notebooks or ()])
 
 
 app.command()(record_command.record)
