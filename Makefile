@@ -64,14 +64,14 @@ bench: .venv/.ready-bench  ## compare with other implementations; writes results
 	$(BIN)/python benchmarks/attention_probe.py
 	@$(BIN)/python benchmarks/summary.py
 
-readme: setup  ## results/quick/README.md and claims.csv anew, from committed tables; nothing runs
-	$(BIN)/python -c "from lab.claims import report; from lab.trials import runs; report.summarise(runs.project_root() / 'results/quick')"
+readme: setup  ## the pages of results/quick and the README's answers anew; nothing runs
+	$(BIN)/python -c "from lab import publish; publish.write_pages()"
 
 publish: setup  ## a release: results/quick anew; fails where a row is stale or older code made a run
 	rm -rf results/.trials results/runs && $(BIN)/lab run && $(BIN)/lab publish
 	$(BIN)/lab record --status --strict
 
-STRIP = --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
+STRIP = --keep-id --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info"
 
 format: .venv/.ready-test  ## what `make test` checks, mended
 	$(BIN)/ruff check --fix .

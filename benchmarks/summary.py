@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab import figures
-from lab.trials import runs
+from lab import figures, files
 
-FOLDER = runs.project_root() / "results" / "benchmarks"
+FOLDER = files.project_root() / "results" / "benchmarks"
 
 
 def repeated(measure, repeats):
@@ -53,7 +52,7 @@ def write(name, folder, table, plot, lines):
 
     README.md is made anew of summary.csv.
     """
-    runs.write_table(folder / f"{name}.csv", table)
+    files.write_table(folder / f"{name}.csv", table)
     figures.save(figures.draw(plot, table), folder / name)
     new = pd.DataFrame(lines)
     new.insert(0, "benchmark", name)
@@ -61,8 +60,8 @@ def write(name, folder, table, plot, lines):
     old = pd.read_csv(path) if path.exists() else new[:0]
     summary = pd.concat([part for part in (old[old.benchmark != name], new) if len(part)])
     summary = summary.sort_values("benchmark", kind="stable")
-    runs.write_table(path, summary)
-    runs.write_text(folder / "README.md", page(summary))
+    files.write_table(path, summary)
+    files.write_text(folder / "README.md", page(summary))
     show(new)
 
 

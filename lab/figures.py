@@ -38,7 +38,6 @@ STYLE = {
     "legend.fontsize": 8,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "svg.hashsalt": "lab",  # the same figure gives the same file
 }
 
 
@@ -66,18 +65,11 @@ def caption_of(plot):
     return " ".join((inspect.getdoc(plot) or "").split())
 
 
-def save(figure, stem, caption="", vector=True):
-    """Write stem.png with its caption embedded, and stem.svg if `vector`; return the PNG bytes."""
+def save(figure, stem, caption=""):
+    """Write stem.png with its caption embedded; return the PNG bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     picture = png(figure, caption)
     stem.with_suffix(".png").write_bytes(picture)
-    if not vector:
-        return picture
-    figure.set_layout_engine("none")  # keep the layout of the PNG
-    with mpl.rc_context(STYLE):
-        figure.savefig(
-            stem.with_suffix(".svg"), metadata={"Date": None, "Description": caption or None}
-        )
     return picture
 
 

@@ -1,1 +1,0 @@
-"""The ledger of claims, the rules that judge them, and the errata of the sources."""

@@ -1,0 +1,579 @@
+"""The command `lab`: run notebooks by papermill, list, show and compare their runs, publish them.
+
+    lab run 1.4 -p seeds=2
+
+All parameters are checked before a kernel starts. A notebook runs in a folder aside, which is moved
+to results/runs/PROFILE/NN_slug when it is complete. A notebook that ran with this code, these
+claims and these parameters is skipped; one that fails does not stop the others. What a kernel has
+to know besides its parameters stands in environment variables: see `environment`.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import typer.core
+
+from lab import files, parameters
+from lab.files import Refused
+
+OFTEN = 5  # seconds between two lines of progress; in a terminal half a second
+STOPPED = "stopped; finished trials are kept, the same command goes on"
+PLAIN = ("ConnectionError", "OSError", "PermissionError", "Refused", "TrialsFailed")
+FRONT = """Transformer Lab: what a chapter claims, measured.
+
+  lab run 1.4                 Run a lesson, with its figures and answers
+  lab show 1.4                Look at what it found, in the browser
+  lab run 1.4 -p seeds=10     Change a number
+  lab run notebooks/your_own_idea.ipynb   Try an idea of your own
+
+All lessons: lab list. All commands: lab --help"""
+
+
+class Commands(typer.core.TyperGroup):
+    """Commands that answer refused input in a sentence, and exit with status 2."""
+
+    def invoke(self, context):
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError):  # a terminal may know ASCII alone
+                stream.reconfigure(errors="replace")
+        try:
+            return super().invoke(context)
+        except Refused as error:
+            typer.echo(f"lab: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False
+)
+Profile = Annotated[str, typer.Option(help="quick or smoke.")]
+Run = Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder of a run.")]
+
+
+@app.callback()
+def front(context: typer.Context):
+    """Run the notebooks of Transformer Lab and browse what they measured."""
+    if context.invoked_subcommand is None:
+        typer.echo(FRONT)
+
+
+# Jobs
+
+
+@dataclass(frozen=True)
+class Job:
+    """A notebook with its checked parameters, and the folder of its results."""
+
+    notebook: Path
+    values: dict
+    own: dict  # the values that are not the profile's
+    folder: Path
+
+    @property
+    def fingerprint(self):
+        """The hash of all that a run depends on: notebook, claims, package and parameters."""
+        root = files.project_root()
+        claims = [root / "experiments" / "claims" / f"{self.notebook.stem}.yaml"]
+        claims += [root / "experiments" / "bars.yaml"]
+        code = [self.notebook, *claims, *sorted(Path(__file__).parent.rglob("*.py"))]
+        parts = [path.read_bytes() for path in code if path.exists()]
+        parts.append(json.dumps(self.values, sort_keys=True).encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+    @property
+    def is_done(self):
+        """Whether this code ran here with these parameters; a notebook of one's own may read any
+        file, so it always runs."""
+        run = files.read_run(self.folder) or {}
+        return (
+            self.notebook in files.notebooks()
+            and run.get("fingerprint", "") == self.fingerprint
+            and (self.folder / "notebook.ipynb").exists()
+        )
+
+
+def plan(names, profile, results, *given):
+    """The jobs of the named notebooks, or of all lessons; `given` are (source, {name: value}).
+
+    Raises Refused where a value is not allowed.
+    """
+    chosen = [files.notebook_of(name) for name in names] or files.notebooks()
+    if not chosen:
+        raise Refused(files.ALONE)
+    jobs = []
+    for notebook in dict.fromkeys(chosen):
+        named = [values["profile"] for _, values in given if "profile" in values]
+        source = parameters.of_profile(notebook, named[-1] if named else profile)
+        usual = parameters.validate(notebook, source)
+        values = parameters.validate(notebook, source, *given)
+        if values.pop("results", ""):
+            raise Refused("results: choose the folder with --results")
+        own = {name: value for name, value in values.items() if value != usual[name]}
+        name = "-".join(filter(None, [notebook.stem, words_of(own)]))
+        folder = results / "runs" / values.get("profile", "own") / name
+        if any(folder == job.folder for job in jobs):
+            raise Refused(f"two notebooks are called {notebook.stem}: run one alone")
+        jobs.append(Job(notebook, values, own, folder))
+    return jobs
+
+
+def words_of(own):
+    """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any.
+
+    A name that cannot hold all values ends in a hash of them.
+    """
+    words = []
+    for key, value in own.items():
+        words += [key, *map(str, value if isinstance(value, list) else [value])]
+    name = re.sub(r"[^\w.-]+", "-", "-".join(words))
+    if len(name) <= 40 and all(re.fullmatch(r"[\w.]+", word) for word in words):
+        return name
+    digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+    return f"{name[:32].rstrip('-')}-{digest[:6]}"
+
+
+def assignments(items):
+    """{name: value} of the items NAME=VALUE. Raises Refused where one has another form."""
+    values = {}
+    for item in items or ():
+        name, equals, text = item.partition("=")
+        if not equals or name in values:
+            told = f"{name} is given twice" if equals else "write NAME=VALUE"
+            raise Refused(f"-p {item!r}: {told}")
+        values[name] = from_anywhere(parameters.read_value(text))
+    return values
+
+
+def from_anywhere(value):
+    """The value; an existing path is made absolute, since notebooks run in another folder."""
+    if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
+        return str(Path(value).resolve())
+    return value
+
+
+# One run
+
+
+def execute(job, fresh=False, anyway=False, **options):
+    """Run a notebook aside, then move the complete run into place.
+
+    The working folder is the notebook's own, as in JupyterLab. Raises papermill's exceptions, and
+    RuntimeError where a lesson does not finish its study.
+    """
+    aside = job.folder.with_name(f".{job.folder.name}")  # of this run alone, under the lock
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    began, fingerprint = time.time(), "" if anyway else job.fingerprint
+    try:
+        with environment(job, aside, fresh, anyway, options):
+            executed = by_papermill(job)
+        run = files.read_run(aside) or {}
+        if not run and job.notebook in files.notebooks():
+            raise RuntimeError(f"{job.notebook.name} did not call study.finish()")
+        moved = {str(aside): str(job.folder), files.shown(aside): files.shown(job.folder)}
+        files.write_text(aside / "notebook.ipynb", tidy(executed, moved))
+        about = {"status": "done", "notebook": job.notebook.stem} | run
+        about |= {
+            "parameters": job.values,
+            "own": job.own,
+            "seconds": round(time.time() - began, 1),
+        }
+        files.write_run(aside, about | {"fingerprint": fingerprint})
+        files.put(aside, job.folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def environment(job, aside, fresh, anyway, options):
+    """Set the variables that the kernel of this job reads, in the block.
+
+    LAB_RUN is the folder that it writes to, LAB_NOTEBOOK the notebook, LAB_STORE the folder of this
+    machine's trials, LAB_RECORD "none" with --fresh, LAB_PROGRESS the file of a sweep's progress.
+    LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY are the options of these names.
+    """
+    said = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
+    said |= {"record": "none"} if fresh else {}
+    before = dict(os.environ)
+    os.environ |= {f"LAB_{name.upper()}": str(value or "") for name, value in said.items()}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def by_papermill(job):
+    """The executed notebook of a job. Raises what papermill raises, which alone tells a failure."""
+    import nbformat
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    said = []
+    with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
+        log = Path(sockets) / "stderr"
+        try:
+            executed = papermill.execute_notebook(
+                nbformat.read(job.notebook, 4),
+                None,
+                job.values if job.notebook in files.notebooks() else job.own,
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+                start_timeout=180,
+                kernel_manager_class=kernel_manager(sockets, log),
+                on_cell_error=lambda cell, **_: said.extend(
+                    each.text for each in cell.outputs if each.get("name") == "stderr"
+                ),
+                cwd=job.notebook.parent,
+            )
+        except PapermillExecutionError as error:
+            error.evalue = error.evalue or "".join(said).strip()  # a magic says it on stderr
+            raise
+        except RuntimeError as error:  # the kernel died before it answered
+            if log.exists():
+                error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-20:]))
+            raise
+        except KeyboardInterrupt:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it reports the cell
+            raise
+    code = [(i, cell) for i, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"]
+    for number, cell in code[:-1]:  # for papermill sys.exit is a success
+        if any(output.get("ename") == "SystemExit" for output in cell.outputs):
+            raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
+    return executed
+
+
+def kernel_manager(sockets, log):
+    """The class of a kernel manager whose kernel listens to sockets in a folder of its own.
+
+    Ports of TCP could be taken by another kernel that starts now. What the kernel says to stderr
+    goes to the file `log`.
+    """
+    from jupyter_client.manager import AsyncKernelManager
+
+    class KernelManager(AsyncKernelManager):
+        def __init__(self, **options):
+            if os.name != "nt":
+                options |= {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
+            super().__init__(**options)
+
+        async def start_kernel(self, **options):
+            with open(log, "wb") as stream:
+                await super().start_kernel(**options | {"stderr": stream})
+
+    return KernelManager
+
+
+def tidy(executed, moved):
+    """The text of an executed notebook without traces of papermill and of the machine it ran on.
+
+    `moved` is {path in the text: path to replace it}.
+    """
+    import nbformat
+
+    text = nbformat.writes(executed)
+    for before, after in moved.items():
+        text = text.replace(before, after)
+    notebook = nbformat.reads(text.replace(f"{files.project_root()}/", ""), 4)
+    for name in ("papermill", "widgets"):  # without widgets, a static figure is shown
+        notebook.metadata.pop(name, None)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata.kernelspec = kernel
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+    return nbformat.writes(notebook)
+
+
+def explain(error):
+    """The cell and the cause of a failed run, in words."""
+    from papermill.exceptions import PapermillExecutionError
+
+    if isinstance(error, PapermillExecutionError):
+        cell = f"cell {error.cell_index + 1}"
+        if error.ename in PLAIN:
+            full = "; make room, or choose another folder with --results"
+            return f"{cell}: {error.ename}: {error.evalue}{full if 'No space left' in error.evalue else ''}"
+        if not error.traceback:  # a magic
+            return f"{cell}: {error.source.strip().splitlines()[0]}: {error.evalue or 'failed'}"
+        return f"{cell}: " + re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
+        told = "the kernel died (killed, or out of memory); finished trials are kept, run again"
+        return told + notes
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}; choose another folder with --results"
+    return f"{type(error).__name__}: {error}{notes}"
+
+
+# Running
+
+
+@app.command()
+def run(
+    notebooks: Annotated[
+        list[str] | None,
+        typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all lessons."),
+    ] = None,
+    profile: Profile = "quick",
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    cluster: Annotated[str, typer.Option(help="A Dask scheduler, tcp://host:8786.")] = "",
+    results: Annotated[Path | None, typer.Option(help="Folder for results.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from the record.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Use rows of older code.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare older rows with those of this code.")
+    ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Check, and keep older rows that agree.")
+    ] = False,
+):
+    """Run notebooks; finished ones are skipped, interrupted ones go on where they stopped."""
+    results = (results or files.project_root() / "results").expanduser().resolve()
+    read = parameters.read_file(file) if file else {}
+    given = [(str(file), {name: from_anywhere(value) for name, value in read.items()})]
+    given.append(("-p", assignments(parameter)))
+    todo = plan(notebooks or [], profile, results, *given)
+    check_places(device, cluster)
+    options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh, "anyway": anyway}
+    options |= {"store": results / ".trials"}
+    if check or accept:
+        from lab import check as checking
+
+        if not checking.check(todo, options, accept):
+            raise typer.Exit(1)
+        return
+    failed = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with only_one(results):
+            for number, job in enumerate(todo, 1):
+                name = f"[{number}/{len(todo)}] {job.notebook.stem}"
+                if job.is_done and not (fresh or anyway):
+                    typer.echo(f"{name}: done already")
+                elif not succeeds(name, job, options):
+                    failed.append(job.notebook.stem)
+    except KeyboardInterrupt:
+        typer.echo(f"\nlab: {STOPPED}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if failed:
+        typer.echo(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
+
+
+def check_places(device, cluster):
+    """Raise Refused where there is no such device here, or no scheduler answers there."""
+    try:
+        if cluster:  # whose workers have devices of their own
+            from distributed import Client
+
+            Client(cluster, timeout=5).close()
+        elif device not in ("auto", "cpu"):
+            from lab.device import available
+
+            available(device)
+    except (OSError, ValueError) as error:
+        told = f"--cluster {cluster}: no scheduler answers" if cluster else f"--device: {error}"
+        raise Refused(told) from None
+
+
+@contextlib.contextmanager
+def only_one(results):
+    """Lock the folder of results in the block.
+
+    Raises Refused where another run holds the lock, or where nothing can be written.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(results / ".lock")
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        told = "wait for it, or choose another folder with --results"
+        raise Refused(f"another `lab run` works on {results}; {told}") from None
+    except OSError as error:
+        told = "choose another folder with --results"
+        raise Refused(f"{error.filename or results}: {error.strerror}; {told}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def succeeds(name, job, options):
+    """Run a job and tell how it went; whether it is complete."""
+    began = time.time()
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress(name, Path(folder) / "sweep") as told,
+        ):
+            execute(job, progress=told, **options)
+    except Exception as error:  # a failed notebook does not stop the others
+        typer.echo(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
+        return False
+    typer.echo(f"{name}: done in {time.time() - began:.0f} s")
+    run = files.read_run(job.folder)
+    for text in (run.get("answer"), scorecard(job.folder), run.get("told")):
+        if text:
+            typer.echo(f"\n{text}")
+    typer.echo(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
+    return True
+
+
+def address(job):
+    """The argument of `lab show` that opens the run of a job."""
+    usual = job.folder == files.project_root() / "results" / "runs" / "quick" / job.notebook.stem
+    return files.exercise_of(job.notebook) if usual else files.shown(job.folder)
+
+
+@contextlib.contextmanager
+def progress(name, file):
+    """Show, during the block, the seconds and what a sweep writes to `file`, which is yielded.
+
+    A terminal shows it in place; elsewhere a line is printed when it changed.
+    """
+    over, began, terminal = threading.Event(), time.time(), sys.stdout.isatty()
+
+    def tell():
+        before = ""
+        while not over.wait(0.5 if terminal else OFTEN):
+            sweep = file.read_text("utf-8") if file.exists() else ""
+            if terminal:
+                line = f"{name}: {time.time() - began:.0f} s  {sweep}"
+                typer.echo(f"\r{line[:78]:78}", nl=False)
+            elif sweep and sweep != before:
+                typer.echo(f"  {sweep}")
+            before = sweep
+        if terminal:
+            typer.echo(f"\r{'':78}\r", nl=False)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield file
+    finally:
+        over.set()
+        teller.join()
+
+
+# Browsing
+
+
+def folder_of(run, profile="quick"):
+    """The folder of a run, or of a lesson's latest run. Raises Refused where there is none."""
+    folder = Path(run)
+    if not (folder / "run.json").exists():
+        notebook = files.notebook_of(run)
+        known = "profile" in parameters.read_parameters(notebook)
+        folder = files.latest(profile if known else "own", notebook.stem)
+    if files.read_run(folder) is None:
+        raise Refused(f"{run} has not run at {profile}: use `lab run {run}` first")
+    return folder
+
+
+def answers_of(folder):
+    """The answers of a run as a DataFrame of texts, one row for each line."""
+    import pandas as pd
+
+    return pd.read_csv(folder / "answers.csv", dtype=str, keep_default_na=False)
+
+
+def scorecard(folder):
+    """The answers of a run as text."""
+    from lab import claims
+
+    return claims.scorecard_text(claims.read_answers(folder))
+
+
+@app.command("list")
+def lessons():
+    """The lessons: title, minutes of the last run, and state."""
+    for notebook in files.notebooks():
+        folder = files.latest("quick", notebook.stem)
+        run = files.read_run(folder)
+        minutes, state = "", "not run yet"
+        if run:
+            minutes = f"{run['seconds'] / 60:.1f}"
+            state = "run here" if folder.parent.parent.name == "runs" else "published"
+        title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
+        typer.echo(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
+    typer.echo("minutes of the last run" if files.notebooks() else files.ALONE)
+
+
+@app.command()
+def show(lesson: Run, profile: Profile = "quick"):
+    """Open an executed lesson in the browser; the path is printed as well."""
+    import webbrowser
+
+    from lab.page import html_of
+
+    folder = folder_of(lesson, profile)
+    page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
+    files.write_text(page, html_of(folder / "notebook.ipynb"))
+    typer.echo(page.resolve())
+    try:
+        opened = webbrowser.open(page.resolve().as_uri())
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        typer.echo("no browser opened: open this file in one", err=True)
+
+
+@app.command()
+def diff(a: Run, b: Run):
+    """The answers of two runs side by side: the lines that differ."""
+    both = [answers_of(folder_of(name)) for name in (a, b)]
+    names = ["id", "part", "where"]
+    lines = both[0].merge(both[1], how="outer", on=names, suffixes=("", " of b")).fillna("-")
+    differ = 0
+    for line in lines.to_dict("records"):
+        sides = []
+        for side in ("", " of b"):
+            n, answer = line[f"n{side}"], line[f"answer{side}"]
+            numbers = [line[f"{name}{side}"] for name in ("effect", "low", "high")]
+            effect, low, high = [f"{float(x):.3g}" if x not in ("", "-") else x for x in numbers]
+            sides.append(f"{answer} {effect} [{low}, {high}] n={n}")
+        if sides[0] != sides[1]:
+            differ += 1
+            typer.echo(" ".join(filter(None, (line[name] for name in names))))
+            typer.echo(f"  {sides[0]:40}  |  {sides[1]}")
+    typer.echo(f"{differ} of {len(lines)} lines differ")
+
+
+@app.command()
+def publish(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, …; none: all.")] = None,
+):
+    """Copy finished runs of a clean commit to results/quick, and rewrite the pages of answers."""
+    from lab import publish as pages
+
+    pages.publish([files.notebook_of(name) for name in notebooks or ()])
+
+
+if __name__ == "__main__":
+    app()

@@ -1,1 +1,0 @@
-"""The commands of `lab`, and the code that several commands share."""
