@@ -43,13 +43,18 @@ class Strict(BaseModel):
     @classmethod
     def named(cls, entry):
         """The entry. Raises ValueError for an unknown field, with the one that was meant."""
-        known = [field.alias or name for name, field in cls.model_fields.items()]
+        known = cls.names()
         for name in entry:
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, 1)
                 meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
                 raise ValueError(f"no field {name!r}; {meant}")
         return entry
+
+    @classmethod
+    def names(cls):
+        """The names that an entry may use."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
 
 
 class Says(Strict):
@@ -162,6 +167,10 @@ class Claim(Strict):
             own["parts"] = [shared | part for part in parts]
         return super().named(own)
 
+    @classmethod
+    def names(cls):
+        return [*super().names(), *OF_PARTS]
+
     @model_validator(mode="after")
     def _can_be_judged(self):
         names = [part.name for part in self.parts]
@@ -240,8 +249,8 @@ def bar_of(measure, how):
 def judge(claim, measured, **where):
     """A DataFrame with a line for each condition of each part; see COLUMNS.
 
-    `measured` is a table with a row for each seed and arm, or {name of a part: table}. A part
-    without a `measure` takes an Interval, an exact statement a number, which checks it, or a sympy
+    `measured` is a table with a row for each seed and arm, or {name of a part: table}; a part
+    called "control of …" has the table of the part that it controls. A part without a `measure` takes an Interval, an exact statement a number, which checks it, or a sympy
     expression, which proves it. `where` holds the fields figure, table and note of the lines.
 
     Raises TypeError where a part gets another type, ValueError where the table lacks a column or a
@@ -251,12 +260,13 @@ def judge(claim, measured, **where):
         raise ValueError(f"claim {claim.id} asks no question: write one first")
     lines = []
     for part in claim.parts:
-        given = measured[part.name] if isinstance(measured, dict) else measured
+        named = part.name.removeprefix("control of ")
+        given = measured[named] if isinstance(measured, dict) else measured
         if bool(part.measure) != isinstance(given, pd.DataFrame):
             wanted = "a table" if part.measure else "a number or an Interval"
             raise TypeError(f"claim {claim.id} wants {wanted}, not {type(given).__name__}")
         if part.measure:
-            found = of_table(part, given)
+            found = of_table(part, given.reset_index(drop=True))
         elif isinstance(given, statistics.Interval):
             found = [ends(given) | answered(part, given)]
         elif claim.kind == "exact":
