@@ -151,7 +151,6 @@ class Claim(Strict):
     """
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    exercise: str = ""
     kind: Literal["comparison", "question", "exact"] = "comparison"
     says: list[Says] = []
     parts: list[Part] = []
@@ -195,17 +194,6 @@ class Claim(Strict):
 
 def folder():
     return project_root() / "experiments" / "claims"
-
-
-def known():
-    """{id: Claim} of the project, in the order of its files. Raises ValueError as `read` does."""
-    found = {}
-    for path in sorted(folder().glob("*.yaml")):
-        for name, claim in read(path).items():
-            if name in found:
-                raise ValueError(f"{shown(path)}: claim {name}: another file has this id too")
-            found[name] = claim
-    return found
 
 
 def read(path):

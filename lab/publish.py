@@ -117,16 +117,17 @@ def main_figure(notebook, folder, named):
 
 
 def said_and_found(tables):
-    """The paragraphs that set each sentence of the book beside its questions and their answers."""
-    stems = {files.exercise_of(path): path.stem for path in files.notebooks()}
-    found = pd.concat(tables.values()) if tables else pd.DataFrame(columns=claims.COLUMNS)
-    by_claim = dict(list(found.groupby("id", sort=False)))
+    """The paragraphs that set each sentence of the book beside its questions and their answers.
+
+    `tables` is {notebook: its answers}.
+    """
     parts = ["# What the book says, what we found"]
-    for claim in claims.known().values():
-        link = f"[{claim.exercise}]({stems.get(claim.exercise, '')}/notebook.ipynb)"
-        lines = "\n".join(answers(claim, by_claim.get(claim.id)))
-        said = "\n>\n".join(f"> {each.en} {each.zh} ({each.place})" for each in claim.says)
-        parts.append(f"{said}\n\n{lines}" + (f" {link}" if claim.exercise in stems else ""))
+    for notebook, table in tables.items():
+        link = f"[{files.exercise_of(notebook)}]({notebook.stem}/notebook.ipynb)"
+        for claim in claims.read(claims.folder() / f"{notebook.stem}.yaml").values():
+            said = [f"> {each.en} {each.zh} ({each.place})" for each in claim.says]
+            lines = "\n".join(answers(claim, table[table.id == claim.id]))
+            parts.append("\n>\n".join(said) + f"\n\n{lines} {link}")
     return parts
 
 
@@ -135,7 +136,7 @@ def answers(claim, lines):
     if claim.open:
         yield f"* Not decided here: {claim.open}"
     for part in claim.parts:
-        mine = [] if lines is None else lines[lines.part == part.name].to_dict("records")
+        mine = lines[lines.part == part.name].to_dict("records")
         told = [": ".join(filter(None, (line["where"], line["answer"]))) for line in mine]
         yield f"* {part.question} **{'; '.join(told) or 'not run yet'}**"
 

@@ -1,4 +1,7 @@
-"""Whatever is killed, and whenever: the next run finishes, and its table is that of an undisturbed one, bit for bit."""
+"""Whatever is killed, and whenever: the next run finishes, and its table is that of an undisturbed one, bit for bit.
+
+Of `lab.workers`.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""Sweeps: what is known is used, what is not runs and is kept, and a table is the same wherever its trials ran."""
+"""Sweeps: what is known is used, what is not runs and is kept, and a table is the same wherever its trials ran.
+
+Of `lab.state` too.
+"""
 
 import json
 import math
@@ -22,13 +25,7 @@ def squared(seed, power: int = 2, scale: float = 1.0):
 
 
 def mark(seed):
-    trials_run().append(seed)
-
-
-def trials_run():
-    import test_trials
-
-    return test_trials.RUNS
+    RUNS.append(seed)
 
 
 @pytest.fixture
@@ -236,10 +233,6 @@ def test_rows_of_other_code_are_told_and_used_only_anyway(place, monkeypatch, ca
     sweep(squared, {"seed": [2, 3]}, place)
     assert RUNS == [1, 2, 2, 3]
     assert "1 trials of squared ran before a change of lab.models.gpt" in capsys.readouterr().out
-
-
-class Seam:
-    kinds = {}
 
 
 def test_a_kind_that_changed_makes_its_rows_run_again(place, monkeypatch, capsys):
