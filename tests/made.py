@@ -13,8 +13,8 @@ import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from lab import files, parameters
 from lab.claims.claims import Line, ledger
-from lab.trials import parameters, runs
 
 ABOVE = {"question": "four over one", "direction": "above", "bar": 0.1}
 EXACTLY = {"question": "sum minus one", "direction": "equal", "bar": 1e-9}
@@ -41,7 +41,7 @@ def write_ledger(root, ledger):
     """experiments/claims of a project, a file a notebook; returns the folder."""
     folder = root / "experiments" / "claims"
     for stem, entries in ledger.items():
-        runs.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
+        files.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
     return folder
 
 
@@ -51,22 +51,25 @@ def write_notebook(path, sources):
     for number, (tag, source) in enumerate(sources):
         new = new_markdown_cell if source.startswith("#") else new_code_cell
         book.cells.append(new(source.strip("\n"), id=f"cell-{number}", metadata={"tags": [tag] if tag else []}))
-    runs.write_text(path, nbformat.writes(book) + "\n")
+    files.write_text(path, nbformat.writes(book) + "\n")
 
 
 # Dice and coins: what runs
 
 DICE, COINS = "01_dice", "02_coins"
 THROWS = 8  # trials of the dice in smoke
-DECLARED = {"profile": "quick", "results": "", "text": "", "seeds": 4, "sides": [4, 8, 12], "dice": 2, "scale": 0.5}
 PARAMETERS = """
-profile: str = "quick"  # smoke runs are not judged; one of smoke, quick
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+profile: Literal["quick", "smoke"] = "quick"  # smoke runs are not judged
 results: str = ""  # folder for the results; empty: results/interactive
-text: str = ""  # read by nobody; a file or folder, may be empty
-seeds: int = 4  # throws of each kind of dice; at most 10000
-sides: list = [4, 8, 12]  # of the dice
-dice: int = 2  # thrown at once
-scale: float = 0.5  # of what is shown
+text: str = ""  # read by nobody
+seeds: Annotated[PositiveInt, Field(le=10_000)] = 4  # throws of each kind of dice
+sides: list[PositiveInt] = [4, 8, 12]  # of the dice
+dice: PositiveInt = 2  # thrown at once
+scale: PositiveFloat = 0.5  # of what is shown
 """
 CHECKS = """
 for n in sides:
@@ -112,8 +115,8 @@ NOTEBOOKS = {
     ],
     COINS: [
         ("", "# 1.2 What do coins show?"),
-        ("parameters", 'profile: str = "quick"  # one of smoke, quick\nresults: str = ""  # folder\n'
-                       "tosses: int = 3  # of a coin\n"),
+        ("parameters", 'from typing import Literal\n\nprofile: Literal["quick", "smoke"] = "quick"\n'
+                       'results: str = ""  # folder\ntosses: int = 3  # of a coin\n'),
         ("", 'import lab\n\nstudy = lab.study("1.2", globals())'),
         ("", 'study.judge("coins-two", 2.0)\nstudy.finish()'),
     ],
@@ -145,7 +148,7 @@ def write(folder, claims=CLAIMS):
     for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
         write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
     for name, values in FILES.items():
-        runs.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
+        files.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
     write_ledger(folder, claims)
     (folder / "results").mkdir()
     return folder
@@ -153,11 +156,10 @@ def write(folder, claims=CLAIMS):
 
 def ran(folder, place="quick"):
     """The folder, in `place` of the results, of a run of the dice in this process."""
-    notebook, results = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place
-    cells.run(notebook, parameters.of_profile(notebook, "quick"), results)
-    (results / "options.json").unlink()
-    runs.write_text(results / DICE / "notebook.ipynb", notebook.read_text("utf-8"))
-    return results / DICE
+    notebook, run = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place / DICE
+    cells.run(notebook, parameters.validate(notebook), run)
+    files.write_text(run / "notebook.ipynb", notebook.read_text("utf-8"))
+    return run
 
 
 # Claims of every kind: what is read
@@ -179,9 +181,9 @@ LEDGER = {
     "beyond": [entry("elsewhere", exercise="beyond", expected="more")],
 }  # fmt: skip
 RUN = {
-    "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
+    "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own": {},
     "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
-    "machine": "A machine, 2 cores, Linux x86_64", "card": "", "device": "cpu", "versions": {"torch": "2"},
+    "machine": "A machine, 2 cores, Linux x86_64",
 }  # fmt: skip
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ff"
                       "ff3f0005fe02fe0def46b80000000049454e44ae426082")  # fmt: skip
@@ -214,11 +216,11 @@ def finish(root, *lines, place="quick/01_dice", **run):
             (folder / "figures").mkdir(parents=True, exist_ok=True)
             (folder / "figures" / f"{each.figure}.png").write_bytes(PIXEL)
         if each.table:
-            runs.write_table(folder / "tables" / f"{each.table}.csv", pd.DataFrame({"score": [0.1]}))
+            files.write_table(folder / "tables" / f"{each.table}.csv", pd.DataFrame({"score": [0.1]}))
     table = pd.DataFrame([each.model_dump() for each in lines], columns=list(Line.model_fields))
-    runs.write_table(folder / "verdicts.csv", table.astype({"n": "Int64"}))
+    files.write_table(folder / "verdicts.csv", table.astype({"n": "Int64"}))
     source = root / "notebooks" / f"{folder.name}.ipynb"
     if source.exists():
-        runs.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
-    runs.write_run(folder, RUN | {"exercise": lines[0].exercise if lines else "1.1"} | run)
+        files.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
+    files.write_run(folder, RUN | {"notebook": folder.name} | run)
     return folder

@@ -9,9 +9,9 @@ import torch
 from helpers import row_sum
 
 from lab import charts, figures
+from lab.files import cells_of, notebook_of
 from lab.measure.attention import attention_probe
 from lab.pretrained import load
-from lab.trials.parameters import cells_of, notebook_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -1,6 +1,6 @@
 """A study keeps what it finds aside until it is complete, and says whose parameters it has.
 
-Of `lab.shown`, `lab.trials.provenance` and `lab.trials.runs`.
+Of `lab.shown` and `lab.files`.
 """
 
 import base64
@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from lab import figures
+from lab import figures, files
 from lab.claims import claims
 from lab.claims.claims import NOT_RUN, Claim
 from lab.measure.statistics import Interval
-from lab.study import Study, found_beside, study
-from lab.trials import parameters, provenance, runs, sittings
+from lab.study import Study, study
+from lab.trials import sittings
 from lab.trials.store import File
 
 
@@ -32,8 +32,9 @@ def said(monkeypatch):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Results go to a project of the test's own."""
-    return made.project(tmp_path, monkeypatch) / "results"
+    """Results go to a project of the test's own, which is the working folder."""
+    monkeypatch.chdir(root := made.project(tmp_path, monkeypatch))
+    return root / "results"
 
 
 def run_of(value, **names):
@@ -52,7 +53,7 @@ def value_in(folder):
 
 def test_a_study_touches_nothing_earlier_until_it_is_complete(project, said):
     run_of(1).finish()
-    place = project / "interactive" / "mine"
+    place = project.parent / "lab-results" / "mine"
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     second = run_of(2)
     second.figure("drawn", pd.DataFrame({"x": [1, 2]}), lambda table: table.plot())
@@ -60,7 +61,7 @@ def test_a_study_touches_nothing_earlier_until_it_is_complete(project, said):
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
     second.finish()
     assert value_in(place) == [2] and (place / "figures" / "drawn.png").exists()
-    assert said[-1] == "Results: `results/interactive/mine`"
+    assert said[-1] == "Results: `lab-results/mine`"
 
 
 @pytest.mark.parametrize("load, warned", [(95, True), (3, False)])
@@ -94,12 +95,11 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     assert "A line \\ rises, x &lt; &quot;2&quot;.</figcaption></figure>" in shown["text/html"]
     assert "color: var(--jp-content-font-color1" in shown["text/html"], "as the theme has it, also a dark one"
     mine.finish()
-    place = project / "interactive" / "mine"
+    place = project.parent / "lab-results" / "mine"
     kept = {path.stem: figures.caption_in(path) for path in (place / "figures").glob("*.png")}
     assert kept == {"bare": "", "told": told}
     encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()
-    assert 'x &lt; "2"' in (place / "figures" / "told.svg").read_text("utf-8")
 
 
 def test_a_sentence_is_said_in_both_languages(project, said):
@@ -113,13 +113,13 @@ def test_a_sentence_is_said_in_both_languages(project, said):
     assert len(said) == heard
 
 
-def test_the_last_runs_by_hand_stay(project):
-    for value in range(6):
-        run_of(-1)  # given up
+def test_the_last_run_by_hand_stays_and_one_that_is_given_up_leaves_nothing(project):
+    for value in range(3):
+        given_up = run_of(-1)
         run_of(value).finish()
-    there = {path.name: value_in(path) for path in (project / "interactive").glob("mine*")}
-    assert there == {"mine": [5], "mine.1": [4], "mine.2": [3], "mine.3": [2]}
-    assert not list((project / "interactive" / ".running").iterdir())
+    del given_up
+    assert [path.name for path in (project.parent / "lab-results").iterdir()] == ["mine"]
+    assert value_in(project.parent / "lab-results" / "mine") == [2]
 
 
 def test_a_named_folder_holds_one_run(tmp_path):
@@ -131,37 +131,56 @@ def test_a_named_folder_holds_one_run(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_refused_with_a_way_out(project, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(parameters.Refused, match="file.*: Not a directory; .* the parameter results"):
-        run_of(1, results=str(tmp_path / "file"))
+    with pytest.raises(files.Refused, match="file.*: Not a directory; .* the parameter results"):
+        run_of(1, results=str(tmp_path / "file" / "below"))
 
 
-# The run file
-
-
-def test_the_run_file_says_what_is_run_and_how(project, tmp_path):
-    notebook = parameters.notebook_of("1.1")
-    store = tmp_path / "store"
-    written = runs.Options(jobs=1, store=store, headless=True, own={"seeds": 9}, notebook=notebook, place="results/x")
-    written.write(tmp_path)
-    assert runs.read_options(tmp_path) == written
-    about = Study("1.1", {"results": str(tmp_path), "seeds": 9})
-    assert (about.options, about.own, about.place) == (written, {"seeds": 9}, "results/x")
-    assert about.folder == tmp_path / notebook.stem, "the runner puts it in its place"
-    table = about.sweep(squared, {"seed": [1, 2]})
-    assert table.value.tolist() == [1, 4] and len(File(store / f"{notebook.stem}.jsonl").trials) == 2
+# What the runner says
 
 
 def squared(seed):
     return {"value": seed**2}
 
 
-def test_without_a_run_file_the_defaults_hold(project):
+def test_a_study_under_lab_run_writes_where_it_is_told(project, tmp_path, monkeypatch):
+    (run := tmp_path / "run").mkdir()
+    for name, value in {"RUN": run, "STORE": tmp_path / "store", "RECORD": "none", "JOBS": 1}.items():
+        monkeypatch.setenv(f"LAB_{name}", str(value))
+    monkeypatch.setenv("LAB_PROGRESS", str(tmp_path / "progress"))
+    about = Study("1.1", {"seeds": 9, "profile": "quick"})
+    assert (about.folder, about.own, about.sources.record) == (run, {"seeds": 9}, [])
+    assert about.sweep(squared, {"seed": [1, 2]}).value.tolist() == [1, 4]
+    assert len(File(tmp_path / "store" / "01_dice.jsonl").trials) == 2
+    assert (tmp_path / "progress").read_text() == "", "its bar vanishes when a sweep ends"
+    about.ledger = {}
+    about.finish()
+    kept = files.read_run(run)
+    assert (kept["status"], kept["notebook"], kept["own"]) == ("done", "01_dice", {"seeds": 9})
+    assert kept["title"] == "1.1 What do dice show?" and kept["told"] == "Trials: 2 run now."
+
+
+def test_by_itself_a_study_knows_the_project(project):
     about = Study("1.1", {})
-    assert about.options == runs.Options() and runs.Options().jobs == 0
-    assert runs.Options().record == [project / "record"] and runs.Options().store == project / ".trials"
-    (project / "interactive" / "options.json").write_text('{"jbos": 1}')
-    with pytest.raises(ValueError, match="jbos"):
-        Study("1.1", {})
+    assert about.sources.store == project / ".trials"
+    assert about.final == project / "interactive" / "01_dice" and about.folder.parent == about.final.parent
+
+
+def test_a_notebook_with_smoke_in_its_cell_has_the_values_of_smoke(project):
+    here = {"profile": "smoke", "sides": [4, 8, 12], "seeds": 3}
+    about = Study("1.1", here)
+    assert about.parameters["sides"] == here["sides"] == [4, 8] and about.parameters["seeds"] == 3
+    assert about.own == {"seeds": 3}
+    given = here | {"sides": [4, 8, 12], "In": ["", "# Parameters\nsides = [4, 8, 12]\n"]}
+    assert Study("1.1", given).parameters["sides"] == [4, 8, 12], "papermill set it"
+
+
+def test_a_refusal_is_one_line_and_stands_at_later_cells_too(project):
+    here = {"seeds": 0, "study": study("1.1", {})}
+    with pytest.raises(files.Refused, match="01_dice.ipynb: seeds = 0: input should be greater than 0") as refused:
+        study("1.1", here)
+    assert refused.value._render_traceback_() == [str(refused.value)]
+    with pytest.raises(files.Refused, match="seeds = 0"):
+        here["study"].finish()
 
 
 # Notebooks of one's own
@@ -178,33 +197,25 @@ CLAIM = {
 }
 
 
-def test_a_study_reads_a_ledger_beside_it_and_keeps_its_results_there(tmp_path, monkeypatch):
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump([CLAIM]))
-    monkeypatch.chdir(tmp_path)
-    mine = study(ledger="mine.yaml")
-    assert mine.exercise == "mine" and mine.options.store == tmp_path / "lab-results" / ".trials"
-    assert tmp_path / "lab-results" / "record" in mine.options.record
+def test_a_study_of_ones_own_reads_its_claims_beside_it_and_keeps_its_results_there(project, tmp_path, monkeypatch):
+    (folder := tmp_path / "elsewhere").mkdir()
+    (folder / "mine.yaml").write_text(yaml.safe_dump([CLAIM]))
+    monkeypatch.chdir(folder)
+    mine = study("mine", {})
     table = pd.DataFrame({"arm": list("aabb"), "seed": [0, 1] * 2, "x": [2.0, 2.1, 1.0, 1.1], "size": 1})
     mine.judge("a-over-b", table)
     mine.finish()
-    assert mine.lines("a-over-b")[0].label == "supported"
-    assert (tmp_path / "lab-results" / "mine" / "verdicts.csv").exists()
+    assert files.read_run(folder / "lab-results" / "mine")["notebook"] == "mine"
 
 
-def test_a_ledger_is_found_where_its_notebook_is(tmp_path, monkeypatch):
-    made, moved = tmp_path / "made", tmp_path / "moved"
-    for folder in (made, moved):
-        folder.mkdir()
-        (folder / "mine.yaml").write_text("")
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert found_beside(made / "mine.yaml") == made / "mine.yaml", "from another folder"
-    monkeypatch.chdir(moved)
-    assert found_beside(made / "mine.yaml") == moved / "mine.yaml", "copied with its notebook"
-    monkeypatch.setenv("JPY_SESSION_NAME", str(made / "mine.ipynb"))
-    assert found_beside("mine.yaml") == made / "mine.yaml", "in JupyterLab"
-    with pytest.raises(FileNotFoundError, match="there is no ledger nonsuch.yaml; looked at"):
-        found_beside("nonsuch.yaml")
+def test_a_study_of_ones_own_has_the_name_of_its_notebook(project, tmp_path, monkeypatch):
+    made.write_notebook(tmp_path / "other.ipynb", [("parameters", "width: int = 3")])
+    for name in ("LAB_NOTEBOOK", "JPY_SESSION_NAME"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, str(tmp_path / "other.ipynb"))
+            assert study("other", {"width": 4}).own == {"width": 4}
+            with pytest.raises(files.Refused, match=r'is called other: write lab.study\("other", globals\(\)\)'):
+                study("mine", {})
 
 
 def test_a_ledger_that_cannot_be_read_is_named(tmp_path):
@@ -216,32 +227,11 @@ def test_a_ledger_that_cannot_be_read_is_named(tmp_path):
         path.unlink()
 
 
-def test_a_notebook_of_ones_own_needs_no_claim(project):
-    namespace = {"width": 3, "names": ["a"], "In": ["x"], "_": 1}
-    mine = study("mine", namespace)
-    assert mine.parameters == {"width": 3, "names": ["a"]} and mine.own == {}
-    assert mine.finish() is None
-    run = runs.read_run(project / "interactive" / "mine")
-    assert (run["exercise"], run["parameters"]) == ("mine", {"width": 3, "names": ["a"]})
-    assert study({}).exercise == "notebook"
-
-
 def test_an_unknown_claim_is_answered_by_those_that_are(project):
     with pytest.raises(KeyError, match="no claim of mine; it has none: write claims in experiments/claims"):
         study("mine", {}).judge("four-win", 1)
     with pytest.raises(KeyError, match="no claim of 1.1; it has four-win, .*two-parts"):
         study("1.1", {}).judge("one-is-faster", 1)
-
-
-def test_a_run_names_the_ledger_that_it_began_with(project, tmp_path):
-    first, mine, own = study("1.1", {}), run_of(1), study("1.1", {}, ledger=())
-    seen = claims.ledger_hash(first.notebook)
-    made.write_ledger(project.parent, {"01_dice": made.LEDGER["01_dice"][:1]})
-    assert seen and claims.ledger_hash(first.notebook) != seen
-    first.ledger = {}
-    for each, ledger in ((first, seen), (mine, ""), (own, "")):
-        each.finish()
-        assert runs.read_run(each.folder)["ledger"] == ledger
 
 
 # Answers
@@ -282,10 +272,10 @@ def test_own_parameters_are_told_with_every_answer(project, said):
     assert "**supported**" in said[-1] and "| 0.02 [0.01, 0.03] | 5 |" in said[-1]
     assert "own parameters: seeds 9" in said[-1]
     assert "own parameters: seeds 9" in about.finish().to_html()
-    assert json.loads((about.folder / "run.json").read_text())["own_parameters"] == {"seeds": 9}
+    assert json.loads((about.folder / "run.json").read_text())["own"] == {"seeds": 9}
     about, _ = judged(Interval(0.02, 0.01, 0.03, 5), {})
     assert "own" not in said[-1] and "own parameters" not in about.finish().to_html()
-    assert runs.read_run(about.folder)["own_parameters"] == {}
+    assert files.read_run(about.folder)["own"] == {}
 
 
 def test_rows_are_judged_by_the_ledger_and_a_sentence_is_chosen_by_the_label(project, said):
@@ -319,7 +309,7 @@ def other(seed, drawn):
 def test_the_answer_to_a_timing_names_the_machine(project):
     mine = study("1.2", {})
     mine.judge("one-is-faster", Interval(1.0, 0.5, 1.5, 5))
-    assert mine.lines("one-is-faster")[0].sizes == provenance.machine()["machine"]
+    assert mine.lines("one-is-faster")[0].sizes == files.machine_name()
 
 
 def ticked(n):
@@ -384,8 +374,8 @@ def test_a_comparison_is_fixed_before_only_where_its_rows_first_ran_under_it(pro
 
 
 def test_a_run_names_its_commit_and_whether_its_code_differs(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
-    assert provenance.commit() == {"commit": "", "changes": None}
+    monkeypatch.setattr(files, "project_root", lambda: tmp_path)
+    assert files.commit() == {"commit": "", "changes": None}
 
     def git(*words):
         told = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
@@ -398,8 +388,8 @@ def test_a_run_names_its_commit_and_whether_its_code_differs(tmp_path, monkeypat
     git("add", ".")
     git("commit", "-m", "x")
     (tmp_path / "README.md").write_text("2")
-    assert provenance.commit() == {"commit": git("rev-parse", "HEAD"), "changes": False}
+    assert files.commit() == {"commit": git("rev-parse", "HEAD"), "changes": False}
     for name in ("lab/code.py", "pyproject.toml", "lab/new.py"):
         (tmp_path / name).write_text("3")
-        assert provenance.commit()["changes"], name
+        assert files.commit()["changes"], name
         git("stash", "-u")

@@ -7,9 +7,9 @@ import torch
 from typer.testing import CliRunner
 
 from lab.claims.claims import own_ledger
+from lab.files import CHECKOUT
 from lab.models.positions import Position
-from lab.tools.cli import app
-from lab.trials.runs import CHECKOUT
+from lab.run import app
 
 NOTEBOOK = CHECKOUT / "notebooks" / "your_own_idea.ipynb"
 TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]

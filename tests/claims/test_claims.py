@@ -1,7 +1,6 @@
 """A ledger is read by file, claim and field; committed answers follow from the ledger that they name."""
 
 import json
-import math
 import subprocess
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import pandas as pd
 import pytest
 from made import ABOVE, ARMS, EXACTLY, LEDGER, entry, write_ledger
 
-from lab.claims import claims, report
-from lab.claims.claims import EXACT, LABELS, Claim, Line, ledger
+from lab import files, parameters
+from lab.claims import claims
+from lab.claims.claims import EXACT, LABELS, Claim, ledger
 from lab.claims.judge import NOT_RUN, OUT_OF_REACH, decided, judge, label_of
+from lab.files import project_root
 from lab.measure.statistics import Interval
-from lab.trials import parameters, runs
-from lab.trials.runs import project_root
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def project(tmp_path, monkeypatch):
 
 def test_the_ledger_of_the_lab_can_be_read():
     """What its claims have to be stands in `Claim`: reading them checks it."""
-    assert {claim.exercise for claim in ledger().values()} >= {parameters.exercise_of(parameters.notebooks()[0])}
+    assert {claim.exercise for claim in ledger().values()} >= {files.exercise_of(files.notebooks()[0])}
 
 
 def test_claims_stand_in_the_order_of_the_files_and_in_each_as_written(project):
@@ -125,7 +124,7 @@ def test_the_hash_of_a_ledger_is_that_of_its_notebooks_file(project):
 def test_values_are_of_parameters_that_the_notebook_has():
     for about in ledger().values():
         if about.values:
-            assert set(about.values) <= set(parameters.read_declared(parameters.notebook_of(about.exercise))), about.id
+            assert set(about.values) <= set(parameters.read_parameters(files.notebook_of(about.exercise))), about.id
 
 
 def test_absent_values_are_named_by_parameter_and_value():
@@ -146,33 +145,9 @@ def test_parts_share_the_fields_of_their_claim():
     assert [line.part for line in about.without_answer("not judged")] == ["one", "two"]
 
 
-def test_collecting_keeps_every_digit_and_lists_the_rest_as_pending(project):
-    lines = [
-        made.line("four-win", effect=0.1 + 0.2, low=1 / 3, high=math.inf, where="narrow"),
-        made.line("four-win", effect=1e22, low=0.7071067811865476e-7, where="wide", n=None),
-        made.line("two-parts", "checked", effect=2.6645352591003757e-15, low=math.nan, note="NA, none, nan"),
-        made.line("four-win-early", "undecided", unit="null", note='a "quoted", text\nin lines'),
-    ]  # fmt: skip
-    folder = made.finish(project, *lines)
-    (run := folder / "run.json").rename(aside := folder.parent / "run.json")
-    assert set(report.collect(folder.parent).label) == {"pending", "open"}, "without run.json a run is unfinished"
-    aside.rename(run)
-    table = report.collect(folder.parent)
-    assert list(table.id.drop_duplicates()) == list(ledger()) and list(table.columns) == list(Line.model_fields)
-    rows = table.set_index(["id", "where"])
-    for line in lines:
-        for field, value in line.model_dump(exclude={"id", "where"}).items():
-            got, missing = rows.loc[line.id, line.where][field], value is None or value != value
-            assert pd.isna(got) if missing else got == value, field
-    pending = table.set_index("id").loc["how-many"]
-    assert (pending.label, pending.exercise) == ("pending", "1.1")
-    runs.write_table(project / "claims.csv", table)
-    assert f"four-win,1.1,,narrow,{0.1 + 0.2!r},{1 / 3!r},inf," in (project / "claims.csv").read_text()
-
-
 def committed(pattern):
-    files = subprocess.run(["git", "-C", project_root(), "ls-files", pattern], capture_output=True, text=True).stdout
-    return [project_root() / name for name in files.splitlines() if (project_root() / name).exists()]
+    listed = subprocess.run(["git", "-C", project_root(), "ls-files", pattern], capture_output=True, text=True).stdout
+    return [project_root() / name for name in listed.splitlines() if (project_root() / name).exists()]
 
 
 @pytest.mark.parametrize("path", committed("results/*/*/verdicts.csv"), ids=lambda path: path.parent.name)
@@ -180,7 +155,7 @@ def test_a_committed_run_is_well_formed(path):
     """Its files are as the run left them; answers follow from their numbers where the ledger is the one it names."""
     folder, run = path.parent, json.loads((path.parent / "run.json").read_text("utf-8"))
     assert run["status"] == "done" and run["profile"] == path.parents[1].name
-    assert runs.read_run(folder), "the run is not complete"
+    assert files.read_run(folder), "the run is not complete"
     table = claims.read_verdicts(folder)
     assert set(table.label) <= set(LABELS) and set(table.exercise) == {run["exercise"]}
     assert not table.duplicated(["id", "part", "where"]).any()

@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 import torch
 
+from lab.files import notebook_of
 from lab.tasks.lengths import Copy
 from lab.trials.cells import as_module
-from lab.trials.parameters import notebook_of
 
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2}
 COPY = {"kind": "copy", "symbols": 4, "longest": 4}

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from lab.trials import parameters
+from lab import files
+from lab.files import project_root
 from lab.trials.rows import canonical, of_body
-from lab.trials.runs import project_root
 from lab.trials.store import File
 
 LABELS = {"machine", "arithmetic", "device", "threads", "torch", "python", "commit", "date"}
@@ -19,7 +19,7 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @each_file
 def test_every_row_says_who_made_it_and_from_what(path):
     file = File(path, strict=True)
-    assert file.trials and path.stem in {notebook.stem for notebook in parameters.notebooks()}
+    assert file.trials and path.stem in {notebook.stem for notebook in files.notebooks()}
     for run in file.runs.values():
         assert LABELS <= run.keys() and len(run["commit"]) == 40
     for body in file.trials:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lab import trace
-from lab.trials import files, runs
+from lab.files import CHECKOUT
+from lab.trials import files
 from lab.trials import sweep as trials
 
 
@@ -141,8 +142,8 @@ def test_what_belongs_to_python_or_to_the_system_is_free(monkeypatch):
                 open(path, "rb").close()
         open(torch.__file__, "rb").close()
     with trace.touching(), trace.apart():
-        open(runs.CHECKOUT / "README.md").close()
-    open(runs.CHECKOUT / "README.md").close()
+        open(CHECKOUT / "README.md").close()
+    open(CHECKOUT / "README.md").close()
 
 
 def test_a_file_that_changed_has_another_hash(tmp_path):

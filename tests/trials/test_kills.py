@@ -16,9 +16,9 @@ import pytest
 from dask.distributed import Client
 from gate import SOURCE, allow, wait_for
 
+from lab.files import CHECKOUT
 from lab.trials import sweep as trials
 from lab.trials import workers
-from lab.trials.runs import CHECKOUT
 
 TOTAL = 40
 SWEEP = f"""
@@ -158,7 +158,7 @@ def test_a_killed_worker_costs_no_more_than_its_trials_in_flight(sweeps, undistu
 
 CELLS = f"""
 import lab
-study = lab.study(globals())
+study = lab.study("mine", globals())
 ---
 {SOURCE}
 ---
@@ -189,7 +189,7 @@ def test_a_killed_run_of_everything_resumes(sweeps, tmp_path):
         command = [
             sys.executable,
             "-m",
-            "lab.tools.cli",
+            "lab.run",
             "run",
             "mine.ipynb",
             "--fresh",

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from lab.tools.record import is_older, words_of
-from lab.trials import cells, code, provenance, runs, status
+from lab import files
+from lab.record_command import is_older, words_of
+from lab.trials import cells, code, status
 from lab.trials import sweep as trials
 from lab.trials.record import CannotRecord, accept, record_run, sample_of
 from lab.trials.rows import key
@@ -30,7 +31,7 @@ def project(tmp_path, monkeypatch):
     """finish(*values): a finished run, at a clean commit, of trials that gave these values; record(): they enter."""
     place = SimpleNamespace(commit=HEAD, changes=False, path=tmp_path / "record" / "n.jsonl", gone=())
     place.notebook, place.stored = tmp_path / "n.ipynb", tmp_path / "trials" / "n.jsonl"
-    monkeypatch.setattr(provenance, "is_here", lambda commit: commit not in place.gone)
+    monkeypatch.setattr(files, "is_here", lambda commit: commit not in place.gone)
 
     def write(source):
         nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), place.notebook)
@@ -50,7 +51,7 @@ def project(tmp_path, monkeypatch):
         used = {"t": {"code": place.code.digest, "points": [key(each["parameters"]) for each in bodies]}}
         about = {"commit": place.commit, "changes": place.changes}
         (tmp_path / "run").mkdir(exist_ok=True)
-        runs.write_run(tmp_path / "run", about | {"record": {"trials": used}} | run)
+        files.write_run(tmp_path / "run", about | {"record": {"trials": used}} | run)
 
     write(NOTEBOOK)
     place.write, place.body, place.finish = write, body, finish
@@ -86,7 +87,7 @@ def test_a_row_whose_commit_is_gone_gets_that_of_a_run_with_its_digits(project):
 
 
 def test_a_commit_is_here_or_not():
-    assert provenance.is_here(provenance.commit()["commit"]) and not provenance.is_here("f" * 40)
+    assert files.is_here(files.commit()["commit"]) and not files.is_here("f" * 40)
 
 
 @pytest.mark.parametrize("changes", [True, None])
@@ -286,19 +287,6 @@ def test_on_another_arithmetic_the_beginning_of_a_training_is_compared(recorded,
     counted, faults = recorded.accept()
     assert counted == ({"trained": 2} if agrees else {}) and bool(faults) is not agrees
     assert [line["compared"] for line in File(recorded.path).accepted] == ["equal up to rounding"] * agrees
-
-
-def test_a_run_that_drew_accepted_rows_says_so(recorded, tmp_path):
-    recorded.write("x * (1", "x * (1.0")
-    recorded.accept("x is a number")
-    with cells.as_module(recorded.notebook, ["measured"]) as module:
-        folders = {"store": tmp_path / "none", "record": [recorded.path.parent]}
-        sources = trials.Sources("mine", **folders, recorded_only=True)
-        grid, used = {"seed": [2, 3], "kind": ["plain", "twice"]}, []
-        trials.sweep(module.measured, grid, sources=sources, used=used)
-    origins = provenance.origins(used)
-    assert origins["accepted"] == {"x is a number": 4} and origins["recorded"] == 4
-    assert "4 of them by older code, accepted: x is a number." in provenance.told(origins)
 
 
 def test_a_committed_run_is_told_by_what_its_trials_rest_on(recorded):

@@ -1,4 +1,4 @@
-"""How the record stands: `lab.tools.record` tells and accepts edits."""
+"""How the record stands: `lab.record_command` tells and accepts edits."""
 
 import shutil
 
@@ -8,8 +8,7 @@ from helpers import recorded
 from made import DICE
 from typer.testing import CliRunner
 
-from lab.tools.cli import app
-from lab.trials import runs
+from lab.run import app
 from lab.trials.store import File
 
 
@@ -83,28 +82,8 @@ def test_an_edit_that_moves_no_digit_is_accepted_and_one_that_does_is_refused(pr
     assert code == 0 and "12 rows of thrown accepted" in said, said
     said = command("--status")[1]
     assert counts(said) == (0, 12, 0) and "older code: thrown" not in said, "nor is the run of these rows older"
-    made.ran(project)
-    assert (
-        "12 of them by older code, accepted: the same product."
-        in runs.read_run(project / "results" / "quick" / DICE)["record"]["told"]
-    )
     edited("scale * total", "1.5 * scale * total")
     before = file.path.read_bytes()
     code, said = command("--accept", "no reason", "1.1")
     assert code == 1 and "stays stale: thrown" in said and "mean is" in said
     assert counts(command("--status")[1]) == (0, 0, 12) and file.path.read_bytes() == before
-
-
-def test_a_claim_that_was_edited_concerns_its_notebook_alone(project, rows):
-    record(project, rows)
-    made.ran(project)
-    path = project / "experiments" / "claims" / f"{DICE}.yaml"
-    before = path.read_text("utf-8")
-    assert "other claims" not in command("--status")[1]
-    try:
-        path.write_text(before.replace("It is so that dice", "It is indeed so that dice"), "utf-8")
-        code, said = command("--status")
-        assert "other claims" in said and "by older code" not in said.partition("record:")[0] and code == 0
-        assert counts(said) == (12, 0, 0), "no row rests on a sentence"
-    finally:
-        path.write_text(before, "utf-8")
