@@ -262,7 +262,7 @@ def judge(claim, measured, **where):
         else:
             raise TypeError(f"claim {claim.id} wants an Interval, not the number {given}")
         lines += [about(claim, part, line) | where | line for line in found]
-    made = pd.DataFrame(lines).reindex(columns=COLUMNS)
+    made = framed(lines)
     if claim.kind == "question":
         made.loc[made.answer.isin([YES, NO, UNCLEAR]), ["answer", "why"]] = ["answered", ""]
     return made
@@ -272,7 +272,14 @@ def unanswered(claim, answer, why=""):
     """The lines of a claim that got no answer, such as "not judged" in a smoke run."""
     parts = claim.parts or [None]
     lines = [about(claim, part, {}) | {"answer": answer, "why": why} for part in parts]
-    return pd.DataFrame(lines).reindex(columns=COLUMNS)
+    return framed(lines)
+
+
+def framed(lines):
+    """A DataFrame of lines; what one lacks is missing among NUMBERS, and else an empty word."""
+    made = pd.DataFrame(lines).reindex(columns=COLUMNS)
+    words = [name for name in COLUMNS if name not in (*NUMBERS, "main")]
+    return made.fillna(dict.fromkeys(words, ""))
 
 
 def about(claim, part, line):
@@ -524,7 +531,7 @@ def card(claim, lines):
             "answer": f"**{line.answer}**" + (f" ({line.why})" if line.why else ""),
         }
         rows.append(row | {"learned": line.learned, "note": line.note})
-    table = markdown(pd.DataFrame(rows).fillna("").astype(str))
+    table = markdown(pd.DataFrame(rows).astype(str))
     because = dict.fromkeys(part.because for part in claim.parts if part.because)
     return "\n\n".join([*told, table, *(f"The bar: {reason}" for reason in because)])
 
@@ -548,7 +555,7 @@ def scorecard_text(lines):
 def scores(lines):
     """A DataFrame of words: question, effect, answer; the main lines first, in bold."""
     rows = []
-    for main, some in lines.fillna({"part": ""}).groupby("main", sort=False):
+    for main, some in lines.groupby("main", sort=False):
         for _, part in some.groupby(["id", "part"], sort=False):
             first = next(part.itertuples())
             answers = "; ".join(

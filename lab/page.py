@@ -32,7 +32,6 @@ SPELT = (  # TeX that matplotlib reads in another spelling only
 def html_of(notebook):
     """The HTML text of the executed notebook at a path."""
     import nbformat
-    from jinja2 import DictLoader
     from nbconvert import HTMLExporter
 
     book = nbformat.read(notebook, 4)
@@ -45,9 +44,7 @@ def html_of(notebook):
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = FORMULA.sub(drawn, cell.source)
-    loader = DictLoader({"folded.html.j2": TEMPLATE})
-    exporter = HTMLExporter(extra_loaders=[loader], template_file="folded.html.j2")
-    return exporter.from_notebook_node(book)[0]
+    return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(book)[0]
 
 
 def drawn(found):

@@ -1,6 +1,7 @@
 """The cells of a notebook in this process: no kernel starts, and what they change for others is put back."""
 
 import contextlib
+import os
 import sys
 import warnings
 from types import ModuleType
@@ -9,13 +10,13 @@ from unittest.mock import patch
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
+from definitions import forget_kinds
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
-from lab import figures
-from lab.trials import cells, parameters, runs
+from lab import figures, files
 
 
 @contextlib.contextmanager
@@ -34,31 +35,21 @@ def shell():
         InteractiveShell.clear_instance()
         sys.modules.pop(module.__name__, None)
         torch.set_num_threads(threads)
-        cells.forget_kinds(module.__name__)
+        forget_kinds(module.__name__)
         vars(module).clear()  # tables and models
 
 
-@contextlib.contextmanager
-def definitions(exercise, *names):
-    """The functions of a notebook that `names` call for, as a module; its kinds are there as long as it is."""
-    with cells.as_module(parameters.notebook_of(exercise), names) as module:
-        try:
-            assert not module.failed
-            yield module
-        finally:
-            cells.forget_kinds(module.__name__)
-
-
-def run(notebook, values, results, **options):
+def run(notebook, values, folder, **variables):
     """Run the cells as `lab run` would, results in the folder; returns [data by type] of all that they showed.
 
-    An error is that of its cell, whose number it tells.
+    `variables` are those of `lab.run.environment`, such as store. An error is that of its cell, whose number it tells.
     """
-    quiet = results / ".progress"  # else sweeps tell aloud how far they are
-    runs.Options(notebook=notebook, jobs=1, headless=True, progress=quiet, **options).write(results)
-    given, shown = PythonTranslator.codify(values | {"results": str(results)}), []
-    with shell() as here:
-        for number, (kind, tags, source) in enumerate(parameters.cells_of(notebook), 1):
+    folder.mkdir(parents=True, exist_ok=True)
+    quiet = folder.with_name(f".{folder.name}.progress")  # else sweeps tell aloud how far they are
+    variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": quiet} | variables
+    given, shown = PythonTranslator.codify(values), []
+    with shell() as here, patch.dict(os.environ, {f"LAB_{name.upper()}": str(x) for name, x in variables.items()}):
+        for number, (kind, tags, source) in enumerate(files.cells_of(notebook), 1):
             for text in [source, *([given] if "parameters" in tags else [])] if kind == "code" else []:
                 with capture_output() as said:
                     ended = here.run_cell(text, store_history=True)

@@ -13,11 +13,10 @@ import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lab.claims.claims import Line, ledger
-from lab.trials import parameters, runs
+from lab import claims, files, parameters
 
 ABOVE = {"question": "four over one", "direction": "above", "bar": 0.1}
-EXACTLY = {"question": "sum minus one", "direction": "equal", "bar": 1e-9}
+EXACTLY = {"question": "sum minus one", "direction": "within", "bar": 1e-9}
 
 
 def folded(english, chinese):
@@ -25,15 +24,13 @@ def folded(english, chinese):
     return f"{english}\n\n<details><summary>中文</summary>\n\n{chinese}\n\n</details>"
 
 
-def entry(name, kind="comparison", exercise="1.1", **fields):
+def entry(name, kind="comparison", **fields):
     """A claim as it stands in a file; None takes a field away."""
     words = name.replace("-", " ")
-    said = {
-        "id": name, "exercise": exercise, "kind": kind, "priority": "B", "sources": ["chapter §1.2"],
-        "claim": f"It is said that {words}.", "claim_zh": f"据称 {words}。", "metric": "score",
-    }  # fmt: skip
-    if not {"open", "expected", "parts"} & set(fields):
-        said |= EXACTLY if kind in ("theorem", "arithmetic") else ABOVE
+    says = {"place": "chapter §1.2", "en": f"It is said that {words}.", "zh": f"据称 {words}。"}
+    said = {"id": name, "kind": kind, "says": [says]}
+    if not {"open", "parts"} & set(fields):
+        said |= EXACTLY if kind == "exact" else ABOVE
     return {field: value for field, value in (said | fields).items() if value is not None}
 
 
@@ -41,7 +38,7 @@ def write_ledger(root, ledger):
     """experiments/claims of a project, a file a notebook; returns the folder."""
     folder = root / "experiments" / "claims"
     for stem, entries in ledger.items():
-        runs.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
+        files.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
     return folder
 
 
@@ -51,22 +48,25 @@ def write_notebook(path, sources):
     for number, (tag, source) in enumerate(sources):
         new = new_markdown_cell if source.startswith("#") else new_code_cell
         book.cells.append(new(source.strip("\n"), id=f"cell-{number}", metadata={"tags": [tag] if tag else []}))
-    runs.write_text(path, nbformat.writes(book) + "\n")
+    files.write_text(path, nbformat.writes(book) + "\n")
 
 
 # Dice and coins: what runs
 
 DICE, COINS = "01_dice", "02_coins"
 THROWS = 8  # trials of the dice in smoke
-DECLARED = {"profile": "quick", "results": "", "text": "", "seeds": 4, "sides": [4, 8, 12], "dice": 2, "scale": 0.5}
 PARAMETERS = """
-profile: str = "quick"  # smoke runs are not judged; one of smoke, quick
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+profile: Literal["quick", "smoke"] = "quick"  # smoke runs are not judged
 results: str = ""  # folder for the results; empty: results/interactive
-text: str = ""  # read by nobody; a file or folder, may be empty
-seeds: int = 4  # throws of each kind of dice; at most 10000
-sides: list = [4, 8, 12]  # of the dice
-dice: int = 2  # thrown at once
-scale: float = 0.5  # of what is shown
+text: str = ""  # read by nobody
+seeds: Annotated[PositiveInt, Field(le=10_000)] = 4  # throws of each kind of dice
+sides: list[PositiveInt] = [4, 8, 12]  # of the dice
+dice: PositiveInt = 2  # thrown at once
+scale: PositiveFloat = 0.5  # of what is shown
 """
 CHECKS = """
 for n in sides:
@@ -112,8 +112,8 @@ NOTEBOOKS = {
     ],
     COINS: [
         ("", "# 1.2 What do coins show?"),
-        ("parameters", 'profile: str = "quick"  # one of smoke, quick\nresults: str = ""  # folder\n'
-                       "tosses: int = 3  # of a coin\n"),
+        ("parameters", 'from typing import Literal\n\nprofile: Literal["quick", "smoke"] = "quick"\n'
+                       'results: str = ""  # folder\ntosses: int = 3  # of a coin\n'),
         ("", 'import lab\n\nstudy = lab.study("1.2", globals())'),
         ("", 'study.judge("coins-two", 2.0)\nstudy.finish()'),
     ],
@@ -124,19 +124,15 @@ FILES = {
 }
 BY_SIDES = {
     "question": "8 sides minus 4", "direction": "above", "bar": 0, "because": "more sides, more points",
-    "measure": "mean", "compare": {"sides": [8, 4]}, "sizes": ["dice"], "needs": {"budget": {"same": ["scale"]}},
+    "measure": "mean", "compare": {"sides": [8, 4]}, "same": ["scale"],
 }  # fmt: skip
 CLAIMS = {
     DICE: [
-        entry("dice-more-sides", claim="It is so that dice-more-sides.", unit="points", **BY_SIDES),
-        entry("dice-count", "arithmetic", claim="It is so that dice-count.", unit="throws",
-              question="throws of each", value=1.0, bar=0),
+        entry("dice-more-sides", unit="points", **BY_SIDES),
+        entry("dice-count", "exact", unit="throws", question="throws of each", value=1.0, bar=0),
     ],
-    COINS: [
-        entry("coins-two", "structure", "1.2",
-              question="sides of a coin", direction="equal", value=2.0, bar=0),
-    ],
-}  # fmt: skip
+    COINS: [entry("coins-two", "exact", question="sides of a coin", value=2.0, bar=0)],
+}
 
 
 def write(folder, claims=CLAIMS):
@@ -145,7 +141,7 @@ def write(folder, claims=CLAIMS):
     for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
         write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
     for name, values in FILES.items():
-        runs.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
+        files.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
     write_ledger(folder, claims)
     (folder / "results").mkdir()
     return folder
@@ -153,35 +149,33 @@ def write(folder, claims=CLAIMS):
 
 def ran(folder, place="quick"):
     """The folder, in `place` of the results, of a run of the dice in this process."""
-    notebook, results = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place
-    cells.run(notebook, parameters.of_profile(notebook, "quick"), results)
-    (results / "options.json").unlink()
-    runs.write_text(results / DICE / "notebook.ipynb", notebook.read_text("utf-8"))
-    return results / DICE
+    notebook, run = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place / DICE
+    cells.run(notebook, parameters.validate(notebook), run)
+    files.write_text(run / "notebook.ipynb", notebook.read_text("utf-8"))
+    return run
 
 
 # Claims of every kind: what is read
 
-ARMS = {"measure": "score", "compare": {"heads": [4, 1]}, "sizes": ["width"]}
+ARMS = {"measure": "score", "compare": {"heads": [4, 1]}}
 LEDGER = {
     DICE: [
-        entry("rows-sum-to-one", "theorem"),
-        entry("two-parts", "arithmetic", question="parts", value=2, bar=0),
-        entry("four-win", unit="points", **ARMS, reference={"heads": 4}, needs={"size": {"width": [8, None]}}),
-        entry("four-win-early", unit="relative change", values={"heads": [1, 4]}),
+        entry("rows-sum-to-one", "exact"),
+        entry("two-parts", "exact", question="parts", value=2, bar=0),
+        entry("four-win", unit="points", **ARMS, reference={"heads": 4}),
+        entry("four-win-early", unit="relative change"),
         entry("how-many", "question"),
     ],
     COINS: [
-        entry("one-is-faster", exercise="1.2", unit="points", needs={"machine": True}),
-        entry("one-is-smaller", exercise="1.2"),
-        entry("some-day", "question", exercise="1.2", open="a larger machine"),
+        entry("one-is-faster", "question", unit="points"),
+        entry("one-is-smaller"),
+        entry("some-day", "question", open="a larger machine"),
     ],
-    "beyond": [entry("elsewhere", exercise="beyond", expected="more")],
-}  # fmt: skip
+}
 RUN = {
-    "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own_parameters": {},
+    "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own": {},
     "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
-    "machine": "A machine, 2 cores, Linux x86_64", "card": "", "device": "cpu", "versions": {"torch": "2"},
+    "machine": "A machine, 2 cores, Linux x86_64",
 }  # fmt: skip
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ff"
                       "ff3f0005fe02fe0def46b80000000049454e44ae426082")  # fmt: skip
@@ -194,31 +188,26 @@ def project(root, monkeypatch):
     return root
 
 
-ANSWERS = {"supported": "yes", "refuted": "no", "undecided": "undecided"}
-
-
-def line(name, label="supported", effect=1.5, **fields):
-    """The line of the only cell of a claim of the ledger, with a figure and its table."""
-    about = ledger()[name]
-    counts = {"yes": int(label == "supported"), "no": int(label == "refuted"), "cells": 1}
-    said = about.row(about.parts[0]) | counts | {"label": label, "answer": ANSWERS.get(label, label)}
-    said |= {"effect": effect, "low": effect - 1, "high": effect + 1, "n": 5}
-    return Line(**said | {"figure": "drawn", "table": "drawn"} | fields)
+def line(name, answer="yes", effect=1.5, **fields):
+    """The line of a claim of the ledger, a dict, with a figure and its table."""
+    about = {each["id"]: each for entries in LEDGER.values() for each in entries}[name]
+    said = {"id": name, "part": "", "question": about.get("question", ""), "where": "", "unit": about.get("unit", "")}
+    said |= {"answer": answer, "effect": effect, "low": effect - 1, "high": effect + 1, "n": 5, "main": False}
+    return said | {"figure": "drawn", "table": "drawn"} | fields
 
 
 def finish(root, *lines, place="quick/01_dice", **run):
     """A finished run with these lines in results/`place`, with the figures and tables that they name."""
     folder = root / "results" / place
     for each in lines:
-        if each.figure:
+        if each["figure"]:
             (folder / "figures").mkdir(parents=True, exist_ok=True)
-            (folder / "figures" / f"{each.figure}.png").write_bytes(PIXEL)
-        if each.table:
-            runs.write_table(folder / "tables" / f"{each.table}.csv", pd.DataFrame({"score": [0.1]}))
-    table = pd.DataFrame([each.model_dump() for each in lines], columns=list(Line.model_fields))
-    runs.write_table(folder / "verdicts.csv", table.astype({"n": "Int64"}))
+            (folder / "figures" / f"{each['figure']}.png").write_bytes(PIXEL)
+        if each["table"]:
+            files.write_table(folder / "tables" / f"{each['table']}.csv", pd.DataFrame({"score": [0.1]}))
+    claims.write_answers(folder, "1.1", pd.DataFrame(lines, columns=claims.COLUMNS))
     source = root / "notebooks" / f"{folder.name}.ipynb"
     if source.exists():
-        runs.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
-    runs.write_run(folder, RUN | {"exercise": lines[0].exercise if lines else "1.1"} | run)
+        files.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
+    files.write_run(folder, RUN | {"notebook": folder.name} | run)
     return folder

@@ -16,10 +16,10 @@ import nbformat
 import pandas as pd
 import pytest
 import yaml
-from lab.trials.runs import Options, project_root
 from nbformat.v4 import new_code_cell, new_notebook
 
-from lab.trials import parameters
+from lab import files
+from lab.files import project_root
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -62,9 +62,13 @@ def jupyterlab():
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
                    f"--port={port}", "--IdentityProvider.token=test", "--LabApp.expose_app_in_browser=True",
                    "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder}"]  # fmt: skip
-        Options(jobs=1, store=folder / ".trials").write(folder)
+        own |= {"LAB_JOBS": "1", "LAB_STORE": str(folder / ".trials")}
         server = subprocess.Popen(
-            command, env=os.environ | own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+            command,
+            env=os.environ | own,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
         )
         stack.callback(lambda: (server.terminate(), server.wait(30)))
         for _ in range(120):
@@ -116,7 +120,7 @@ def shut_down(page):
 
 
 def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterlab, page):
-    notebook = parameters.notebook_of("1.6")
+    notebook = files.notebook_of("1.6")
     address, folder = jupyterlab
     nbformat.write(at_smoke_sizes(notebook, folder), folder / notebook.name)
     outputs = run_all(page, address, notebook.name)

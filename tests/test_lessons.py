@@ -5,10 +5,11 @@ import json
 import re
 
 import pytest
+from lab.trials.cells import parsed
 
-from lab.trials import parameters
+from lab import files
 
-CELLS = {path: json.loads(path.read_text("utf-8"))["cells"] for path in parameters.notebooks()}
+CELLS = {path: json.loads(path.read_text("utf-8"))["cells"] for path in files.notebooks()}
 LESSONS = [path for path in CELLS if int(path.stem[:2]) <= 14]
 each_lesson = pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
 FOLDED = re.compile(r"\n*<details><summary>中文</summary>\n\n(.*?)\n\n</details>\s*$", re.DOTALL)
@@ -60,7 +61,7 @@ def test_a_lesson_says_all_in_both_languages(notebook):
 @each_lesson
 def test_every_figure_says_what_it_shows(notebook):
     """By the docstring of its drawing function, in English."""
-    nodes = [node for cell in sources(notebook, "code") for node in ast.walk(parameters.parsed(cell))]
+    nodes = [node for cell in sources(notebook, "code") for node in ast.walk(parsed(cell))]
     told = {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "figure":

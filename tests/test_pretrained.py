@@ -10,6 +10,7 @@ from helpers import row_sum
 from lab.trials.parameters import cells_of, notebook_of
 
 from lab import charts, figures
+from lab.files import cells_of, notebook_of
 from lab.measure.attention import attention_probe
 from lab.pretrained import load
 

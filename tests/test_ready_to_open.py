@@ -5,7 +5,8 @@ import tomllib
 
 import pytest
 import yaml
-from lab.trials.runs import project_root
+
+from lab.files import project_root
 
 ROOT = project_root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -1,15 +1,14 @@
 """The notebook for a reader's own idea runs by its path, and names a mistake before it trains."""
 
-import pandas as pd
 import pytest
 import torch
 from definitions import definitions
-from lab.trials.runs import CHECKOUT
 from typer.testing import CliRunner
 
-from lab.claims.claims import own_ledger
+from lab import claims
+from lab.files import CHECKOUT
 from lab.models.positions import Position
-from lab.tools.cli import app
+from lab.run import app
 
 NOTEBOOK = CHECKOUT / "notebooks" / "your_own_idea.ipynb"
 TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]
@@ -18,9 +17,10 @@ TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]
 def test_it_runs_by_its_path_and_is_judged(tmp_path):
     done = CliRunner().invoke(app, ["run", str(NOTEBOOK), "--results", str(tmp_path), "--jobs", "1", *TINY])
     assert done.exit_code == 0, done.output
-    (verdicts,) = tmp_path.glob("runs/own/*/verdicts.csv")
-    assert pd.read_csv(verdicts).id.tolist() == list(own_ledger(NOTEBOOK.with_suffix(".yaml")))
-    assert (verdicts.parent / "figures" / "lengths.png").exists()
+    (answers,) = tmp_path.glob("runs/own/*/answers.csv")
+    lines = claims.read_answers(answers.parent)
+    assert lines.id.tolist() == list(claims.read(NOTEBOOK.with_suffix(".yaml")))
+    assert (answers.parent / "figures" / "lengths.png").exists()
     assert "lab show" in done.output
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import generator
 
+from lab import files, parameters
 from lab.measure.lengths import (
     accuracy_by_length,
     by_bucket,
@@ -14,7 +15,6 @@ from lab.measure.lengths import (
 )
 from lab.models.positions import exact_sinusoids
 from lab.tasks.lengths import END, EQUALS, PLUS, Addition, Copy, Order, add
-from lab.trials import parameters
 
 FORMATS = [Addition(reverse=reverse, padded=padded) for reverse in (True, False) for padded in (True, False)]
 TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FORMATS, Order()]
@@ -237,4 +237,4 @@ def test_similarity_tells_ordered_codes_from_shuffled_ones():
 ])  # fmt: skip
 def test_sizes_that_cannot_be_run_are_refused(exercise, values, named):
     with pytest.raises(parameters.Refused, match=named):
-        parameters.validate(parameters.notebook_of(exercise), values, "file")
+        parameters.validate(files.notebook_of(exercise), ("file", values))
