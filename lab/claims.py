@@ -238,8 +238,9 @@ def judge(claim, measured, **where):
     """A DataFrame with a line for each condition of each part; see COLUMNS.
 
     `measured` is a table with a row for each seed and arm, or {name of a part: table}; a part
-    called "control of …" has the table of the part that it controls. A part without a `measure` takes an Interval, an exact statement a number, which checks it, or a sympy
-    expression, which proves it. `where` holds the fields figure, table and note of the lines.
+    called "control of …" has the table of the part that it controls. A part without a `measure`
+    takes an Interval, an exact statement a number, which checks it, or a sympy expression, which
+    proves it. `where` holds the fields figure, table and note of the lines.
 
     Raises TypeError where a part gets another type, ValueError where the table lacks a column or a
     seed has several rows.

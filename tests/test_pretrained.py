@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import row_sum
-from lab.trials.parameters import cells_of, notebook_of
 
 from lab import charts, figures
 from lab.files import cells_of, notebook_of

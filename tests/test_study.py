@@ -250,17 +250,14 @@ def test_a_study_that_leaves_a_claim_out_does_not_finish(project):
 
 def test_the_numbers_of_the_answer_are_compared_with_the_run(project, said):
     book = project.parent / "notebooks" / "01_dice.ipynb"
-    made.write_notebook(
-        book, [("answer", "# 1.1 Dice\n\nEight sides win by 3.5 %, 12 points."), *made.NOTEBOOKS["01_dice"][1:]]
-    )
+    answer = ("answer", "# 1.1 Dice\n\nEight sides win by 3.5 %, 12 points.")
+    made.write_notebook(book, [answer, *made.NOTEBOOKS["01_dice"][1:]])
     mine = Study("1.1", {})
     mine.told({"3.5 %": 0.0349, "12": 12.3}, 1 < 2)
     assert said[-1] == "The numbers of the answer agree with this run."
     mine.told({"3.5 %": 0.031, "13": 13.0}, 1 > 2)
-    assert (
-        said[-1]
-        == "The answer differs from this run: fact 1 does not hold; 3.5 % is 0.031 in this run; 13 is not in the answer."
-    )
+    differs = "fact 1 does not hold; 3.5 % is 0.031 in this run; 13 is not in the answer"
+    assert said[-1] == f"The answer differs from this run: {differs}."
     heard = len(said)
     Study("1.1", {"profile": "smoke"}).told({"3.5 %": 0.031})
     assert len(said) == heard
