@@ -161,8 +161,14 @@ def by_arm(axes, table, x, y, arm, names=None, **words):
 
 
 def _label(value, names):
-    """The label of a value by `names` (function, mapping or None), else the value itself."""
-    return (names if callable(names) else (names or {}).get)(value) or value
+    """The label of a value by `names` (function, mapping or None), else the value itself.
+
+    Matplotlib leaves out of a legend what begins with "_", and reads what stands between two "$".
+    """
+    label = (names if callable(names) else (names or {}).get)(value)
+    if label or not isinstance(value, str):
+        return label or value
+    return ("\u200b" if value.startswith("_") else "") + value.replace("$", r"\$")
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, **words):

@@ -19,6 +19,15 @@ from lab.measure.attention import attention_probe
 from lab.tasks.sequences import Blocks
 
 
+def test_words_that_matplotlib_would_read_are_labels_as_they_are():
+    table = pd.DataFrame({"x": [1, 2] * 3, "y": 1.0, "arm": ["_mine"] * 2 + ["$$"] * 2 + ["b$c$"] * 2, "seed": 0})
+    figure, axes = plt.subplots()
+    charts.by_arm(axes, table, "x", "y", "arm")
+    texts = [text.get_text().replace("\\$", "$").strip("\u200b") for text in axes.get_legend().get_texts()]
+    assert texts == ["_mine", "$$", "b$c$"]
+    figure.canvas.draw()  # which fails where a formula is wrong
+
+
 def test_a_map_in_long_form_is_the_map_but_for_what_is_light():
     weights = random_maps(1, 1, 9)[0, 0].numpy()
     table = charts.long_map(list("abcdefghi"), weights, panel="x")

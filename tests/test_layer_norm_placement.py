@@ -1,4 +1,4 @@
-"""The trials of exercise 1.11 and of its appendix 1.22, from their cells."""
+"""The trials of exercise 1.11 and of its appendix 1.19, from their cells."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def lesson():
 
 @pytest.fixture(scope="module")
 def appendix():
-    with definitions("22", *SHARED, "untrained_probe") as module:
+    with definitions("19", *SHARED, "untrained_probe") as module:
         yield module
 
 

@@ -196,7 +196,7 @@ def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
 def slope(x, y) -> Interval:
     """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
 
-    Two points leave no residual, so the interval is infinite. Raises ValueError without two
+    Two points leave no residual, so the interval is infinite; a constant y has slope 0. Raises ValueError without two
     distinct x.
     """
     from scipy.stats import linregress
@@ -205,7 +205,8 @@ def slope(x, y) -> Interval:
     if len(np.unique(x)) < 2:
         raise ValueError("a slope needs at least two distinct x")
     fit = linregress(x, y)
-    return _student(fit.slope, fit.stderr if len(x) > 2 else inf, len(x) - 2, len(x))
+    error = 0.0 if np.ptp(y) == 0 else fit.stderr  # which is NaN for a constant y
+    return _student(fit.slope, error if len(x) > 2 else inf, len(x) - 2, len(x))
 
 
 def exponent(x, y, seeds=None) -> Interval:

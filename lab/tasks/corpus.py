@@ -34,8 +34,8 @@ def read_corpus(path=""):
     """({name: bytes}, hash) of the text at `path`, a file or folder; the default is PACKAGES.
 
     Line ends are "\\n"; names are paths with "/", sorted by character. The hash is the first 12 hex
-    digits of the sha256 of names and contents. The text is cached until sizes or times of the files
-    change. Raises FileNotFoundError if `path` does not exist; warns if the installed packages have
+    digits of the sha256 of names and contents. The text is cached until a file changes; links to
+    folders are followed. Raises FileNotFoundError if `path` does not exist; warns if the installed packages have
     other versions.
     """
     found = _read(path, _files(path))
@@ -98,14 +98,20 @@ def _read(path, found):
 
 
 def _files(path):
-    """(name, path, size, time of change) of every file, sorted by name."""
+    """(name, path, size, time of change) of every file, sorted by name.
+
+    The time is that of the inode, which a copy that keeps the time of the content cannot keep.
+    """
     if path:
         root = Path(path).expanduser()
         if not root.exists():
             raise FileNotFoundError(
                 f"corpus {str(root)!r} does not exist: give a text file or a folder of text files"
             )
-        listed = [root] if root.is_file() else (p for p in root.rglob("*") if p.is_file())
+        below = os.walk(root, followlinks=True)
+        listed = (
+            [root] if root.is_file() else [Path(at, n) for at, _, names in below for n in names]
+        )
         base = root.parent if root.is_file() else root
         found = [(p.relative_to(base).as_posix(), str(p), p.stat()) for p in listed]
     else:
@@ -114,7 +120,7 @@ def _files(path):
             for package in PACKAGES
             for file in _modules(_folder(package), package + "/", GENERATED[package])
         ]
-    return tuple(sorted((name, file, stat.st_size, stat.st_mtime_ns) for name, file, stat in found))
+    return tuple(sorted((name, file, stat.st_size, stat.st_ctime_ns) for name, file, stat in found))
 
 
 def _modules(folder, prefix, generated):

@@ -208,6 +208,12 @@ def test_slope_covers_the_truth_and_needs_two_distinct_x():
             statistics.slope(x, x)
 
 
+@pytest.mark.parametrize("constant", [8.0, 0.1])
+def test_a_constant_has_the_exponent_0_and_an_interval(constant):
+    found = statistics.exponent([16, 32, 64], [constant] * 3)
+    assert (found.effect, found.low, found.high) == (0, 0, 0)
+
+
 def test_exponent_of_a_power_law_over_points_or_over_seeds():
     rng, x = np.random.default_rng(4), np.array([4.0, 1.0, 2.0, 8.0])
     assert statistics.exponent(x, 3 * x**2).effect == pytest.approx(2)

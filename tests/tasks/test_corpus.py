@@ -103,6 +103,18 @@ def test_the_hash_changes_with_content_and_with_names(folder):
     assert look() == 5
 
 
+def test_a_file_rewritten_with_its_time_kept_is_another_text_and_links_are_followed(folder, tmp_path_factory):
+    link = tmp_path_factory.mktemp("linked")
+    (link / "inner").symlink_to(folder)
+    before = corpus.corpus_hash(folder), corpus.corpus_hash(link)
+    file = next(path for path in folder.rglob("*") if path.is_file())
+    state = file.stat()
+    file.write_bytes(bytes(reversed(file.read_bytes())))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    after = corpus.corpus_hash(folder), corpus.corpus_hash(link)
+    assert before[0] != after[0] and before[1] != after[1]
+
+
 def test_what_has_not_changed_is_not_read_again(folder, monkeypatch):
     first = read_corpus(str(folder))
     monkeypatch.setattr(Path, "read_bytes", None)
