@@ -7,7 +7,6 @@ import re
 import shutil
 
 import pandas as pd
-import typer
 
 from lab import files, record_command, run
 from lab.claims import claims
@@ -47,7 +46,7 @@ def publish(notebooks):
         move_rows(job.notebook)
         final = results / "quick" / job.notebook.stem
         copy(job.folder, final)
-        typer.echo(f"{job.notebook.stem}: {shown(final)}")
+        print(f"{job.notebook.stem}: {shown(final)}")
     write_pages()
 
 

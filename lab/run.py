@@ -49,11 +49,11 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, context):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):  # a terminal may know ASCII alone
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors="replace", line_buffering=True)
         try:
             return super().invoke(context)
         except Refused as error:
-            typer.echo(f"lab: {error}", err=True)
+            print(f"lab: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
 
 
@@ -68,7 +68,7 @@ Run = Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder 
 def front(context: typer.Context):
     """Run the notebooks of Transformer Lab and browse what they measured."""
     if context.invoked_subcommand is None:
-        typer.echo(FRONT)
+        print(FRONT)
 
 
 # Jobs
@@ -359,16 +359,16 @@ def run(
             for number, job in enumerate(todo, 1):
                 name = f"[{number}/{len(todo)}] {job.notebook.stem}"
                 if job.is_done and not (fresh or anyway):
-                    typer.echo(f"{name}: done already")
+                    print(f"{name}: done already")
                 elif not succeeds(name, job, options):
                     failed.append(job.notebook.stem)
     except KeyboardInterrupt:
-        typer.echo(f"\nlab: {STOPPED}", err=True)
+        print(f"\nlab: {STOPPED}", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:
-        typer.echo(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", err=True)
+        print(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -422,14 +422,14 @@ def succeeds(name, job, options):
         ):
             execute(job, progress=told, **options)
     except Exception as error:  # a failed notebook does not stop the others
-        typer.echo(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
+        print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False
-    typer.echo(f"{name}: done in {time.time() - began:.0f} s")
+    print(f"{name}: done in {time.time() - began:.0f} s")
     run = files.read_run(job.folder)
     for text in (run.get("answer"), scorecard(job.folder), run.get("told")):
         if text:
-            typer.echo(f"\n{text}")
-    typer.echo(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
+            print(f"\n{text}")
+    print(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
     return True
 
 
@@ -453,12 +453,12 @@ def progress(name, file):
             sweep = file.read_text("utf-8") if file.exists() else ""
             if terminal:
                 line = f"{name}: {time.time() - began:.0f} s  {sweep}"
-                typer.echo(f"\r{line[:78]:78}", nl=False)
+                print(f"\r{line[:78]:78}", end="", flush=True)
             elif sweep and sweep != before:
-                typer.echo(f"  {sweep}")
+                print(f"  {sweep}")
             before = sweep
         if terminal:
-            typer.echo(f"\r{'':78}\r", nl=False)
+            print(f"\r{'':78}\r", end="", flush=True)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
@@ -519,8 +519,8 @@ def lessons():
             minutes = f"{run['seconds'] / 60:.1f}"
             state = "run here" if folder.parent.parent.name == "runs" else "published"
         title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
-        typer.echo(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
-    typer.echo("minutes of the last run" if files.notebooks() else files.ALONE)
+        print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
+    print("minutes of the last run" if files.notebooks() else files.ALONE)
 
 
 @app.command()
@@ -533,13 +533,13 @@ def show(lesson: Run, profile: Profile = "quick"):
     folder = folder_of(lesson, profile)
     page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
     files.write_text(page, html_of(folder / "notebook.ipynb"))
-    typer.echo(page.resolve())
+    print(page.resolve())
     try:
         opened = webbrowser.open(page.resolve().as_uri())
     except webbrowser.Error:
         opened = False
     if not opened:
-        typer.echo("no browser opened: open this file in one", err=True)
+        print("no browser opened: open this file in one", file=sys.stderr)
 
 
 @app.command()
@@ -558,9 +558,9 @@ def diff(a: Run, b: Run):
             sides.append(f"{answer} {effect} [{low}, {high}] n={n}")
         if sides[0] != sides[1]:
             differ += 1
-            typer.echo(" ".join(filter(None, (line[name] for name in names))))
-            typer.echo(f"  {sides[0]:40}  |  {sides[1]}")
-    typer.echo(f"{differ} of {len(lines)} lines differ")
+            print(" ".join(filter(None, (line[name] for name in names))))
+            print(f"  {sides[0]:40}  |  {sides[1]}")
+    print(f"{differ} of {len(lines)} lines differ")
 
 
 @app.command()
