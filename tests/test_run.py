@@ -3,7 +3,6 @@
 Of `lab.page` and `lab.record_command`.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -191,6 +190,18 @@ def test_only_what_a_run_made_is_cleared(own):
     assert all(each.exists() for each in neighbours)
 
 
+@pytest.mark.parametrize("last", ["study.finish()", "raise KeyError"])
+def test_under_bare_papermill_a_run_is_complete_or_absent(last, tmp_path):
+    begun = "import lab, pandas as pd\nstudy = lab.study('mine', globals())\nstudy.table('x', pd.DataFrame({'a': [1]}))"
+    nbformat.write(new_notebook(cells=[new_code_cell(begun), new_code_cell(last)]), tmp_path / "mine.ipynb")
+    command = [sys.executable, "-m", "papermill", "mine.ipynb", "out.ipynb", "-k", "python3", "--no-progress-bar"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True)
+    made_of = {
+        path.relative_to(tmp_path / "lab-results").as_posix() for path in (tmp_path / "lab-results").rglob("*.*")
+    }
+    assert made_of == ({"mine/run.json", "mine/verdicts.csv", "mine/tables/x.csv"} if "finish" in last else set())
+
+
 # Kills
 
 
@@ -258,18 +269,25 @@ def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(blow, done, fo
 
 
 @slow
-def test_a_full_disk_is_named_and_earlier_results_stay(done, forgotten, project):
-    """In a mount namespace of its own, which vanishes with the command."""
-    before, place = files_of(done.folder), f"'{done.folder.parent}/.{DICE}'"
-    mount = ["unshare", "--mount", "sh", "-ec", f"mkdir -p {place}; mount -t tmpfs -o size=16k none {place}\n"]
-    with contextlib.suppress(OSError):
-        if subprocess.run(mount, capture_output=True).returncode == 0:
-            script = mount[:-1] + [mount[-1] + 'exec "$@"', "lab", sys.executable, "-m", "lab.run", *SMOKE, "--fresh"]
-            ended = subprocess.run(script, cwd=CHECKOUT, capture_output=True, text=True)
-            assert ended.returncode == 1 and "--results" in ended.stdout and "Traceback" not in ended.stderr
-            assert files_of(done.folder) == before
-            return
-    pytest.skip("no mount for a test")
+def test_a_full_disk_is_named_and_earlier_results_stay(done, tmp_path):
+    """On a disk in a mount namespace of its own, which vanishes with the command."""
+    (disk := tmp_path / "disk").mkdir()
+    mount = f"mount -t tmpfs -o size=1m none {disk}"
+    try:
+        subprocess.run(["unshare", "--mount", "sh", "-ec", mount], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no mount for a test")
+    script = f"""{mount}
+        mkdir -p {disk}/runs/smoke; cp -r {done.folder} {disk}/runs/smoke
+        head -c 2m /dev/zero > {disk}/filler || true
+        "$@" || echo "status $?"
+        diff -r {done.folder} {disk}/runs/smoke/{DICE}; ls -A {disk}/runs/smoke"""
+    command = [sys.executable, "-m", "lab.run", *SMOKE, "--fresh", "--results", str(disk)]
+    ended = subprocess.run(["unshare", "--mount", "sh", "-ec", script, "lab", *command],
+                           cwd=CHECKOUT, capture_output=True, text=True)  # fmt: skip
+    assert "No space left on device" in ended.stdout and "status 1" in ended.stdout, ended
+    assert "--results" in ended.stdout and "Traceback" not in ended.stdout
+    assert ended.returncode == 0 and ended.stdout.endswith(f"status 1\n{DICE}\n"), "earlier results are as they were"
 
 
 # Browsing
