@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from lab import files, publish, run
 from lab.run import app
+from lab.trials.store import File
 
 README = "# A\n\n<!-- answers -->\nold\n<!-- /answers -->\n\nB\n"
 
@@ -25,7 +26,6 @@ def lab(*words):
 def published(tmp_path, monkeypatch):
     """The project, a git repository, with a finished run of the dice; results are not in git."""
     monkeypatch.setenv("LAB_PROJECT", str(root := made.write(tmp_path / "project")))
-    monkeypatch.setattr(publish, "move_rows", lambda notebook: None)  # rows have tests of their own
     add_answer(root / "notebooks" / f"{DICE}.ipynb", "Seven, on average.")
     (root / "README.md").write_text(README)
     (root / ".gitignore").write_text("results\n")
@@ -56,6 +56,7 @@ def test_a_run_is_published_with_its_pages(published):
     result = lab("publish")
     assert result.exit_code == 0, result.output
     quick = files.project_root() / "results" / "quick"
+    assert len(File(quick.parent / "record" / f"{DICE}.jsonl").trials) == 12, "its rows are in the record"
     found = {path.relative_to(quick / DICE).as_posix() for path in (quick / DICE).rglob("*") if path.is_file()}
     wanted = {"notebook.ipynb", "run.json", "verdicts.csv", "tables/throws.csv", "tables/means.csv"}
     assert found == wanted | {"figures/means.png"}, "no SVG, no options"

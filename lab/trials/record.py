@@ -8,7 +8,7 @@ from lab.trials.rows import canonical, key
 from lab.trials.store import File, digits, name_of
 
 
-class CannotRecord(ValueError):
+class CannotRecord(files.Refused):
     """Raised for rows that may not enter the record; the message says why and what to do."""
 
 
