@@ -8,7 +8,7 @@ import shutil
 
 import pandas as pd
 
-from lab import files, record_command, run
+from lab import browse, files, record_command, run
 from lab.claims import claims
 from lab.files import Refused, shown, write_table, write_text
 
@@ -75,7 +75,7 @@ def write_pages():
     """Write results/quick/claims.csv and README.md, and the list of answers in the README."""
     quick = files.project_root() / "results" / "quick"
     done = [path for path in files.notebooks() if files.read_run(quick / path.stem)]
-    tables = {path: run.answers_of(quick / path.stem, all_columns=True) for path in done}
+    tables = {path: browse.answers_of(quick / path.stem, all_columns=True) for path in done}
     named = [table.assign(exercise=path.stem) for path, table in tables.items()]
     if named:
         write_table(quick / "claims.csv", pd.concat(named))
@@ -119,7 +119,7 @@ def main_figure(notebook, folder, named):
 def said_and_found(tables):
     """The paragraphs that set each sentence of the book beside its questions and their answers."""
     stems = {files.exercise_of(path): path.stem for path in files.notebooks()}
-    found = pd.concat(tables.values()) if tables else run.answers_of(files.project_root())
+    found = pd.concat(tables.values()) if tables else browse.answers_of(files.project_root())
     by_claim = dict(list(found.groupby("id", sort=False)))
     parts = ["# What the book says, what we found"]
     for claim in claims.known().values():

@@ -35,10 +35,10 @@ ALLOWED = {
     "zoo": {"models", "tasks", "training", "device", "trials"},
     "interact": {"figures", "trials"},
     "study": {"figures", "files", "interact", "parameters", "shown", "zoo", "tasks", "trials", "claims"},
-    "page": set(),
+    "browse": {"files", "parameters"},
     "record_command": {"files", "trials", "claims", "study"},
-    "run": {"device", "files", "page", "parameters", "publish", "record_command"},
-    "publish": {"claims", "figures", "files", "record_command", "run"},
+    "run": {"browse", "device", "files", "parameters", "publish", "record_command"},
+    "publish": {"browse", "claims", "figures", "files", "record_command", "run"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -1,6 +1,6 @@
 """`lab run`: refused input, failing cells, kills, two at once; `lab list`, `show` and `diff`.
 
-Of `lab.page` and `lab.record_command`.
+Of `lab.browse` and `lab.record_command`.
 """
 
 import os
@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lab import files, page, run
+from lab import browse, files, run
 from lab.files import CHECKOUT
 from lab.run import app
 from lab.trials.store import File
@@ -304,7 +304,8 @@ def test_the_list_is_readable_where_the_terminal_knows_ascii_alone(done):
 
 
 def test_answers_of_two_runs_stand_side_by_side(done, tmp_path):
-    assert "0 of 2 lines differ" in lab("diff", done.folder, done.folder).output
+    said = lab("diff", done.folder, done.folder).output
+    assert "dice-count" in said and "0 of 2 lines differ" in said
     shutil.copytree(done.folder, tmp_path / "other")
     table = pd.read_csv(tmp_path / "other" / "verdicts.csv", dtype=str, keep_default_na=False)
     table.loc[0, ["effect", "answer"]] = ["0.123456", "no"]
@@ -327,7 +328,7 @@ def test_a_lesson_is_shown_with_folded_code_and_formulas_that_need_no_network(do
 def test_formulas_are_pictures_and_code_stays(tmp_path):
     source = r"Half, $\frac12 \le x$, and `$code$`:" + "\n\n$$\\sum_i x_i$$\n\n$\\nonsuch{x}$ stays."
     nbformat.write(new_notebook(cells=[new_markdown_cell(source)]), tmp_path / "a.ipynb")
-    text = page.html_of(tmp_path / "a.ipynb")
+    text = browse.html_of(tmp_path / "a.ipynb")
     assert text.count('class="formula"') == 2 and r'alt="\frac12 \le x"' in text
     assert "<code>$code$</code>" in text and r"$\nonsuch{x}$" in text
 

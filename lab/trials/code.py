@@ -29,6 +29,7 @@ from lab.trials.syntax import Part, digest, is_kind, names_used, normal
 
 RUN = "lab.trials.run"  # part of every trial
 OUTSIDE = (  # modules that find, store, judge and plot trials: no number depends on them
+    "lab.browse",
     "lab.charts",
     "lab.claims",
     "lab.device",
@@ -38,10 +39,10 @@ OUTSIDE = (  # modules that find, store, judge and plot trials: no number depend
     "lab.names",
     "lab.parameters",
     "lab.publish",
+    "lab.record_command",
     "lab.run",
     "lab.shown",
     "lab.study",
-    "lab.tools",
     "lab.trace",
     "lab.trials",
 )
