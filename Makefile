@@ -79,4 +79,4 @@ format: .venv/.ready-test  ## what `make test` checks, mended
 	$(BIN)/nbstripout $(STRIP) notebooks/*.ipynb
 
 clean:
-	rm -rf .venv results/.running results/.trials
+	rm -rf .venv results/.trials results/.shown

@@ -48,7 +48,7 @@ def line(case, interval, *, at_least=None, at_most=None):
 
 
 def write(name, folder, table, plot, lines):
-    """NAME.csv, NAME.png, NAME.svg, and its lines in summary.csv in place of its old ones; prints the lines.
+    """NAME.csv, NAME.png, and its lines in summary.csv in place of its old ones; prints the lines.
 
     README.md is made anew of summary.csv.
     """

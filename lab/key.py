@@ -31,6 +31,7 @@ from lab import STARTED, uses
 ALWAYS = "lab.state"  # how every trial runs
 OUTSIDE = (  # modules that find, store, judge and draw trials: no number depends on them
     "lab",
+    "lab.browse",
     "lab.charts",
     "lab.check",
     "lab.claims",
@@ -40,7 +41,6 @@ OUTSIDE = (  # modules that find, store, judge and draw trials: no number depend
     "lab.interact",
     "lab.key",
     "lab.names",
-    "lab.page",
     "lab.parameters",
     "lab.publish",
     "lab.run",

@@ -7,7 +7,6 @@ import re
 import shutil
 
 import pandas as pd
-import typer
 
 from lab import claims, files, run, trials
 from lab.files import Refused, shown, write_table, write_text
@@ -45,7 +44,7 @@ def publish(notebooks):
         move_rows(job)
         final = results / "quick" / job.notebook.stem
         copy(job.folder, final)
-        typer.echo(f"{job.notebook.stem}: {shown(final)}")
+        print(f"{job.notebook.stem}: {shown(final)}")
     write_pages()
 
 

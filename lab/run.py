@@ -27,7 +27,7 @@ from typing import Annotated
 import typer
 import typer.core
 
-from lab import files, parameters
+from lab import browse, files, parameters
 from lab.files import Refused
 
 OFTEN = 5  # seconds between two lines of progress; in a terminal half a second
@@ -49,26 +49,24 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, context):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):  # a terminal may know ASCII alone
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors="replace", line_buffering=True)
         try:
             return super().invoke(context)
         except Refused as error:
-            typer.echo(f"lab: {error}", err=True)
+            print(f"lab: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
 
 
 app = typer.Typer(
     cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False
 )
-Profile = Annotated[str, typer.Option(help="quick or smoke.")]
-Run = Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder of a run.")]
 
 
 @app.callback()
 def front(context: typer.Context):
     """Run the notebooks of Transformer Lab and browse what they measured."""
     if context.invoked_subcommand is None:
-        typer.echo(FRONT)
+        print(FRONT)
 
 
 # Jobs
@@ -87,17 +85,19 @@ class Job:
     def fingerprint(self):
         """The hash of all that a run depends on: notebook, claims, package and parameters."""
         root = files.project_root()
-        claims = [root / "experiments" / "claims" / f"{self.notebook.stem}.yaml"]
-        claims += [root / "experiments" / "bars.yaml"]
-        code = [self.notebook, *claims, *sorted(Path(__file__).parent.rglob("*.py"))]
+        claims = root / "experiments" / "claims" / f"{self.notebook.stem}.yaml"
+        bars = root / "experiments" / "bars.yaml"
+        code = [self.notebook, claims, bars, *sorted(Path(__file__).parent.rglob("*.py"))]
         parts = [path.read_bytes() for path in code if path.exists()]
         parts.append(json.dumps(self.values, sort_keys=True).encode())
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
     @property
     def is_done(self):
-        """Whether this code ran here with these parameters; a notebook of one's own may read any
-        file, so it always runs."""
+        """Whether this code ran here with these parameters.
+
+        A notebook of one's own is never done, since it may read any file.
+        """
         run = files.read_run(self.folder) or {}
         return (
             self.notebook in files.notebooks()
@@ -245,8 +245,8 @@ def by_papermill(job):
         except PapermillExecutionError as error:
             error.evalue = error.evalue or "".join(said).strip()  # a magic says it on stderr
             raise
-        except RuntimeError as error:  # the kernel died before it answered
-            if log.exists():
+        except RuntimeError as error:  # if the kernel died before it answered, `log` may say why
+            if type(error) is RuntimeError and log.exists():
                 error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-20:]))
             raise
         except KeyboardInterrupt:
@@ -308,15 +308,16 @@ def explain(error):
     if isinstance(error, PapermillExecutionError):
         cell = f"cell {error.cell_index + 1}"
         if error.ename in PLAIN:
-            full = "; make room, or choose another folder with --results"
-            return f"{cell}: {error.ename}: {error.evalue}{full if 'No space left' in error.evalue else ''}"
+            full = "No space left" in error.evalue
+            way_out = "; make room, or choose another folder with --results" if full else ""
+            return f"{cell}: {error.ename}: {error.evalue}{way_out}"
         if not error.traceback:  # a magic
             return f"{cell}: {error.source.strip().splitlines()[0]}: {error.evalue or 'failed'}"
         return f"{cell}: " + re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
-        told = "the kernel died (killed, or out of memory); finished trials are kept, run again"
-        return told + notes
+        told = "the kernel died (killed, or out of memory)"
+        return f"{told}; finished trials are kept, the same command goes on{notes}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}; choose another folder with --results"
     return f"{type(error).__name__}: {error}{notes}"
@@ -331,7 +332,7 @@ def run(
         list[str] | None,
         typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all lessons."),
     ] = None,
-    profile: Profile = "quick",
+    profile: browse.Profile = "quick",
     parameter: Annotated[
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
@@ -371,16 +372,16 @@ def run(
             for number, job in enumerate(todo, 1):
                 name = f"[{number}/{len(todo)}] {job.notebook.stem}"
                 if job.is_done and not (fresh or anyway):
-                    typer.echo(f"{name}: done already")
+                    print(f"{name}: done already")
                 elif not succeeds(name, job, options):
                     failed.append(job.notebook.stem)
     except KeyboardInterrupt:
-        typer.echo(f"\nlab: {STOPPED}", err=True)
+        print(f"\nlab: {STOPPED}", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:
-        typer.echo(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", err=True)
+        print(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -434,14 +435,14 @@ def succeeds(name, job, options):
         ):
             execute(job, progress=told, **options)
     except Exception as error:  # a failed notebook does not stop the others
-        typer.echo(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
+        print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False
-    typer.echo(f"{name}: done in {time.time() - began:.0f} s")
+    print(f"{name}: done in {time.time() - began:.0f} s")
     run = files.read_run(job.folder)
-    for text in (run.get("answer"), scorecard(job.folder), run.get("told")):
+    for text in (run.get("answer"), browse.scorecard(job.folder), run.get("told")):
         if text:
-            typer.echo(f"\n{text}")
-    typer.echo(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
+            print(f"\n{text}")
+    print(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
     return True
 
 
@@ -465,12 +466,12 @@ def progress(name, file):
             sweep = file.read_text("utf-8") if file.exists() else ""
             if terminal:
                 line = f"{name}: {time.time() - began:.0f} s  {sweep}"
-                typer.echo(f"\r{line[:78]:78}", nl=False)
+                print(f"\r{line[:78]:78}", end="", flush=True)
             elif sweep and sweep != before:
-                typer.echo(f"  {sweep}")
+                print(f"  {sweep}")
             before = sweep
         if terminal:
-            typer.echo(f"\r{'':78}\r", nl=False)
+            print(f"\r{'':78}\r", end="", flush=True)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
@@ -479,90 +480,6 @@ def progress(name, file):
     finally:
         over.set()
         teller.join()
-
-
-# Browsing
-
-
-def folder_of(run, profile="quick"):
-    """The folder of a run, or of a lesson's latest run. Raises Refused where there is none."""
-    folder = Path(run)
-    if not (folder / "run.json").exists():
-        notebook = files.notebook_of(run)
-        known = "profile" in parameters.read_parameters(notebook)
-        folder = files.latest(profile if known else "own", notebook.stem)
-    if files.read_run(folder) is None:
-        raise Refused(f"{run} has not run at {profile}: use `lab run {run}` first")
-    return folder
-
-
-def answers_of(folder):
-    """The answers of a run as a DataFrame of texts, one row for each line."""
-    import pandas as pd
-
-    return pd.read_csv(folder / "answers.csv", dtype=str, keep_default_na=False)
-
-
-def scorecard(folder):
-    """The answers of a run as text."""
-    from lab import claims
-
-    return claims.scorecard_text(claims.read_answers(folder))
-
-
-@app.command("list")
-def lessons():
-    """The lessons: title, minutes of the last run, and state."""
-    for notebook in files.notebooks():
-        folder = files.latest("quick", notebook.stem)
-        run = files.read_run(folder)
-        minutes, state = "", "not run yet"
-        if run:
-            minutes = f"{run['seconds'] / 60:.1f}"
-            state = "run here" if folder.parent.parent.name == "runs" else "published"
-        title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
-        typer.echo(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
-    typer.echo("minutes of the last run" if files.notebooks() else files.ALONE)
-
-
-@app.command()
-def show(lesson: Run, profile: Profile = "quick"):
-    """Open an executed lesson in the browser; the path is printed as well."""
-    import webbrowser
-
-    from lab.page import html_of
-
-    folder = folder_of(lesson, profile)
-    page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
-    files.write_text(page, html_of(folder / "notebook.ipynb"))
-    typer.echo(page.resolve())
-    try:
-        opened = webbrowser.open(page.resolve().as_uri())
-    except webbrowser.Error:
-        opened = False
-    if not opened:
-        typer.echo("no browser opened: open this file in one", err=True)
-
-
-@app.command()
-def diff(a: Run, b: Run):
-    """The answers of two runs side by side: the lines that differ."""
-    both = [answers_of(folder_of(name)) for name in (a, b)]
-    names = ["id", "part", "where"]
-    lines = both[0].merge(both[1], how="outer", on=names, suffixes=("", " of b")).fillna("-")
-    differ = 0
-    for line in lines.to_dict("records"):
-        sides = []
-        for side in ("", " of b"):
-            n, answer = line[f"n{side}"], line[f"answer{side}"]
-            numbers = [line[f"{name}{side}"] for name in ("effect", "low", "high")]
-            effect, low, high = [f"{float(x):.3g}" if x not in ("", "-") else x for x in numbers]
-            sides.append(f"{answer} {effect} [{low}, {high}] n={n}")
-        if sides[0] != sides[1]:
-            differ += 1
-            typer.echo(" ".join(filter(None, (line[name] for name in names))))
-            typer.echo(f"  {sides[0]:40}  |  {sides[1]}")
-    typer.echo(f"{differ} of {len(lines)} lines differ")
 
 
 @app.command()
@@ -574,6 +491,10 @@ def publish(
 
     pages.publish([files.notebook_of(name) for name in notebooks or ()])
 
+
+app.command("list")(browse.lessons)
+for command in (browse.show, browse.diff):
+    app.command()(command)
 
 if __name__ == "__main__":
     app()

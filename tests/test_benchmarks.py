@@ -36,7 +36,7 @@ def test_a_benchmark_writes_its_table_its_figure_and_its_lines(benchmark, tmp_pa
     benchmark(name).main([*sizes.split(), "--folder", str(tmp_path)])
     table, summary = (pd.read_csv(tmp_path / f"{file}.csv") for file in (name, "summary"))
     assert not table.drop(columns="tokens_per_second", errors="ignore").isna().any(axis=None)
-    assert {file.suffix for file in tmp_path.glob(f"{name}.*")} == {".csv", ".png", ".svg"}
+    assert {file.suffix for file in tmp_path.glob(f"{name}.*")} == {".csv", ".png"}
     assert (summary.benchmark == "other").sum() == 1 and "old" not in set(summary.case)
     written = summary[summary.benchmark == name]
     assert len(written) == lines and set(written.met) <= {"yes", "no", "unclear"}

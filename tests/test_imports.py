@@ -40,8 +40,8 @@ ALLOWED = {
     "parameters": {"files"},
     "study": {"claims", "device", "figures", "files", "interact", "measure", "parameters"}
     | {"shown", "trials", "workers"},
-    "page": set(),
-    "run": {"claims", "check", "device", "files", "page", "parameters", "publish"},
+    "browse": {"claims", "files", "parameters"},
+    "run": {"browse", "check", "device", "files", "parameters", "publish"},
     "check": {"files", "run", "trials"},
     "publish": {"claims", "figures", "files", "run", "trials"},
 }

@@ -1,0 +1,160 @@
+"""What runs found: the commands `lab list`, `lab show` and `lab diff`."""
+
+import base64
+import html
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab import files, parameters
+from lab.files import Refused
+
+Profile = Annotated[str, typer.Option(help="quick or smoke.")]
+Run = Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder of a run.")]
+
+TEMPLATE = """{% extends 'lab/index.html.j2' %}
+{% block html_head_css %}{{ super() }}<style>
+body.jp-Notebook { max-width: 1000px; margin: 0 auto }
+.jp-RenderedMarkdown, figcaption { max-width: 720px }
+.jp-InputPrompt, .jp-OutputPrompt { display: none }
+details.code > summary { cursor: pointer; color: #777; font: 13px sans-serif; padding: 2px 4px }
+.jp-RenderedHTMLCommon img.formula { display: inline; margin: 0 }
+</style>{% endblock %}
+{% block input_group %}<details class="code">
+<summary>{{ (cell.source.splitlines() or ["code"])[0][:80] | escape }}</summary>
+{{ super() }}</details>{% endblock %}
+"""
+FORMULA = re.compile(r"(?s)(`+).*?\1|\$\$(.+?)\$\$|\$([^$\n]+)\$")  # or code, which stays
+SPELT = (  # TeX that matplotlib reads in another spelling only
+    (r"\\le\b", r"\\leq"),
+    (r"\\ge\b", r"\\geq"),
+    (r"\\[td]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+    (r"\\tfrac", r"\\frac"),
+    (r"\\(sqrt|mathbf) (\w)", r"\\\1{\2}"),
+    (r"\\bmod\b", r"\\mathrm{mod}"),
+    (r"\\[bB]ig[lr]?\b\s*", ""),
+)
+
+
+def folder_of(run, profile="quick"):
+    """The folder of a run, or of a lesson's latest run. Raises Refused where there is none."""
+    places = [Path(run), files.project_root() / run]
+    folder = next((place for place in places if (place / "run.json").exists()), None)
+    if folder is None:
+        notebook = files.notebook_of(run)
+        known = "profile" in parameters.read_parameters(notebook)
+        folder = files.latest(profile if known else "own", notebook.stem)
+    if files.read_run(folder) is None:
+        raise Refused(f"{run} has not run at {profile}: use `lab run {run}` first")
+    return folder
+
+
+def answers_of(folder):
+    """The answers of a run as a DataFrame of texts, one row for each line."""
+    import pandas as pd
+
+    return pd.read_csv(folder / "answers.csv", dtype=str, keep_default_na=False)
+
+
+def scorecard(folder):
+    """The answers of a run as text; "" where nothing was asked."""
+    from lab import claims
+
+    return claims.scorecard_text(claims.read_answers(folder))
+
+
+def lessons():
+    """The lessons: title, minutes of the last run, and state."""
+    for notebook in files.notebooks():
+        folder = files.latest("quick", notebook.stem)
+        run = files.read_run(folder)
+        minutes, state = "", "not run yet"
+        if run:
+            minutes = f"{run['seconds'] / 60:.1f}"
+            state = "run here" if folder.parent.parent.name == "runs" else "published"
+        title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
+        print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
+    print("minutes of the last run" if files.notebooks() else files.ALONE)
+
+
+def show(lesson: Run, profile: Profile = "quick"):
+    """Open an executed lesson in the browser; the path is printed as well."""
+    import webbrowser
+
+    folder = folder_of(lesson, profile)
+    page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
+    files.write_text(page, html_of(folder / "notebook.ipynb"))
+    print(page.resolve())
+    try:
+        opened = webbrowser.open(page.resolve().as_uri())
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        print("no browser opened: open this file in one", file=sys.stderr)
+
+
+def diff(a: Run, b: Run):
+    """The answers of two runs side by side: the lines that differ, or all where none does."""
+    both = [answers_of(folder_of(name)) for name in (a, b)]
+    names = ["id", "part", "where"]
+    lines = both[0].merge(both[1], how="outer", on=names, suffixes=("", " of b")).fillna("-")
+    rows = []
+    for line in lines.to_dict("records"):
+        sides = []
+        for side in ("", " of b"):
+            n, answer = line[f"n{side}"], line[f"answer{side}"]
+            numbers = [line[f"{name}{side}"] for name in ("effect", "low", "high")]
+            effect, low, high = [f"{float(x):.3g}" if x not in ("", "-") else x for x in numbers]
+            sides.append(f"{answer} {effect} [{low}, {high}] n={n}")
+        rows.append((" ".join(filter(None, (line[name] for name in names))), *sides))
+    differ = [row for row in rows if row[1] != row[2]]
+    for name, left, right in differ or rows:
+        print(f"{name}\n  {left:40}  |  {right}")
+    print(f"{len(differ)} of {len(rows)} lines differ")
+
+
+# The page of a lesson
+
+
+def html_of(notebook):
+    """The HTML text of the executed notebook at a path: code is folded, no network is needed."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    book = nbformat.read(notebook, 4)
+    tagged = [cell.metadata.get("tags", ()) for cell in book.cells]
+    book.cells = [
+        cell
+        for cell, tags in zip(book.cells, tagged, strict=True)
+        if "injected-parameters" not in tags
+    ]
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            cell.source = FORMULA.sub(drawn, cell.source)
+    return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(book)[0]
+
+
+def drawn(found):
+    """A formula as an image that matplotlib draws; as it was where matplotlib cannot read it."""
+    from matplotlib.mathtext import math_to_image
+
+    tex, picture = found[2] or found[3], io.BytesIO()
+    if not tex:
+        return found[0]
+    text = " ".join(tex.split())
+    for pattern, spelling in SPELT:
+        text = re.sub(pattern, spelling, text)
+    try:
+        depth = math_to_image(f"${text}$", picture, format="svg", dpi=72)
+    except ValueError:  # MathJax draws it, where there is a network
+        return found[0]
+    source = base64.b64encode(picture.getvalue()).decode()
+    style = f"vertical-align: -{depth:.1f}pt" if found[3] else "display: block; margin: 8px auto"
+    return (
+        f'<img class="formula" style="{style}" alt="{html.escape(tex, quote=True)}" '
+        f'src="data:image/svg+xml;base64,{source}">'
+    )
