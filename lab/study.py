@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import time
@@ -60,7 +61,7 @@ class Study:
 
     def __init__(self, exercise, namespace):
         self.exercise = exercise
-        lesson = next((p for p in files.notebooks() if files.exercise_of(p) == exercise), None)
+        lesson = files.notebook_of(exercise) if re.fullmatch(r"1\.\d+", exercise) else None
         self.notebook = lesson_here(lesson) if lesson else own_notebook(exercise)
         self.kept_as = lesson.stem if lesson else exercise  # stem of the file of its trials
         self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
