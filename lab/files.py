@@ -102,7 +102,8 @@ def answer_of(notebook):
     """The lesson's answer: the English text of its Markdown cell tagged `answer`; "" without one."""
     for kind, tags, source in cells_of(notebook):
         if kind == "markdown" and "answer" in tags:
-            return " ".join(re.sub(r"(?s)<details>.*", "", source).split())
+            english = " ".join(re.sub(r"(?s)<details>.*", "", source).split())
+            return english.removeprefix("**In short.** ")
     return ""
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import time
@@ -53,7 +54,7 @@ class Study:
 
     def __init__(self, exercise, namespace):
         self.exercise = exercise
-        lesson = next((p for p in files.notebooks() if files.exercise_of(p) == exercise), None)
+        lesson = files.notebook_of(exercise) if re.fullmatch(r"1\.\d+", exercise) else None
         self.notebook = lesson_here(lesson) if lesson else own_notebook(exercise)
         self.kept_as = lesson.stem if lesson else exercise  # stem of the file of its trials
         self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
@@ -225,6 +226,11 @@ class Study:
     def lines(self, claim):
         """The lines of a judged claim, a DataFrame with a row for each condition."""
         return self._lines[claim]
+
+    def effect(self, claim, part="", where=""):
+        """The effect of a judged line, NaN where there is none at these parameters."""
+        lines = self._lines[claim]
+        return lines[(lines.part == part) & (lines["where"] == where)].effect.mean()
 
     def told(self, numbers, *facts):
         """Compare the numbers in the lesson's answer with this run, and show what differs.

@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-from lab.trials.cells import parsed
 
 from lab import files
 
@@ -61,7 +60,7 @@ def test_a_lesson_says_all_in_both_languages(notebook):
 @each_lesson
 def test_every_figure_says_what_it_shows(notebook):
     """By the docstring of its drawing function, in English."""
-    nodes = [node for cell in sources(notebook, "code") for node in ast.walk(parsed(cell))]
+    nodes = [node for cell in sources(notebook, "code") for node in ast.walk(ast.parse(cell))]
     told = {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "figure":

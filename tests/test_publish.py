@@ -7,12 +7,11 @@ import made
 import nbformat
 import pandas as pd
 import pytest
-from lab.trials.store import File
 from made import COINS, DICE
 from nbformat.v4 import new_markdown_cell
 from typer.testing import CliRunner
 
-from lab import files, publish, run
+from lab import files, publish, run, trials
 from lab.run import app
 
 README = "# A\n\n<!-- answers -->\nold\n<!-- /answers -->\n\nB\n"
@@ -56,17 +55,17 @@ def test_a_run_is_published_with_its_pages(published):
     result = lab("publish")
     assert result.exit_code == 0, result.output
     quick = files.project_root() / "results" / "quick"
-    assert len(File(quick.parent / "record" / f"{DICE}.jsonl").trials) == 12, "its rows are in the record"
+    (path,) = (quick.parent / "record" / DICE).glob("thrown-*.jsonl")
+    assert len(trials.read(path)[1]) == 12, "its rows are in the record"
     found = {path.relative_to(quick / DICE).as_posix() for path in (quick / DICE).rglob("*") if path.is_file()}
-    wanted = {"notebook.ipynb", "run.json", "verdicts.csv", "tables/throws.csv", "tables/means.csv"}
+    wanted = {"notebook.ipynb", "run.json", "answers.csv", "tables/throws.csv", "tables/means.csv"}
     assert found == wanted | {"figures/means.png"}, "no SVG, no options"
     assert f"results/quick/{DICE}" in (quick / DICE / "notebook.ipynb").read_text("utf-8")
     page = (quick / "README.md").read_text("utf-8")
     assert f"## [1.1 What do dice show?]({DICE}/notebook.ipynb)\n\nHow many?\n\n![The mean of dice, by" in page
-    assert f"\n\nSeven, on average.\n\n[scorecard]({DICE}/verdicts.csv)" in page
+    assert f"\n\nSeven, on average.\n\n[answers]({DICE}/answers.csv)" in page
     said = page.partition("# What the book says, what we found")[2]
-    assert "> It is so that dice-more-sides. 据称 dice more sides。 (chapter §1.2)\n\n* 8 sides minus 4 **" in said
-    assert "* sides of a coin **not run yet**" in said
+    assert "> It is said that dice more sides. 据称 dice more sides。 (chapter §1.2)\n\n* 8 sides minus 4 **" in said
     table = pd.read_csv(quick / "claims.csv")
     assert set(table.exercise) == {DICE} and set(table.id) == {"dice-more-sides", "dice-count"}
     item = f"* [1.1 What do dice show?](results/quick/{DICE}/notebook.ipynb) Seven, on average.\n"

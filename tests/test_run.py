@@ -1,6 +1,6 @@
 """`lab run`: refused input, failing cells, kills, two at once; `lab list`, `show` and `diff`.
 
-Of `lab.browse` and `lab.record_command`.
+Of `lab.browse`.
 """
 
 import os
@@ -18,13 +18,12 @@ import psutil
 import pytest
 from filelock import FileLock
 from gate import allow, wait_for
-from lab.trials.store import File
 from made import DICE, THROWS
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lab import browse, files, run
+from lab import browse, files, run, trials
 from lab.files import CHECKOUT
 from lab.run import app
 
@@ -63,9 +62,9 @@ def done(project):
 
 def test_a_run_says_where_it_is_and_a_second_does_nothing(done):
     made_of = {path.name for path in done.folder.iterdir()}
-    assert made_of == {"notebook.ipynb", "run.json", "verdicts.csv", "tables", "figures"}
+    assert made_of == {"notebook.ipynb", "run.json", "answers.csv", "tables", "figures"}
     assert f"results/runs/smoke/{DICE}; to look at it: lab show results/runs/smoke/{DICE}" in done.said
-    assert "dice-more-sides" in done.said and f"Trials: {THROWS} run now." in done.said
+    assert "8 sides minus 4" in done.said and f"Trials: {THROWS} by " in done.said
     before = files_of(done.folder)
     result = lab(*SMOKE)
     assert result.exit_code == 0 and f"{DICE}: done already" in result.output
@@ -199,7 +198,7 @@ def test_under_bare_papermill_a_run_is_complete_or_absent(last, tmp_path):
     made_of = {
         path.relative_to(tmp_path / "lab-results").as_posix() for path in (tmp_path / "lab-results").rglob("*.*")
     }
-    assert made_of == ({"mine/run.json", "mine/verdicts.csv", "mine/tables/x.csv"} if "finish" in last else set())
+    assert made_of == ({"mine/run.json", "mine/answers.csv", "mine/tables/x.csv"} if "finish" in last else set())
 
 
 # Kills
@@ -207,15 +206,15 @@ def test_under_bare_papermill_a_run_is_complete_or_absent(last, tmp_path):
 
 @pytest.fixture
 def forgotten(done, project):
-    """The file of the trials, which have to run once more."""
-    store = project / "results" / ".trials" / f"{DICE}.jsonl"
-    store.unlink(missing_ok=True)
+    """The folder of the trials, which have to run once more."""
+    store = project / "results" / ".trials" / DICE
+    shutil.rmtree(store, ignore_errors=True)
     yield store
     allow(project / "gate", None)
 
 
 def stored(store):
-    return File(store).trials if store.exists() else []
+    return [line for path in store.glob("*.jsonl") for line in trials.read(path)[1]]
 
 
 def kernel_of(process):
@@ -247,7 +246,7 @@ def test_a_killed_run_leaves_earlier_results_and_the_same_command_goes_on(done, 
     stopped_at_three(forgotten, project, signal.SIGKILL)
     kept = stored(forgotten)
     assert len(kept) == 3 and files_of(done.folder) == before
-    with forgotten.open("a") as half:
+    with next(forgotten.glob("*.jsonl")).open("a") as half:
         half.write('{"trial": "thro')
     allow(project / "gate", None)
     result = lab(*SMOKE, "--fresh")
@@ -307,9 +306,9 @@ def test_answers_of_two_runs_stand_side_by_side(done, tmp_path):
     said = lab("diff", done.folder, done.folder).output
     assert "dice-count" in said and "0 of 2 lines differ" in said
     shutil.copytree(done.folder, tmp_path / "other")
-    table = pd.read_csv(tmp_path / "other" / "verdicts.csv", dtype=str, keep_default_na=False)
+    table = pd.read_csv(tmp_path / "other" / "answers.csv", dtype=str, keep_default_na=False)
     table.loc[0, ["effect", "answer"]] = ["0.123456", "no"]
-    files.write_table(tmp_path / "other" / "verdicts.csv", table)
+    files.write_table(tmp_path / "other" / "answers.csv", table)
     said = lab("diff", done.folder, tmp_path / "other").output
     assert "dice-more-sides" in said and "dice-count" not in said and "1 of 2 lines differ" in said
     assert re.search(r"not judged .* \|  no 0.123 \[", said)

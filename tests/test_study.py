@@ -167,6 +167,11 @@ def test_a_refusal_is_one_line_and_stands_at_later_cells_too(project):
         here["study"].finish()
 
 
+def test_a_lesson_that_is_not_there_is_refused(project):
+    with pytest.raises(files.Refused, match="there is no exercise '1.44', .*there are 1.1"):
+        study("1.44", {})
+
+
 # Notebooks of one's own
 
 CLAIM = {
