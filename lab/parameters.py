@@ -176,17 +176,21 @@ def validate(notebook, *given):
             found[name] = declared[name].checked(name, value)
         except ValueError as error:
             raise Refused(f"{source}: {error}") from None
+    defaults = {name: parameter.default for name, parameter in declared.items()}
+    changed = [name for name, value in found.items() if value != defaults[name]]
+    sources = {name: values[name][0] for name in changed}
     for _, tags, cell in cells_of(notebook):
         if "checks" in tags:
-            check(cell, found, {name: source for name, (source, _) in values.items()})
+            check(cell, found, sources)
     return found
 
 
 def check(cell, values, sources):
     """Run the source of a cell tagged `checks` with `values` as its variables.
 
-    Raises Refused where a check does not hold or the cell cannot run. The message names `sources`
-    of the parameters in the line that fails.
+    Raises Refused where a check does not hold or the cell cannot run. `sources` are {name: source}
+    of the values that are not defaults. The message names the source of those in the line that
+    fails, else the source and value of all of them.
     """
     try:  # optimize=0 keeps asserts under python -O
         exec(compile(cell, "<checks>", "exec", optimize=0), copy.deepcopy(values))
@@ -197,10 +201,13 @@ def check(cell, values, sources):
         told = str(error) or f"{line.strip()} does not hold"
         if not isinstance(error, AssertionError | ValueError):
             told = f"the cell tagged `checks` fails: {type(error).__name__}: {error}"
-        named = [name for name in values if re.search(rf"\b{name}\b", f"{line} {told}")]
-        told_by = dict.fromkeys(sources[name] for name in named or values)
-        source = ", ".join([each for each in told_by if not each.endswith(".ipynb")] or told_by)
-        raise Refused(f"{source}: {told}") from None
+        named = [name for name in sources if re.search(rf"\b{name}\b", f"{line} {told}")]
+        if sources and not named:
+            told += f" ({', '.join(f'{name} = {values[name]!r}' for name in sources)})"
+        told_by = dict.fromkeys(sources[name] for name in named or sources) or {
+            "the defaults": None
+        }
+        raise Refused(f"{', '.join(told_by)}: {told}") from None
 
 
 def of_profile(notebook, profile):

@@ -97,7 +97,18 @@ def test_the_last_source_holds_and_is_the_one_that_is_named(invented):
     with pytest.raises(Refused, match="^file: seeds"):
         validate(invented, *given[:1], ("-p", {"steps": 9}))
     with pytest.raises(Refused, match="^-p, file: assert steps >= seeds"):
-        validate(invented, ("file", {"steps": 4}), ("-p", {"seeds": 5}))
+        validate(invented, ("file", {"steps": 4}), ("-p", {"seeds": 6}))
+
+
+def test_a_check_that_names_another_parameter_names_the_one_that_was_given(tmp_path):
+    cell = "d_model: int = 4\nheads: list[int] = [1, 2]"
+    checks = "width = d_model\nassert width % heads[1] == 0, 'heads: 2'"
+    notebook = notebook_with(tmp_path, parameters=cell, checks=checks)
+    with pytest.raises(Refused, match=r"^-p: heads: 2 \(d_model = 1\)$"):
+        validate(notebook, ("-p", {"d_model": 1}))
+    broken = notebook_with(tmp_path, "broken.ipynb", parameters=cell, checks="assert False, 'never'")
+    with pytest.raises(Refused, match="^the defaults: never$"):
+        validate(broken)
 
 
 def test_checks_hold_where_python_leaves_asserts_out(invented):
