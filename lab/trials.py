@@ -30,6 +30,7 @@ from threading import Lock
 import cloudpickle
 import pandas as pd
 from filelock import FileLock
+from IPython import get_ipython
 from tqdm import tqdm
 
 from lab import arithmetic, key, state, uses, workers
@@ -567,7 +568,7 @@ def rehearsed(trial, grid, processes):
 def shown(ended, name, total, file):
     """Yield what `ended` yields, with a bar, or with a line about it in `file`."""
     out = io.StringIO() if file else sys.stderr
-    if not file and "ipykernel" in sys.modules:
+    if not file and getattr(get_ipython(), "kernel", None):
         out = sys.stdout  # a notebook shows what goes to stderr in red
     with tqdm(ended, name, total, leave=False, mininterval=1, bar_format=BAR, file=out) as bar:
         for each in bar:

@@ -232,7 +232,7 @@ def test_a_file_edited_under_a_live_process_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(key, "STARTED", (tmp_path / "edited_later.py").stat().st_ctime + 1)
     assert "edited_later" in key.code_of(edited_later.trial)
     monkeypatch.setattr(key, "STARTED", 0)
-    with pytest.raises(RuntimeError, match="edited_later.py was edited after this kernel started: restart"):
+    with pytest.raises(RuntimeError, match=r"\.py was edited after this kernel started: restart"):
         key.code_of(edited_later.trial)
 
 
