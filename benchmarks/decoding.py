@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lab import charts, figures
+from lab.arithmetic import fast
 from lab.measure import statistics, timing
 from lab.models import ModelConfig, Transformer
-from lab.arithmetic import fast
 
 N_LAYERS, PROMPT, VOCABULARY, D_HEAD = 4, 16, 256, 32
 

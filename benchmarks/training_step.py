@@ -19,11 +19,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from x_transformers import Decoder, TransformerWrapper
 
 from lab import charts, figures
+from lab.arithmetic import fast
 from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
 from lab.tasks.code import Code
 from lab.training import TrainConfig, cross_entropy, train
-from lab.arithmetic import fast
 
 N_LAYERS, CONTEXT, BATCH, VOCABULARY, D_HEAD, PEAK = 4, 128, 8, 256, 32, 2048
 DEEP = 24, 32  # layers and width of a stack of many small parameters
