@@ -55,6 +55,7 @@ INSTALLED = tuple(
     for folder in {
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         *site.getsitepackages(),
+        site.getusersitepackages(),
     }
 )
 

@@ -109,21 +109,20 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     if processes:
         points = [point | {"repeat": i} for i in range(processes) for point in points]
     found = Finished(trial, place)
-    packed = cloudpickle.dumps((trial, foreign_kinds()))
-    call = Call(packed, found.files, place.device, threads, timing)
+    cluster, jobs = "" if jobs == 1 else place.cluster, jobs or place.jobs
     if place.check:
-        found.check(call)
+        found.check(jobs, threads)
     known = found.known_together(points) if processes else found.known
     left = {name_of(point): point for point in points if name_of(point) not in known}
     if left:
         found.tell_stale(left)
         if processes:
-            ended = timed(call, list(left.values()))
+            ended = timed(found, list(left.values()), threads)
         elif timing:
             here = functools.partial(run, trial, device=place.device, threads=threads, timing=True)
             ended = workers.outcomes(here, left.values())
         else:
-            ended = in_parallel(trial, call, list(left.values()), jobs or place.jobs, place.cluster)
+            ended = in_parallel(found, list(left.values()), jobs, threads, cluster)
         failed = []
         for point, outcome in shown(ended, trial.__name__, len(left), place.progress):
             if isinstance(outcome, key.OtherCode):
@@ -142,7 +141,8 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
 def failures(name, failed, total):
     """A message on the failed trials of a sweep, [(point, error)], with the first traceback."""
     told = [f"{len(failed)} of {total} trials of {name} failed; the others are finished and kept"]
-    told += [f"  {name_of(point)}: {type(error).__name__}: {error}" for point, error in failed]
+    told += [f"  {name_of(point)}: {type(error).__name__}: {error}" for point, error in failed[:9]]
+    told += [f"  and {len(failed) - 9} more"] * (len(failed) > 9)
     where = "".join(traceback.format_exception(failed[0][1]))
     return "\n".join([*told, "", where]).rstrip()
 
@@ -417,7 +417,7 @@ class Finished:
         names = sorted(found)
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
-    def check(self, call):
+    def check(self, jobs, threads):
         """Run the cheapest recorded row of every set of noted names, where rows are not valid today.
 
         The outcomes are written to place.check: `lab run --check` compares them with those of the
@@ -433,14 +433,17 @@ class Finished:
             for line in sorted(lines, key=lambda line: -line["seconds"]):
                 sets[frozenset(line["also"])] = line
             noted = key.noted({name for line in lines for name in line["also"]}, self.code, {})
-            self.write_check(written, call, [line["at"] for line in sets.values()], noted)
+            asked = [line["at"] for line in sets.values()]
+            self.write_check(written, asked, noted, jobs, threads)
         asked = side.with_name("here") / self.place.notebook / self.mine.name
         written = side / self.place.notebook / self.mine.name
         if side.name == "there" and asked.exists() and not written.exists():
-            self.write_check(written, call, json.loads(asked.read_text())["points"], {})
+            points = json.loads(asked.read_text())["points"]
+            self.write_check(written, points, {}, jobs, threads)
 
-    def write_check(self, path, call, points, noted):
-        ended = in_parallel(self.trial, call, points, self.place.jobs, "")
+    def write_check(self, path, points, noted, jobs, threads):
+        """Run the points and write their rows, with the code and the hashes of today."""
+        ended = in_parallel(self, points, jobs, threads)
         rows = {}
         for point, outcome in shown(
             ended, f"check {self.trial.__name__}", len(points), self.place.progress
@@ -470,7 +473,7 @@ class Call:
     files: dict
     device: str
     threads: int
-    timing: bool = False
+    timing: bool
 
     def __call__(self, point):
         with _alone:  # trials of one process share its random generators and threads
@@ -479,6 +482,12 @@ class Call:
             for seam, kind, variant in kinds:
                 dict.__setitem__(uses.SEAMS[seam].kinds, kind, variant)
             return run(trial, point, self.device, self.threads, self.timing)
+
+
+def call_of(found, threads, timing=False):
+    """The `Call` of a trial, with the kinds that workers lack and its definitions by value."""
+    packed = cloudpickle.dumps((found.trial, foreign_kinds()))
+    return Call(packed, found.files, found.place.device, threads, timing)
 
 
 _alone = Lock()
@@ -532,11 +541,11 @@ def by():
     return f"{machine()}, torch {torch.__version__}, {time.strftime('%F')}"
 
 
-def in_parallel(trial, call, points, jobs, cluster):
+def in_parallel(found, points, jobs, threads, cluster=""):
     """Yield (point, outcome): here where that takes a few seconds, else from worker processes."""
-    here = functools.partial(run, trial, device=call.device, threads=call.threads)
+    here = functools.partial(run, found.trial, device=found.place.device, threads=threads)
     if cluster:
-        yield from workers.outcomes(call, points, cluster=cluster)
+        yield from workers.outcomes(call_of(found, threads), points, cluster=cluster)
         return
     if jobs > 1 and not workers.is_started(jobs):
         *points, last = points  # grids grow: it is a long one
@@ -545,11 +554,13 @@ def in_parallel(trial, call, points, jobs, cluster):
             yield each
         if took * len(points) < SHORT:
             jobs = 1
-    yield from workers.outcomes(here if jobs == 1 else call, points, jobs=jobs)
+    call = here if jobs == 1 else call_of(found, threads)
+    yield from workers.outcomes(call, points, jobs=jobs)
 
 
-def timed(call, points):
+def timed(found, points, threads):
     """Yield (point, outcome) of a timing, where all points of a repeat run in a fresh process."""
+    call = call_of(found, threads, timing=True)
     for _, group in itertools.groupby(points, lambda point: point["repeat"]):
         with workers.processes(1) as process:
             yield from workers.side_by_side(process, call, group, 1)

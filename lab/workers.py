@@ -124,14 +124,6 @@ def pool(jobs):
     return _pools[jobs]
 
 
-def fresh_process():
-    """A pool of one new process, for timings."""
-    with script_left_alone():
-        made = ProcessPoolExecutor(1, get_context("spawn"), begin_worker)
-        made.submit(os.getpid)
-    return made
-
-
 def processes(count):
     """A pool of `count` new processes."""
     with script_left_alone():
