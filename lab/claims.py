@@ -441,7 +441,7 @@ def answered(part, interval, values=()):
         return {"answer": UNCLEAR, "why": "some numbers are not finite"}
     low, high = part.band
     if not interval.low <= interval.high:
-        return {"answer": UNCLEAR, "why": "all numbers are the same: there is no interval"}
+        return {"answer": UNCLEAR, "why": "the numbers give no interval"}
     touches = part.direction != "within" and (interval.low == low or interval.high == high)
     if low <= interval.low and interval.high <= high and not touches:
         counted = part.how == "difference" and len(values) == 2 and statistics.outcomes(*values)
