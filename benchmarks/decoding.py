@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lab import charts, figures
+from lab import charts
 from lab.arithmetic import fast
 from lab.measure import statistics, timing
 from lab.models import ModelConfig, Transformer
@@ -90,9 +90,9 @@ def plot(table):
     for ax, batch in zip(axes[0], batches, strict=True):
         for i, (name, rows) in enumerate(table[table.batch == batch].groupby("name")):
             median = rows.groupby("d_model").tokens_per_second.median()
-            ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
+            ax.plot(median.index, median, "o-", color=charts.COLORS[i], label=name)
             ax.plot(
-                rows.d_model, rows.tokens_per_second, ".", color=figures.COLORS[i], alpha=0.4, ms=3
+                rows.d_model, rows.tokens_per_second, ".", color=charts.COLORS[i], alpha=0.4, ms=3
             )
         charts.log2_xaxis(ax, table.d_model.unique())
         ax.set(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab import figures, files
+from lab import charts, files
 
 FOLDER = files.project_root() / "results" / "benchmarks"
 
@@ -53,7 +53,7 @@ def write(name, folder, table, plot, lines):
     README.md is made anew of summary.csv.
     """
     files.write_table(folder / f"{name}.csv", table)
-    figures.save(figures.draw(plot, table), folder / name)
+    (folder / f"{name}.png").write_bytes(charts.png(plot, table))
     new = pd.DataFrame(lines)
     new.insert(0, "benchmark", name)
     path = folder / "summary.csv"

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from x_transformers import Decoder, TransformerWrapper
 
-from lab import charts, figures
+from lab import charts
 from lab.arithmetic import fast
 from lab.measure import cost, statistics, timing
 from lab.models import ModelConfig, Transformer
@@ -195,8 +195,8 @@ def plot(table):
             if rows[column].isna().all():
                 continue
             median = rows.groupby("d_model")[column].median()
-            ax.plot(median.index, median, "o-", color=figures.COLORS[i], label=name)
-            ax.plot(rows.d_model, rows[column], ".", color=figures.COLORS[i], alpha=0.4, ms=3)
+            ax.plot(median.index, median, "o-", color=charts.COLORS[i], label=name)
+            ax.plot(rows.d_model, rows[column], ".", color=charts.COLORS[i], alpha=0.4, ms=3)
         charts.log2_xaxis(ax, table.d_model.unique())
         ax.set(xlabel="d_model")
     axes[0].set(yscale="log", ylabel="tokens per second", title="One training step, one thread")

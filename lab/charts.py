@@ -1,17 +1,86 @@
-"""Plots of attention maps, and of measured values by seed, from tables.
+"""The look of all figures, how they are saved and shown, and verbs that draw tables.
 
 An attention map is kept in long form, one row per pair of query and key that matters: query, key,
 weight, query_token, key_token, and names that distinguish it from other maps.
 """
 
+import base64
+import html
+import io
+from pathlib import Path
+
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython import get_ipython
+from IPython.display import display
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from lab import figures
-
+STYLE = Path(__file__).with_name("lab.mplstyle")
+LOOK = mpl.rc_params_from_file(STYLE, use_default_template=False)
+COLORS = LOOK["axes.prop_cycle"].by_key()["color"]
+PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+CAPTION = "Description"  # the keyword of a PNG that holds its caption
+TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # of JupyterLab's theme, light or dark
 LEAST = 0.005  # smaller weights are left out of tables
 DOT = "\u00b7"
+
+
+# Pictures
+
+
+def png(plot, *arguments, caption="", **values):
+    """The PNG bytes of the figure that plot(*arguments, **values) makes; the figure is closed.
+
+    It has 256 colours, a third of the size of full colour, and holds its caption.
+    """
+    before = set(plt.get_fignums())
+    drawn = io.BytesIO()
+    small = io.BytesIO()
+    words = PngInfo()
+    try:
+        with mpl.rc_context(LOOK):
+            plot(*arguments, **values)
+            (made,) = set(plt.get_fignums()) - before
+            plt.figure(made).savefig(drawn, format="png")
+    finally:
+        for number in set(plt.get_fignums()) - before:
+            plt.close(number)
+    if caption:
+        words.add_itxt(CAPTION, caption)
+    picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture.save(small, format="PNG", pnginfo=words)
+    return small.getvalue()
+
+
+def caption_in(path):
+    """The caption in a PNG; "" where there is none."""
+    with Image.open(path) as picture:
+        return picture.text.get(CAPTION, "")
+
+
+def show(picture, caption=""):
+    """Display a PNG, given as bytes, with its caption below, where there is a notebook.
+
+    With a caption the output is HTML, since JupyterLab and MyST-NB give a plain image no
+    alternative text.
+    """
+    if get_ipython() is None:
+        return
+    encoded = base64.b64encode(picture).decode()
+    shown = {"image/png": encoded, "text/plain": caption or "a figure"}
+    if caption:
+        text = html.escape(caption)
+        image = f'<img src="data:image/png;base64,{encoded}" alt="{text}">'
+        below = f'<figcaption style="color: {TEXT_COLOR}">{text}</figcaption>'
+        figure = f'<figure style="margin: 0">{image}{below}</figure>'
+        shown = {"text/html": figure, "text/plain": caption}
+    display(shown, raw=True)
+
+
+# Attention maps
 
 
 def long_map(tokens, weights, **names):
@@ -122,6 +191,9 @@ def plot_heads(tokens, maps):
     fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
 
 
+# Measured values
+
+
 def log2_xaxis(axes, values):
     """A horizontal axis with base-2 logarithmic scale and ticks at `values`."""
     axes.set_xscale("log", base=2)
@@ -188,7 +260,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, **words):
             axes.plot((found.low, found.high), (row, row), color="C0")
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
-        axes.axvline(at, **figures.PREDICTION)
+        axes.axvline(at, **PREDICTION)
         axes.annotate(f"bar {at:g}", (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
     axes.set_yticklabels([_label(name, names) for name in groups.groups])
@@ -219,14 +291,14 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
         label=f"{label}: {text}" if label else text,
     )
     if slope is not None:
-        axes.plot(ends, power(slope), **figures.PREDICTION, label=f"predicted slope {slope:g}")
+        axes.plot(ends, power(slope), **PREDICTION, label=f"predicted slope {slope:g}")
     return found
 
 
 def marks(axes, levels):
     """Draw a dashed line with its name at each of the levels, {name: height}."""
     for name, height in levels.items():
-        axes.axhline(height, **figures.PREDICTION)
+        axes.axhline(height, **PREDICTION)
         axes.annotate(
             name,
             (1, height),

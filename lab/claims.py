@@ -6,7 +6,6 @@ condition, a combination of `by`. *Yes*: the 95 % interval lies wholly beyond th
 short of it. *Unclear*: neither, or too few runs learned.
 """
 
-import difflib
 import re
 from itertools import product
 from math import inf, isfinite, log, log1p
@@ -34,27 +33,6 @@ Words = Annotated[str, Field(min_length=1)]
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, entry):
-        return cls.named(entry) if isinstance(entry, dict) else entry
-
-    @classmethod
-    def named(cls, entry):
-        """The entry. Raises ValueError for an unknown field, with the one that was meant."""
-        known = cls.names()
-        for name in entry:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, 1)
-                meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-                raise ValueError(f"no field {name!r}; {meant}")
-        return entry
-
-    @classmethod
-    def names(cls):
-        """The names that an entry may use."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
 
 
 class Says(Strict):
@@ -156,19 +134,16 @@ class Claim(Strict):
     parts: list[Part] = []
     open: str = ""
 
+    @model_validator(mode="before")
     @classmethod
-    def named(cls, entry):
-        """The entry with the fields of parts in its parts. Raises ValueError as `Strict` does."""
+    def _in_parts(cls, entry):
+        """The entry with the fields of parts in its parts."""
+        if not isinstance(entry, dict):
+            return entry
         shared = {name: value for name, value in entry.items() if name in OF_PARTS}
         own = {name: value for name, value in entry.items() if name not in OF_PARTS}
         parts = own.get("parts") or ([{}] if shared else [])
-        if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
-            own["parts"] = [shared | part for part in parts]
-        return super().named(own)
-
-    @classmethod
-    def names(cls):
-        return [*super().names(), *OF_PARTS]
+        return own | {"parts": [shared | part for part in parts]}
 
     @model_validator(mode="after")
     def _can_be_judged(self):
@@ -513,7 +488,7 @@ def bar_in_words(part):
 
 def answer_in_words(line):
     """An answer with what a reader needs beside it."""
-    return f"{line.answer} ({line.why})" if line.why else line.answer
+    return f"**{line.answer}** ({line.why})" if line.why else f"**{line.answer}**"
 
 
 def card(claim, lines):
@@ -527,11 +502,8 @@ def card(claim, lines):
         previous = line.question
         n = "" if pd.isna(line.n) else f"{line.n:.0f}"
         row = {"question": question, "where": line.where, "effect": effect_in_words(line), "n": n}
-        row |= {
-            "yes if": line.bar,
-            "answer": f"**{line.answer}**" + (f" ({line.why})" if line.why else ""),
-        }
-        rows.append(row | {"learned": line.learned, "note": line.note})
+        row |= {"yes if": line.bar, "answer": answer_in_words(line), "learned": line.learned}
+        rows.append(row | {"note": line.note})
     table = markdown(pd.DataFrame(rows).astype(str))
     because = dict.fromkeys(part.because for part in claim.parts if part.because)
     return "\n\n".join([*told, table, *(f"The bar: {reason}" for reason in because)])
@@ -544,34 +516,27 @@ def scorecard(lines):
 
 def scorecard_text(lines):
     """The table of `scorecard` for a terminal, in ASCII."""
-    table = scores(lines).map(
-        lambda text: text.replace("**", "").encode("ascii", "replace").decode()
-    )
-    return "\n".join(
-        f"  {row.question}\n      {'; '.join(filter(None, [row.effect, row.answer]))}"
-        for row in table.itertuples()
-    )
+    told = ""
+    for row in scores(lines).itertuples():
+        told += f"  {row.question}\n      {'; '.join(filter(None, [row.effect, row.answer]))}\n"
+    return told.rstrip().replace("**", "").encode("ascii", "replace").decode()
 
 
 def scores(lines):
-    """A DataFrame of words: question, effect, answer; the main lines first, in bold."""
+    """A DataFrame of words: question, effect, answer; a row for a question, the main ones first."""
     rows = []
-    for main, some in lines.groupby("main", sort=False):
-        for _, part in some.groupby(["id", "part"], sort=False):
-            first = next(part.itertuples())
-            answers = "; ".join(
-                f"{line.where}: {line.answer}" if line.where else answer_in_words(line)
-                for line in part.itertuples()
-            )
-            n = "" if pd.isna(first.n) else f", n = {first.n:.0f}"
-            effect = (
-                f"{effect_in_words(first)}{n}" if len(part) == 1 and effect_in_words(first) else ""
-            )
-            bold = "**" if main else ""
-            row = {"question": f"{bold}{first.question}{bold}", "effect": effect, "answer": answers}
-            rows.append((not main, row))
-    rows.sort(key=lambda pair: pair[0])
-    return pd.DataFrame([row for _, row in rows], columns=["question", "effect", "answer"])
+    main_first = lines.sort_values("main", ascending=False, kind="stable")
+    for _, part in main_first.groupby(["main", "id", "part"], sort=False):
+        first = next(part.itertuples())
+        effect = effect_in_words(first) if len(part) == 1 else ""
+        effect += f", n = {first.n:.0f}" if effect and pd.notna(first.n) else ""
+        answers = [
+            f"{line.where}: **{line.answer}**" if line.where else answer_in_words(line)
+            for line in part.itertuples()
+        ]
+        bold = "**" if first.main else ""
+        rows.append((f"{bold}{first.question}{bold}", effect, "; ".join(answers)))
+    return pd.DataFrame(rows, columns=["question", "effect", "answer"])
 
 
 def markdown(table):

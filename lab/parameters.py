@@ -189,25 +189,21 @@ def check(cell, values, sources):
     """Run the source of a cell tagged `checks` with `values` as its variables.
 
     Raises Refused where a check does not hold or the cell cannot run. `sources` are {name: source}
-    of the values that are not defaults. The message names the source of those in the line that
-    fails, else the source and value of all of them.
+    of the values that are not defaults; the message names those that the failed line reads.
     """
     try:  # optimize=0 keeps asserts under python -O
         exec(compile(cell, "<checks>", "exec", optimize=0), copy.deepcopy(values))
     except Exception as error:
         step = error.__traceback__.tb_next
-        number = error.lineno if step is None else step.tb_lineno
-        line = cell.splitlines()[number - 1]
-        told = str(error) or f"{line.strip()} does not hold"
+        line = cell.splitlines()[(error.lineno if step is None else step.tb_lineno) - 1].strip()
+        told = str(error) or f"{line} does not hold"
         if not isinstance(error, AssertionError | ValueError):
             told = f"the cell tagged `checks` fails: {type(error).__name__}: {error}"
         named = [name for name in sources if re.search(rf"\b{name}\b", f"{line} {told}")]
-        if sources and not named:
-            told += f" ({', '.join(f'{name} = {values[name]!r}' for name in sources)})"
-        told_by = dict.fromkeys(sources[name] for name in named or sources) or {
-            "the defaults": None
-        }
-        raise Refused(f"{', '.join(told_by)}: {told}") from None
+        given = "" if named else ", ".join(f"{name} = {values[name]!r}" for name in sources)
+        told += f" ({given})" if given else ""
+        told_by = dict.fromkeys(sources[name] for name in named or sources)
+        raise Refused(f"{', '.join(told_by) or 'the defaults'}: {told}") from None
 
 
 def of_profile(notebook, profile):
@@ -224,21 +220,6 @@ def of_profile(notebook, profile):
     return f"--profile {profile}", {"profile": profile} if known else {}
 
 
-class Loader(yaml.SafeLoader):
-    """A YAML loader that reads 1e-3 as a number and refuses a repeated key."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [key.value for key, _ in node.value]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.YAMLError(f"the key {twice[0]!r} is repeated{node.start_mark}")
-        return super().construct_mapping(node, deep)
-
-
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def read_value(text):
     """The value of the text after NAME= on a command line.
 
@@ -246,7 +227,7 @@ def read_value(text):
     else, such as `a # b` and `a: b`, is text.
     """
     try:
-        value = yaml.load(text, Loader)
+        value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
     if text.strip() and (isinstance(value, int | float | list | None) or text[0] in "{'\""):
@@ -257,7 +238,7 @@ def read_value(text):
 def read_file(path):
     """{name: value} of a YAML file of parameters. Raises Refused where it cannot be read."""
     try:
-        values = yaml.load(path.read_text("utf-8"), Loader) or {}
+        values = yaml.safe_load(path.read_text("utf-8")) or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise Refused(f"{path}: cannot be read: {error}") from None
     if not isinstance(values, dict):

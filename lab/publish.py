@@ -80,19 +80,19 @@ def write_pages():
     if named:
         write_table(quick / "claims.csv", pd.concat(named))
     parts = ["# Results", LEAD]
-    for path, table in tables.items():
-        parts += lesson(path, table, quick / path.stem)
+    for path in done:
+        parts += lesson(path, quick / path.stem)
     parts += said_and_found(tables)
     write_text(quick / "README.md", "\n\n".join(parts) + "\n")
     write_answers()
 
 
-def lesson(notebook, table, folder):
+def lesson(notebook, folder):
     """The paragraphs on one lesson: question, picture, answer and links."""
     title, question = files.title_of(notebook)
     parts = [f"## [{title}]({folder.name}/notebook.ipynb)", question]
-    if figure := main_figure(notebook, folder, table.figure):
-        from lab.figures import caption_in  # matplotlib takes long to import
+    if figure := main_figure(notebook, folder):
+        from lab.charts import caption_in  # matplotlib takes long to import
 
         place = f"figures/{figure}.png"
         caption = caption_in(folder / place).translate(str.maketrans("[]", "()"))
@@ -103,16 +103,11 @@ def lesson(notebook, table, folder):
     return [part for part in parts if part]
 
 
-def main_figure(notebook, folder, named):
-    """The stem of the figure that stands for the run in `folder`; "" where it has no figures.
-
-    `named` are the figures that the run's answers name. The most frequent one is taken; among
-    equals, the one that the notebook draws first.
-    """
+def main_figure(notebook, folder):
+    """The stem of the figure of the run in `folder` that the notebook draws first; "" without one."""
     code = notebook.read_text("utf-8")
     stems = [path.stem for path in (folder / "figures").glob("*.png")]
-    drawn = sorted(stems, key=lambda stem: (code.find(f'\\"{stem}\\"'), stem))
-    return max(drawn, key=list(named).count, default="")
+    return min(stems, key=lambda stem: (code.find(f'\\"{stem}\\"'), stem), default="")
 
 
 def said_and_found(tables):

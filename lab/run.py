@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,7 +31,7 @@ import typer.core
 from lab import browse, files, parameters
 from lab.files import Refused
 
-OFTEN = 5  # seconds between two lines of progress; in a terminal half a second
+OFTEN = 5  # seconds between two lines of progress
 STOPPED = "stopped; finished trials are kept, the same command goes on"
 PLAIN = ("ConnectionError", "OSError", "PermissionError", "Refused", "TrialsFailed")
 FRONT = """Transformer Lab: what a chapter claims, measured.
@@ -132,18 +133,11 @@ def plan(names, profile, results, *given):
 
 
 def words_of(own):
-    """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any.
-
-    A name that cannot hold all values ends in a hash of them.
-    """
-    words = []
-    for key, value in own.items():
-        words += [key, *map(str, value if isinstance(value, list) else [value])]
-    name = re.sub(r"[^\w.-]+", "-", "-".join(words))
-    if len(name) <= 40 and all(re.fullmatch(r"[\w.]+", word) for word in words):
+    """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any."""
+    name = re.sub(r"[^\w.]+", "-", json.dumps(own)).strip("-")
+    if len(name) <= 40:
         return name
-    digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
-    return f"{name[:32].rstrip('-')}-{digest[:6]}"
+    return f"{name[:32].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def assignments(items):
@@ -225,33 +219,23 @@ def by_papermill(job):
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     said = []
-    with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
-        log = Path(sockets) / "stderr"
-        try:
-            executed = papermill.execute_notebook(
-                nbformat.read(job.notebook, 4),
-                None,
-                job.values if job.notebook in files.notebooks() else job.own,
-                kernel_name="python3",
-                language="python",
-                progress_bar=False,
-                start_timeout=180,
-                kernel_manager_class=kernel_manager(sockets, log),
-                on_cell_error=lambda cell, **_: said.extend(
-                    each.text for each in cell.outputs if each.get("name") == "stderr"
-                ),
-                cwd=job.notebook.parent,
-            )
-        except PapermillExecutionError as error:
-            error.evalue = error.evalue or "".join(said).strip()  # a magic says it on stderr
-            raise
-        except RuntimeError as error:  # if the kernel died before it answered, `log` may say why
-            if type(error) is RuntimeError and log.exists():
-                error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-20:]))
-            raise
-        except KeyboardInterrupt:
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it reports the cell
-            raise
+    try:
+        executed = papermill.execute_notebook(
+            nbformat.read(job.notebook, 4),
+            None,
+            job.values if job.notebook in files.notebooks() else job.own,
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            start_timeout=180,
+            kernel_manager_class=kernel_manager(),
+            on_cell_error=lambda cell, **_: said.extend(cell.outputs),
+            cwd=job.notebook.parent,
+        )
+    except PapermillExecutionError as error:  # a magic says what is wrong on stderr alone
+        texts = [each.text for each in said if each.get("name") == "stderr"]
+        error.evalue = error.evalue or "".join(texts).strip()
+        raise
     code = [(i, cell) for i, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"]
     for number, cell in code[:-1]:  # for papermill sys.exit is a success
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
@@ -259,23 +243,17 @@ def by_papermill(job):
     return executed
 
 
-def kernel_manager(sockets, log):
-    """The class of a kernel manager whose kernel listens to sockets in a folder of its own.
-
-    Ports of TCP could be taken by another kernel that starts now. What the kernel says to stderr
-    goes to the file `log`.
-    """
+def kernel_manager():
+    """The class of a kernel manager whose kernel uses no TCP port and does not write to stderr."""
     from jupyter_client.manager import AsyncKernelManager
 
     class KernelManager(AsyncKernelManager):
         def __init__(self, **options):
-            if os.name != "nt":
-                options |= {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
-            super().__init__(**options)
+            own = {} if os.name == "nt" else {"transport": "ipc"}
+            super().__init__(**options | own)
 
         async def start_kernel(self, **options):
-            with open(log, "wb") as stream:
-                await super().start_kernel(**options | {"stderr": stream})
+            await super().start_kernel(**options | {"stderr": subprocess.DEVNULL})
 
     return KernelManager
 
@@ -314,13 +292,12 @@ def explain(error):
         if not error.traceback:  # a magic
             return f"{cell}: {error.source.strip().splitlines()[0]}: {error.evalue or 'failed'}"
         return f"{cell}: " + re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
-    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
         told = "the kernel died (killed, or out of memory)"
-        return f"{told}; finished trials are kept, the same command goes on{notes}"
+        return f"{told}; finished trials are kept, the same command goes on"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}; choose another folder with --results"
-    return f"{type(error).__name__}: {error}{notes}"
+    return f"{type(error).__name__}: {error}"
 
 
 # Running
@@ -429,11 +406,8 @@ def succeeds(name, job, options):
     """Run a job and tell how it went; whether it is complete."""
     began = time.time()
     try:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            progress(name, Path(folder) / "sweep") as told,
-        ):
-            execute(job, progress=told, **options)
+        with tempfile.TemporaryDirectory() as folder, progress(Path(folder) / "sweep"):
+            execute(job, progress=Path(folder) / "sweep", **options)
     except Exception as error:  # a failed notebook does not stop the others
         print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False
@@ -453,30 +427,22 @@ def address(job):
 
 
 @contextlib.contextmanager
-def progress(name, file):
-    """Show, during the block, the seconds and what a sweep writes to `file`, which is yielded.
-
-    A terminal shows it in place; elsewhere a line is printed when it changed.
-    """
-    over, began, terminal = threading.Event(), time.time(), sys.stdout.isatty()
+def progress(file):
+    """Print, during the block, what a sweep writes to `file` when it has changed."""
+    over = threading.Event()
 
     def tell():
         before = ""
-        while not over.wait(0.5 if terminal else OFTEN):
+        while not over.wait(OFTEN):
             sweep = file.read_text("utf-8") if file.exists() else ""
-            if terminal:
-                line = f"{name}: {time.time() - began:.0f} s  {sweep}"
-                print(f"\r{line[:78]:78}", end="", flush=True)
-            elif sweep and sweep != before:
+            if sweep and sweep != before:
                 print(f"  {sweep}")
             before = sweep
-        if terminal:
-            print(f"\r{'':78}\r", end="", flush=True)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield file
+        yield
     finally:
         over.set()
         teller.join()

@@ -11,14 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import Markdown
+from IPython import get_ipython
+from IPython.display import Markdown, display
 
-from lab import claims, figures, files, interact, parameters, trials, workers
+from lab import charts, claims, files, interact, parameters, trials, workers
 from lab.device import machine
 from lab.measure.statistics import NotFinite
-from lab.shown import display
+
+READERS = (
+    "JPY_SESSION_NAME",
+    "VSCODE_PID",
+)  # JupyterLab and VS Code give their kernels one of these
 
 
 def study(exercise, namespace):
@@ -146,11 +150,10 @@ class Study:
         The docstring of `plot` is the caption, which says what to look for. It is shown below the
         figure, is its alternative text, and is saved in the PNG.
         """
-        caption = figures.caption_of(plot)
-        figure = figures.draw(plot, self.table(stem, frame))
-        picture = figures.save(figure, self.folder / "figures" / stem, caption)
-        figures.show(picture, caption)
-        plt.close(figure)
+        caption = " ".join((inspect.getdoc(plot) or "").split())
+        picture = charts.png(plot, self.table(stem, frame), caption=caption)
+        (self.folder / "figures" / f"{stem}.png").write_bytes(picture)
+        charts.show(picture, caption)
 
     def play(self, plot, **controls):
         """Show sliders that redraw plot(**values), by `interact` of ipywidgets.
@@ -170,12 +173,14 @@ class Study:
         share, or its default. The `seed` is one that no stored row has. The rows enter no table,
         verdict or record.
         """
-        found = interact.Runs(trial, draw, self.place.lines(trial.__name__), self.place.device)
-        interact.live(found, controls, point, button, self._live)
+        lines, how = self.place.lines(trial.__name__), {"point": point, "button": button}
+        how |= {"device": self.place.device, "live": self._live}
+        interact.live(trial, draw, lines, controls, **how)
 
     @property
     def _live(self):
-        return interact.is_live() and not variable("RUN")
+        """Whether a reader can move a slider of this kernel."""
+        return any(name in os.environ for name in READERS) and not variable("RUN")
 
     def say(self, english, chinese="", **values):
         """Show a sentence with numbers from tables, as Markdown; the Chinese one is folded.
@@ -187,7 +192,7 @@ class Study:
         if told[1]:
             told[1] = f"<details><summary>中文</summary>\n\n{told[1]}\n\n</details>"
         if text := "\n\n".join(filter(None, told)):
-            display(Markdown(text))
+            show(text)
 
     def judge(self, claim, measured, *, figure="", table="", note=""):
         """Judge a claim of this exercise and show its card; smoke runs are not judged.
@@ -210,7 +215,7 @@ class Study:
             except NotFinite:
                 lines = claims.unanswered(about, claims.UNCLEAR, "some numbers are not finite")
         self._lines[claim] = lines
-        display(Markdown(claims.card(about, lines)))
+        show(claims.card(about, lines))
 
     def _check_produced(self, claim, figure, table):
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
@@ -253,7 +258,7 @@ class Study:
 
     def scorecard(self):
         """Show one table of all answers of the lesson."""
-        display(Markdown(claims.scorecard(self._all_lines())))
+        show(claims.scorecard(self._all_lines()))
 
     def _all_lines(self):
         found = [
@@ -280,7 +285,7 @@ class Study:
         if self.folder != self.final:
             files.put(self.folder, self.final)
             self.folder = self.final
-        display(Markdown(f"{told} Results: `{files.shown(self.final)}`."))
+        show(f"{told} Results: `{files.shown(self.final)}`.")
 
     def _write_run(self, told):
         """Write run.json; `told` says where the trials come from."""
@@ -302,6 +307,14 @@ class Study:
             "told": told,
         }
         files.write_run(self.folder, run)
+
+
+def show(markdown):
+    """Display Markdown in a notebook; print it elsewhere."""
+    if get_ipython() is None:
+        print(markdown)
+    else:
+        display(Markdown(markdown))
 
 
 def variable(name, default=""):

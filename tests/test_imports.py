@@ -17,7 +17,6 @@ ALLOWED = {
     "__init__": set(),
     "uses": set(),
     "names": set(),
-    "shown": set(),
     "device": set(),
     "files": set(),
     "workers": set(),
@@ -34,16 +33,14 @@ ALLOWED = {
     "key": {"STARTED", "tasks", "zoo"},
     "trials": {"arithmetic", "device", "key", "state", "workers"},
     "claims": {"files", "measure"},
-    "figures": {"shown"},
-    "charts": {"figures", "measure"},
-    "interact": {"figures", "trials", "state"},
+    "charts": {"measure"},
+    "interact": {"charts", "trials"},
     "parameters": {"files"},
-    "study": {"claims", "device", "figures", "files", "interact", "measure", "parameters"}
-    | {"shown", "trials", "workers"},
+    "study": {"charts", "claims", "device", "files", "interact", "measure", "parameters"} | {"trials", "workers"},
     "browse": {"claims", "files", "parameters"},
     "run": {"browse", "check", "device", "files", "parameters", "publish"},
     "check": {"files", "run", "trials"},
-    "publish": {"claims", "figures", "files", "run", "trials"},
+    "publish": {"charts", "claims", "files", "run", "trials"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

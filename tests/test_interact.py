@@ -1,6 +1,7 @@
 """Sliders redraw a figure; a button runs a trial and gives the very rows of a sweep."""
 
 import random
+from types import SimpleNamespace
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -43,23 +44,37 @@ def lines(tmp_path):
 def shown(monkeypatch):
     """The figures that were shown."""
     pictures = []
-    monkeypatch.setattr("lab.figures.display", lambda data, raw: pictures.append(data["image/png"]))
+    monkeypatch.setattr("lab.charts.show", lambda picture: pictures.append(picture))
     return pictures
 
 
-def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(lines, shown, tmp_path, capsys):
-    runs = interact.Runs(lookups, draw, lines)
-    runs.show()
-    assert runs.rows.empty
+@pytest.fixture
+def run(lines, shown, monkeypatch):
+    """What the button of a study calls, and the rows that were drawn."""
+    pressed, drawn = [], []
+    made = SimpleNamespace(options=lambda manual_name: lambda run, **controls: pressed.append(run))
+    monkeypatch.setattr(ipywidgets, "interact_manual", made)
+
+    def kept(rows):
+        drawn.append(rows)
+        draw(rows)
+
+    interact.live(lookups, kept, lines, {"n_heads": [1, 2]})
+    return pressed[0], drawn
+
+
+def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(run, shown, tmp_path, capsys):
+    press, drawn = run
     for _ in range(2):
-        runs.run({"n_heads": 2})
+        press(n_heads=2)
     place = trials.Place("n", tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, place)
-    assert without_times(runs.rows).equals(without_times(swept)[[*without_times(runs.rows)]])
-    assert len(set(shown)) == 3 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
+    rows = without_times(drawn[-1])
+    assert rows.equals(without_times(swept)[[*rows]])
+    assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
 
 
-def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(lines, shown):
+def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(run):
     def state():
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
@@ -71,18 +86,8 @@ def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(lines, shown):
     seed_all()
     expected = state()
     seed_all()
-    interact.Runs(lookups, draw, lines).run({"n_heads": 1})
+    run[0](n_heads=1)
     assert state() == expected
-
-
-def test_a_parameter_that_nobody_gives_is_named(shown):
-    with pytest.raises(TypeError, match="missing a required argument: 'steps'"):
-        interact.Runs(lookups, draw, []).run({"n_heads": 1})
-
-
-def test_a_point_is_a_function_of_the_controls_or_values_over_a_dict():
-    assert interact.point_of(lambda width: {"n_heads": 2 * width}, {"width": 5}) == {"n_heads": 10}
-    assert interact.point_of({"steps": 9, "n_heads": 3}, {"n_heads": 1}) == {"steps": 9, "n_heads": 1}
 
 
 def two_panels(n_heads, kind):
@@ -93,20 +98,7 @@ def two_panels(n_heads, kind):
 
 def test_without_a_reader_the_first_state_stands_and_no_widget(lines, shown, monkeypatch):
     monkeypatch.setattr(ipywidgets, "interact", None)
+    monkeypatch.setattr(ipywidgets, "interact_manual", None)
     interact.play(two_panels, {"n_heads": (3, 5), "kind": ["a", "c"]}, live=False)
-    interact.live(interact.Runs(lookups, draw, lines), {"n_heads": [1, 2]}, None, "Train now", live=False)
+    interact.live(lookups, draw, lines, {"n_heads": [1, 2]}, live=False)
     assert len(shown) == 2 and plt.get_fignums() == []
-
-
-def test_what_is_no_control_is_refused():
-    with pytest.raises(TypeError, match="n=None is no control: a widget, .* or a list of choices"):
-        interact.first_values({"n": None})
-
-
-@pytest.mark.parametrize("name", interact.LIVE)
-def test_a_reader_is_there_in_jupyterlab_and_vs_code(name, monkeypatch):
-    for each in interact.LIVE:
-        monkeypatch.delenv(each, raising=False)
-    assert not interact.is_live(), "under papermill"
-    monkeypatch.setenv(name, "1")
-    assert interact.is_live()

@@ -4,11 +4,13 @@ import builtins
 import json
 from types import SimpleNamespace
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import row_sum
 
-from lab import charts, figures
+from lab import charts
 from lab.files import cells_of, notebook_of
 from lab.measure.attention import attention_probe
 from lab.pretrained import load
@@ -107,13 +109,19 @@ def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
     needed = ("import lab", "def copying_scores", "lab.pretrained", "num_embeddings")
     imports, copies, shows, scores = (next(c for c in cells if word in c) for word in needed)
     drawn, said = [], []
+
+    def play(plot, line):
+        plot(line)
+        drawn.append(plt.gcf())
+
     study = SimpleNamespace(
-        play=lambda plot, line: drawn.append(figures.draw(lambda _: plot(line), None)),
+        play=play,
         say=lambda english, chinese, **values: said.append(values["score"]),
     )
     names = {"pretrained": str(tmp_path), "text": "ab \u4e2d", "study": study}
-    for cell in (imports, copies, shows, scores):
-        exec(cell, names)
+    with mpl.rc_context(charts.LOOK):
+        for cell in (imports, copies, shows, scores):
+            exec(cell, names)
     (figure,) = drawn
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "1 . 1",

@@ -1,6 +1,6 @@
 """A study keeps what it finds aside until it is complete, and says whose parameters it has.
 
-Of `lab.shown` and `lab.files`.
+Of `lab.files`.
 """
 
 import base64
@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lab import figures, files, trials
+from lab import charts, files, trials
 from lab.claims import Claim
 from lab.measure.statistics import Interval, NotFinite
 from lab.study import Study, study
@@ -21,8 +21,9 @@ from lab.study import Study, study
 def said(monkeypatch):
     """What is displayed, as text."""
     words = []
-    for module in ("study", "figures"):
+    for module in ("study", "charts"):
         monkeypatch.setattr(f"lab.{module}.display", lambda shown, **_: words.append(getattr(shown, "data", shown)))
+        monkeypatch.setattr(f"lab.{module}.get_ipython", object)
     return words
 
 
@@ -78,7 +79,7 @@ def test_a_figure_is_told_to_those_who_do_not_see_it(project, said):
     assert "color: var(--jp-content-font-color1" in shown["text/html"], "as the theme has it, also a dark one"
     mine.finish()
     place = project.parent / "lab-results" / "mine"
-    kept = {path.stem: figures.caption_in(path) for path in (place / "figures").glob("*.png")}
+    kept = {path.stem: charts.caption_in(path) for path in (place / "figures").glob("*.png")}
     assert kept == {"bare": "", "told": told}
     encoded = shown["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded) == (place / "figures" / "told.png").read_bytes()
@@ -237,7 +238,7 @@ def test_a_claim_gets_a_card_and_a_line_in_the_answers(project, said):
     about.finish()
     (row,) = pd.read_csv(about.folder / "answers.csv").to_dict("records")
     assert (row["id"], row["answer"], row["effect"]) == ("hurt", "yes", 0.02)
-    assert any("| four over one | 0.02 [0.01, 0.03], n = 5 | yes |" in str(text) for text in said)
+    assert any("| four over one | 0.02 [0.01, 0.03], n = 5 | **yes** |" in str(text) for text in said)
 
 
 def test_what_is_not_finite_is_unclear_and_smoke_is_not_judged(project, said):
