@@ -53,13 +53,6 @@ def folder_of(run, profile="quick"):
     return folder
 
 
-def answers_of(folder):
-    """The answers of a run as a DataFrame of texts, one row for each line."""
-    import pandas as pd
-
-    return pd.read_csv(folder / "answers.csv", dtype=str, keep_default_na=False)
-
-
 def scorecard(folder):
     """The answers of a run as text; "" where nothing was asked."""
     from lab import claims
@@ -99,22 +92,21 @@ def show(lesson: Run, profile: Profile = "quick"):
 
 def diff(a: Run, b: Run):
     """The answers of two runs side by side: the lines that differ, or all where none does."""
-    both = [answers_of(folder_of(name)) for name in (a, b)]
-    names = ["id", "part", "where"]
-    lines = both[0].merge(both[1], how="outer", on=names, suffixes=("", " of b")).fillna("-")
-    rows = []
-    for line in lines.to_dict("records"):
-        sides = []
-        for side in ("", " of b"):
-            n, answer = line[f"n{side}"], line[f"answer{side}"]
-            numbers = [line[f"{name}{side}"] for name in ("effect", "low", "high")]
-            effect, low, high = [f"{float(x):.3g}" if x not in ("", "-") else x for x in numbers]
-            sides.append(f"{answer} {effect} [{low}, {high}] n={n}")
-        rows.append((" ".join(filter(None, (line[name] for name in names))), *sides))
-    differ = [row for row in rows if row[1] != row[2]]
-    for name, left, right in differ or rows:
-        print(f"{name}\n  {left:40}  |  {right}")
-    print(f"{len(differ)} of {len(rows)} lines differ")
+    from lab import claims
+
+    both = [claims.read_answers(folder_of(name)) for name in (a, b)]
+    where = ["id", "part", "where"]
+    told = [
+        table.assign(told=table.answer + " " + table.apply(claims.effect_in_words, axis=1))
+        for table in both
+    ]
+    lines = told[0].merge(told[1], how="outer", on=where, suffixes=("", "_of_b"))
+    lines = lines.fillna({"told": "-", "told_of_b": "-"})
+    differ = lines[lines.told != lines.told_of_b]
+    for line in (differ if len(differ) else lines).itertuples():
+        name = " ".join(filter(None, (line.id, line.part, line.where)))
+        print(f"{name}\n  {line.told:40}  |  {line.told_of_b}")
+    print(f"{len(differ)} of {len(lines)} lines differ")
 
 
 # The page of a lesson

@@ -29,8 +29,8 @@ def check(jobs, options, accept):
         place = Path(place)
         for job in jobs:
             scratch = replace(job, folder=place / "runs" / job.notebook.stem)
-            with run.progress(job.notebook.stem, place / "sweep") as told:
-                where = {"check": place / "here", "store": place / "store", "progress": told}
+            where = {"check": place / "here", "store": place / "store", "progress": place / "sweep"}
+            with run.progress(place / "sweep"):
                 run.execute(scratch, **options | where | {"anyway": True})
         for job in jobs:
             name = job.notebook.stem

@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lab.files import project_root, shown, write_table
+from lab.files import Refused, project_root, shown, write_table
 from lab.measure import statistics
 
 YES, NO, UNCLEAR = "yes", "no", "unclear"
@@ -172,13 +172,13 @@ def folder():
 
 
 def read(path):
-    """{id: Claim} of a file. Raises ValueError with the file, claim and field that are wrong."""
+    """{id: Claim} of a file. Raises Refused with the file, claim and field that are wrong."""
     try:
         entries = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise ValueError(f"{shown(path)}: {error}") from None
+        raise Refused(f"{shown(path)}: {error}") from None
     if not isinstance(entries or [], list):
-        raise ValueError(f"{shown(path)}: must be a list of claims that each begin with `- id: …`")
+        raise Refused(f"{shown(path)}: must be a list of claims that each begin with `- id: …`")
     found = {}
     for entry in entries or []:
         name = entry.get("id") if isinstance(entry, dict) else entry
@@ -187,9 +187,9 @@ def read(path):
         except ValidationError as error:
             wrong = [f"{'.'.join(map(str, e['loc']))} {e['msg']}".strip() for e in error.errors()]
             told = "; ".join(wrong).replace("Value error, ", "")
-            raise ValueError(f"{shown(path)}: claim {name}: {told}") from None
+            raise Refused(f"{shown(path)}: claim {name}: {told}") from None
         if claim.id in found:
-            raise ValueError(f"{shown(path)}: two claims share the id {claim.id}")
+            raise Refused(f"{shown(path)}: two claims share the id {claim.id}")
         found[claim.id] = claim
     return found
 

@@ -111,18 +111,18 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     found = Finished(trial, place)
     cluster, jobs = "" if jobs == 1 else place.cluster, jobs or place.jobs
     if place.check:
-        found.check(jobs, threads)
+        found.check(jobs)
     known = found.known_together(points) if processes else found.known
     left = {name_of(point): point for point in points if name_of(point) not in known}
     if left:
         found.tell_stale(left)
         if processes:
-            ended = timed(found, list(left.values()), threads)
+            ended = timed(found, list(left.values()))
         elif timing:
-            here = functools.partial(run, trial, device=place.device, threads=threads, timing=True)
+            here = functools.partial(run, trial, device=place.device, timing=True)
             ended = workers.outcomes(here, left.values())
         else:
-            ended = in_parallel(found, list(left.values()), jobs, threads, cluster)
+            ended = in_parallel(found, list(left.values()), jobs, cluster)
         failed = []
         for point, outcome in shown(ended, trial.__name__, len(left), place.progress):
             if isinstance(outcome, key.OtherCode):
@@ -417,7 +417,7 @@ class Finished:
         names = sorted(found)
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
-    def check(self, jobs, threads):
+    def check(self, jobs):
         """Run the cheapest recorded row of every set of noted names, where rows are not valid today.
 
         The outcomes are written to place.check: `lab run --check` compares them with those of the
@@ -434,16 +434,16 @@ class Finished:
                 sets[frozenset(line["also"])] = line
             noted = key.noted({name for line in lines for name in line["also"]}, self.code, {})
             asked = [line["at"] for line in sets.values()]
-            self.write_check(written, asked, noted, jobs, threads)
+            self.write_check(written, asked, noted, jobs)
         asked = side.with_name("here") / self.place.notebook / self.mine.name
         written = side / self.place.notebook / self.mine.name
         if side.name == "there" and asked.exists() and not written.exists():
             points = json.loads(asked.read_text())["points"]
-            self.write_check(written, points, {}, jobs, threads)
+            self.write_check(written, points, {}, jobs)
 
-    def write_check(self, path, points, noted, jobs, threads):
+    def write_check(self, path, points, noted, jobs):
         """Run the points and write their rows, with the code and the hashes of today."""
-        ended = in_parallel(self, points, jobs, threads)
+        ended = in_parallel(self, points, jobs)
         rows = {}
         for point, outcome in shown(
             ended, f"check {self.trial.__name__}", len(points), self.place.progress
@@ -472,7 +472,6 @@ class Call:
     packed: bytes
     files: dict
     device: str
-    threads: int
     timing: bool
 
     def __call__(self, point):
@@ -481,13 +480,13 @@ class Call:
             trial, kinds = unpacked(self.packed)
             for seam, kind, variant in kinds:
                 dict.__setitem__(uses.SEAMS[seam].kinds, kind, variant)
-            return run(trial, point, self.device, self.threads, self.timing)
+            return run(trial, point, self.device, self.timing)
 
 
-def call_of(found, threads, timing=False):
+def call_of(found, timing=False):
     """The `Call` of a trial, with the kinds that workers lack and its definitions by value."""
     packed = cloudpickle.dumps((found.trial, foreign_kinds()))
-    return Call(packed, found.files, found.place.device, threads, timing)
+    return Call(packed, found.files, found.place.device, timing)
 
 
 _alone = Lock()
@@ -504,7 +503,7 @@ def foreign_kinds():
     ]
 
 
-def run(trial, point, device="auto", threads=1, timing=False):
+def run(trial, point, device="auto", timing=False):
     """The outcome of a trial at a point: its rows, what it used, its seconds and its machine.
 
     Random numbers without a generator of their own are seeded by the parameter `seed`, or by 0.
@@ -515,7 +514,7 @@ def run(trial, point, device="auto", threads=1, timing=False):
     seed = arguments.get("seed", 0)
     with state.preserved(), uses.watched(timing) as seen, arithmetic.fast():
         tokens = current.set(available(device)), state.in_trial.set(True)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(point.get("threads", 1))
         state.seed_all(seed if isinstance(seed, int) else 0)
         start = time.perf_counter()
         try:
@@ -541,11 +540,11 @@ def by():
     return f"{machine()}, torch {torch.__version__}, {time.strftime('%F')}"
 
 
-def in_parallel(found, points, jobs, threads, cluster=""):
+def in_parallel(found, points, jobs, cluster=""):
     """Yield (point, outcome): here where that takes a few seconds, else from worker processes."""
-    here = functools.partial(run, found.trial, device=found.place.device, threads=threads)
+    here = functools.partial(run, found.trial, device=found.place.device)
     if cluster:
-        yield from workers.outcomes(call_of(found, threads), points, cluster=cluster)
+        yield from workers.outcomes(call_of(found), points, cluster=cluster)
         return
     if jobs > 1 and not workers.is_started(jobs):
         *points, last = points  # grids grow: it is a long one
@@ -554,13 +553,13 @@ def in_parallel(found, points, jobs, threads, cluster=""):
             yield each
         if took * len(points) < SHORT:
             jobs = 1
-    call = here if jobs == 1 else call_of(found, threads)
+    call = here if jobs == 1 else call_of(found)
     yield from workers.outcomes(call, points, jobs=jobs)
 
 
-def timed(found, points, threads):
+def timed(found, points):
     """Yield (point, outcome) of a timing, where all points of a repeat run in a fresh process."""
-    call = call_of(found, threads, timing=True)
+    call = call_of(found, timing=True)
     for _, group in itertools.groupby(points, lambda point: point["repeat"]):
         with workers.processes(1) as process:
             yield from workers.side_by_side(process, call, group, 1)
@@ -633,12 +632,15 @@ def far(one, other):
 def accept(folder, name, checked):
     """Move the rows of a file of the record to the file of the code that gives the same digits.
 
-    `checked` is what `Finished.check` wrote. Times are left out: they are taken anew.
+    `checked` is what `Finished.check` wrote. Times that other code made are left out: they are taken
+    anew.
     """
     _, lines = read(folder / name)
-    kept = []
+    kept, hashes = [], {}
     for line in lines:
-        if "clock" not in line["also"]:
+        if checked["name"] == name and key.is_valid(line["also"], hashes):
+            kept.append(line)
+        elif "clock" not in line["also"]:
             also = {each: checked["also"][each] for each in line["also"] if each in checked["also"]}
             kept.append(line | {"also": also})
     path = folder / checked["name"]

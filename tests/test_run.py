@@ -311,7 +311,7 @@ def test_answers_of_two_runs_stand_side_by_side(done, tmp_path):
     files.write_table(tmp_path / "other" / "answers.csv", table)
     said = lab("diff", done.folder, tmp_path / "other").output
     assert "dice-more-sides" in said and "dice-count" not in said and "1 of 2 lines differ" in said
-    assert re.search(r"not judged .* \|  no 0.123 \[", said)
+    assert re.search(r"not judged .* \|  no 0.123", said)
 
 
 def test_a_lesson_is_shown_with_folded_code_and_formulas_that_need_no_network(done, project, monkeypatch):
