@@ -53,7 +53,8 @@ def write(name, folder, table, plot, lines):
     README.md is made anew of summary.csv.
     """
     files.write_table(folder / f"{name}.csv", table)
-    (folder / f"{name}.png").write_bytes(charts.png(plot, table))
+    with charts.drawn(plot, table) as figure:
+        (folder / f"{name}.png").write_bytes(charts.png(figure))
     new = pd.DataFrame(lines)
     new.insert(0, "benchmark", name)
     path = folder / "summary.csv"

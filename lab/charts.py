@@ -7,6 +7,8 @@ weight, query_token, key_token, and names that distinguish it from other maps.
 import base64
 import html
 import io
+import itertools
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,6 +17,7 @@ import numpy as np
 import pandas as pd
 from IPython import get_ipython
 from IPython.display import display
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -22,8 +25,11 @@ STYLE = Path(__file__).with_name("lab.mplstyle")
 LOOK = mpl.rc_params_from_file(STYLE, use_default_template=False)
 COLORS = LOOK["axes.prop_cycle"].by_key()["color"]
 PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+AT_RIGHT = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
 CAPTION = "Description"  # the keyword of a PNG that holds its caption
 TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # of JupyterLab's theme, light or dark
+MARKERS = "osD^vP*X"
+WIDEST, TALLEST = 8.5, 7.0  # inches: a picture that is larger is shrunk by the page
 LEAST = 0.005  # smaller weights are left out of tables
 DOT = "\u00b7"
 
@@ -31,28 +37,121 @@ DOT = "\u00b7"
 # Pictures
 
 
-def png(plot, *arguments, caption="", **values):
-    """The PNG bytes of the figure that plot(*arguments, **values) makes; the figure is closed.
-
-    It has 256 colours, a third of the size of full colour, and holds its caption.
-    """
+@contextmanager
+def drawn(plot, *arguments, **values):
+    """Yield the finished figure that plot(*arguments, **values) makes; it is closed afterwards."""
     before = set(plt.get_fignums())
-    drawn = io.BytesIO()
-    small = io.BytesIO()
-    words = PngInfo()
     try:
         with mpl.rc_context(LOOK):
             plot(*arguments, **values)
             (made,) = set(plt.get_fignums()) - before
-            plt.figure(made).savefig(drawn, format="png")
+            finish(plt.figure(made))
+            yield plt.figure(made)
     finally:
         for number in set(plt.get_fignums()) - before:
             plt.close(number)
+
+
+def png(figure, caption=""):
+    """The PNG bytes of a figure, with its caption inside.
+
+    It has 256 colours, a third of the size of full colour.
+    """
+    full = io.BytesIO()
+    small = io.BytesIO()
+    words = PngInfo()
+    figure.savefig(full, format="png")
     if caption:
         words.add_itxt(CAPTION, caption)
-    picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     picture.save(small, format="PNG", pnginfo=words)
     return small.getvalue()
+
+
+def finish(figure):
+    """Fit a figure to the page, put its legends outside and clear the ticks of logarithmic axes."""
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(min(width, WIDEST), min(height, TALLEST))
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                clear_ticks(axis)
+    legends_outside(figure)
+    figure.draw_without_rendering()  # places of names depend on limits and layout
+    for axes in figure.axes:
+        spread([text for text in axes.texts if text.get_gid() == "mark"], axes)
+
+
+def spread(names, axes):
+    """Move names at the right of the axes up where they would stand on one another."""
+    last = -np.inf
+    for name in sorted(names, key=lambda name: name.xy[1]):
+        height = axes.transData.transform((0, name.xy[1]))[1] / axes.figure.dpi * 72
+        last = max(height, last + 1.2 * name.get_fontsize())
+        name.set_position((4, last - height))
+
+
+def clear_ticks(axis):
+    """Label a logarithmic axis at 1, 2 and 5, or at powers of ten where it spans many."""
+    axis.set_minor_formatter(NullFormatter())
+    if not isinstance(axis.get_major_locator(), LogLocator):
+        return  # the plot chose its ticks
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+def faults(figure):
+    """What a reader would stumble over in a drawn figure, a list of sentences."""
+    found = []
+    for axes in figure.axes:
+        if not axes.get_visible() or not axes.has_data():
+            continue
+        name = axes.get_title(loc="left") or axes.get_title() or "a panel"
+        for side, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+            if 0 < len(ticks) < 2:
+                found.append(f"{name}: one tick on {side}")
+        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+        names = len([text for text in axes.texts if text.get_text()])
+        if unnamed := [line for line in dashed if line.get_label().startswith("_")][names:]:
+            found.append(f"{name}: {len(unnamed)} dashed lines without a name")
+    return found + collisions(figure)
+
+
+def collisions(figure):
+    """The pairs of texts of a drawn figure that stand on one another, a sentence each."""
+    found = []
+    axes = [each for each in figure.axes if each.get_visible()]
+    texts = [text for each in axes for text in (*each.texts, each.title, each._left_title)]
+    texts += [text for each in axes for text in (each.xaxis.label, each.yaxis.label)]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    for (one, here), (other, there) in itertools.combinations(boxes, 2):
+        wide = min(here.x1, there.x1) - max(here.x0, there.x0)
+        high = min(here.y1, there.y1) - max(here.y0, there.y0)
+        if min(wide, high) > 3:
+            found.append(f"{one!r} stands on {other!r}")
+    return found
+
+
+def legends_outside(figure):
+    """Move legends out of the axes: one at the right where all say the same, else each below."""
+    found = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    told = {tuple(text.get_text() for text in legend.get_texts()) for legend in found}
+    if len(told) == 1:
+        handles, labels = found[0].legend_handles, told.pop()
+        title = found[0].get_title().get_text()
+        for legend in found:
+            legend.remove()
+        figure.legend(handles, labels, title=title, loc="outside right upper")
+    elif found:
+        for legend in found:
+            legend.set_loc("upper left")
+            legend.set_bbox_to_anchor((0, -0.2), legend.axes.transAxes)
+        rows = max(len(legend.get_texts()) for legend in found)
+        figure.set_figheight(min(figure.get_figheight() + 0.17 * rows, TALLEST))
 
 
 def caption_in(path):
@@ -201,33 +300,25 @@ def log2_xaxis(axes, values):
     axes.minorticks_off()
 
 
-def seeds_and_mean(axes, table, x, y, *, color=None, label=None, seed="seed"):
-    """Draw seeds as dots, their mean as a line and its 95 % t interval as a band.
-
-    Returns the line. Where there is one seed, there is no band.
-    """
-    from lab.measure.statistics import mean
-
-    groups = table.groupby(x)[y]
-    xs = list(groups.groups)
-    intervals = [mean(values) for _, values in groups]
-    (line,) = axes.plot(xs, [i.effect for i in intervals], marker="o", color=color, label=label)
-    low, high = np.array([(i.low, i.high) for i in intervals]).T
-    axes.fill_between(
-        xs, low, high, where=np.isfinite(high), color=line.get_color(), alpha=0.18, lw=0
-    )
+def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
+    """Draw each run as a dot, and the mean of the runs as a line; returns the line."""
+    means = table.groupby(x)[y].mean()
+    (line,) = axes.plot(means.index, means, marker=marker, color=color, label=label)
     axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line
 
 
-def by_arm(axes, table, x, y, arm, names=None, **words):
+def by_arm(axes, table, x, y, arm, names=None, colors=None, **words):
     """Draw one line per value of the column `arm` by seeds_and_mean, with a legend.
 
-    `names` is a function or mapping from values to labels. `words` are the title and the labels of
-    the axes.
+    `names` is a function or mapping from values to labels, `colors` a mapping to colours, which
+    must have all values. `words` are the title and the labels of the axes.
     """
-    for value, part in table.groupby(arm, sort=False):
-        seeds_and_mean(axes, part, x, y, label=_label(value, names))
+    for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
+        color = colors[value] if colors else None
+        marker = MARKERS[i % len(MARKERS)]
+        label = _label(value, names)
+        seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker)
     axes.set(**words)
     axes.legend()
 
@@ -243,21 +334,25 @@ def _label(value, names):
     return ("\u200b" if value.startswith("_") else "") + value.replace("$", r"\$")
 
 
-def forest(axes, table, value, arm, *, bar=(), names=None, **words):
-    """Draw a row per value of the column `arm`: seeds as dots, their mean with its 95 % t interval.
+def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words):
+    """Draw a row per value of the column `arm`: runs as dots, their mean with its 95 % t interval.
 
-    A solid line marks zero. A dashed line marks `bar`, the smallest difference that matters, or two
-    lines a range. `names` and `words` as in by_arm.
+    The numbers stand at the right. A solid line marks zero. A dashed line marks `bar`, the smallest
+    difference that matters, or two lines a range. `names`, `colors` and `words` as in by_arm.
     """
     from lab.measure.statistics import mean
 
     groups = table.groupby(arm, sort=False)[value]
-    for row, (_, values) in enumerate(groups):
+    for row, (name, values) in enumerate(groups):
+        color = colors[name] if colors else f"C{row % len(COLORS)}"
         found = mean(values)
-        axes.plot(values, [row + 0.25] * len(values), ".", color="C0", alpha=0.45)
-        axes.plot(found.effect, row, "o", color="C0", ms=6)
+        axes.plot(values, [row + 0.25] * len(values), ".", color=color, alpha=0.45)
+        axes.plot(found.effect, row, "o", color=color, ms=6)
+        told = f"{found.effect:.3g}"
         if np.isfinite(found.high):
-            axes.plot((found.low, found.high), (row, row), color="C0")
+            axes.plot((found.low, found.high), (row, row), color=color)
+            told += f" [{found.low:.3g}, {found.high:.3g}]"
+        axes.annotate(told, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
         axes.axvline(at, **PREDICTION)
@@ -296,17 +391,10 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
 
 
 def marks(axes, levels):
-    """Draw a dashed line with its name at each of the levels, {name: height}."""
+    """Draw a dashed line at each of the levels, {name: height}, with its name at the right."""
     for name, height in levels.items():
         axes.axhline(height, **PREDICTION)
-        axes.annotate(
-            name,
-            (1, height),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=7,
-        )
+        axes.annotate(name, (1, height), (4, 0), **AT_RIGHT, va="center", fontsize=7, gid="mark")
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):

@@ -17,7 +17,8 @@ def play(plot, controls, live):
     """Show plot(**values): with sliders that redraw it if `live`, else in its first state."""
 
     def redraw(**values):
-        charts.show(charts.png(plot, **values))
+        with charts.drawn(plot, **values) as figure:
+            charts.show(charts.png(figure))
 
     if live:
         ipywidgets.interact(redraw, **controls)
@@ -45,13 +46,15 @@ def live(trial, draw, lines, controls, *, point=None, button="", device="auto", 
         (at,) = trials.points_of(trial, [usual | seed | chosen])
         outcome = trials.run(trial, at, device, timing=True)
         tables.append(trials.table(trial, [{"at": at} | outcome]))
-        charts.show(charts.png(draw, pd.concat(tables, ignore_index=True)))
+        with charts.drawn(draw, pd.concat(tables, ignore_index=True)) as figure:
+            charts.show(charts.png(figure))
         print(", ".join(f"{name} {at[name]}" for name in [*chosen, *seed]))
 
     if live:
         ipywidgets.interact_manual.options(manual_name=button)(run, **controls)
     else:
-        charts.show(charts.png(draw, trials.table(trial, lines)[:0]))
+        with charts.drawn(draw, trials.table(trial, lines)[:0]) as figure:
+            charts.show(charts.png(figure))
 
 
 def shared(points, names):

@@ -76,6 +76,7 @@ class Study:
         self.folder = Path(variable("RUN") or self._aside())
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
+        self._faults = {}  # {figure: what a reader would stumble over}
         self._commit = files.commit()  # the commit whose code this process has loaded
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,9 @@ class Study:
         figure, is its alternative text, and is saved in the PNG.
         """
         caption = " ".join((inspect.getdoc(plot) or "").split())
-        picture = charts.png(plot, self.table(stem, frame), caption=caption)
+        with charts.drawn(plot, self.table(stem, frame)) as figure:
+            picture = charts.png(figure, caption)
+            self._faults |= {stem: faults} if (faults := charts.faults(figure)) else {}
         (self.folder / "figures" / f"{stem}.png").write_bytes(picture)
         charts.show(picture, caption)
 
@@ -305,6 +308,7 @@ class Study:
             "core_seconds": self.place.core_seconds(),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
             "told": told,
+            "faults": self._faults,
         }
         files.write_run(self.folder, run)
 

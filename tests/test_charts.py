@@ -90,7 +90,12 @@ def test_a_forest_has_each_seed_its_mean_and_interval_and_the_bar():
     assert drawn[:2] == [(1, 2, 3), (2,)] and drawn[2] == pytest.approx((2 - half, 2 + half))
     assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "one seed alone has no interval"
     assert [text.get_text() for text in axes.get_yticklabels()] == ["first", "b"]
-    assert [text.get_text() for text in axes.texts] == ["bar -0.5", "bar 0.5"] and axes.get_xlabel() == "gain"
+    assert [text.get_text() for text in axes.texts] == [
+        "2 [-0.484, 4.48]",
+        "-1",
+        "bar -0.5",
+        "bar 0.5",
+    ] and axes.get_xlabel() == "gain"
     low, high = axes.get_ylim()
     assert low > high, "the first arm stands on top"
     plt.close("all")
@@ -111,6 +116,60 @@ def test_a_fitted_line_has_the_power_and_its_interval_over_seeds_beside_the_pred
     plt.close("all")
 
 
+def two_panels(same):
+    _, (left, right) = plt.subplots(1, 2, figsize=(12, 9))
+    for axes, name in ((left, "a"), (right, "a" if same else "b")):
+        axes.plot([1, 2], [1, 2], label=name)
+        axes.set(xscale="log", title=name)
+        axes.legend()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_figure_fits_the_page_and_its_legends_stand_outside(same):
+    with charts.drawn(two_panels, same) as figure:
+        figure.draw_without_rendering()
+        assert figure.get_size_inches().tolist() == [charts.WIDEST, charts.TALLEST]
+        inside = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+        assert (len(figure.legends), len(inside)) == ((1, 0) if same else (0, 2))
+        for legend in [*figure.legends, *inside]:
+            box = legend.get_window_extent()
+            assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+        assert charts.faults(figure) == []
+    assert plt.get_fignums() == []
+
+
+def test_the_ticks_of_a_short_logarithmic_axis_are_1_2_and_5():
+    with charts.drawn(lambda: plt.subplots()[1].loglog([1, 30], [1, 1e6])) as figure:
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        low, high = axes.get_xlim()
+        shown = {tick.get_text() for tick in axes.get_xticklabels() if low <= tick.get_position()[0] <= high}
+        assert shown == {"1", "2", "5", "10", "20"}
+        assert not any(tick.get_text() for tick in axes.get_xticklabels(minor=True))
+
+
+def close_marks(gap):
+    axes = plt.subplots()[1]
+    axes.plot([0, 1], [0, 1], "--", label="mine")
+    charts.marks(axes, {"bigram": 0.5, "trigram": 0.5 + gap})
+
+
+def test_names_of_marks_stand_apart_and_what_has_no_name_is_a_fault():
+    with charts.drawn(close_marks, 0.001) as figure:
+        assert charts.faults(figure) == []
+        figure.axes[0].axhline(0.2, ls="--")
+        for text in figure.axes[0].texts:
+            text.set_position((4, 0))
+        assert charts.faults(figure) == ["a panel: 1 dashed lines without a name", "'bigram' stands on 'trigram'"]
+
+
+def test_an_arm_without_a_colour_is_an_error():
+    table = pd.DataFrame({"x": [1, 2], "y": 1.0, "arm": ["a", "b"]})
+    with pytest.raises(KeyError, match="b"):
+        charts.by_arm(plt.subplots()[1], table, "x", "y", "arm", colors={"a": "C0"})
+    plt.close("all")
+
+
 def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path):
     transformers = pytest.importorskip("transformers")
     from lab.pretrained import load
@@ -128,4 +187,5 @@ def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path
     assert scores.tolist() == pytest.approx([patterns.uniform_mass(after)] * 6, rel=0.1), "at random it looks anywhere"
     panel = charts.long_map([str(t) for t in tokens[0].tolist()], probe.maps[0][0, 0].numpy(), panel="layer 0, head 0")
     assert not math.isnan(panel.weight.sum())
-    assert len(charts.png(charts.plot_maps, panel)) > 1000 and plt.get_fignums() == []
+    with charts.drawn(charts.plot_maps, panel) as figure:
+        assert len(charts.png(figure)) > 1000
