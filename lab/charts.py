@@ -28,6 +28,7 @@ PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder":
 AT_RIGHT = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
 CAPTION = "Description"  # the keyword of a PNG that holds its caption
 TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # of JupyterLab's theme, light or dark
+SHOWN = 110  # pixels an inch on the page; the file has more, for fine screens
 MARKERS = "osD^vP*X"
 WIDEST, TALLEST = 8.5, 7.0  # inches: a picture that is larger is shrunk by the page
 LEAST = 0.005  # smaller weights are left out of tables
@@ -169,14 +170,15 @@ def show(picture, caption=""):
     if get_ipython() is None:
         return
     encoded = base64.b64encode(picture).decode()
+    width = round(Image.open(io.BytesIO(picture)).width * SHOWN / LOOK["savefig.dpi"])
     shown = {"image/png": encoded, "text/plain": caption or "a figure"}
     if caption:
         text = html.escape(caption)
-        image = f'<img src="data:image/png;base64,{encoded}" alt="{text}">'
+        image = f'<img src="data:image/png;base64,{encoded}" width="{width}" alt="{text}">'
         below = f'<figcaption style="color: {TEXT_COLOR}">{text}</figcaption>'
         figure = f'<figure style="margin: 0">{image}{below}</figure>'
         shown = {"text/html": figure, "text/plain": caption}
-    display(shown, raw=True)
+    display(shown, metadata={"image/png": {"width": width}}, raw=True)
 
 
 # Attention maps

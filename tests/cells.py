@@ -26,7 +26,7 @@ def shell():
     config = Config({"HistoryManager": {"enabled": False}})
     threads = torch.get_num_threads()
     try:
-        coarse = patch.dict(charts.LOOK, {"savefig.dpi": 20})  # half of the time goes into dots
+        coarse = patch.dict(charts.LOOK, {"savefig.dpi": 20.0})  # half of the time goes into dots
         with coarse, mpl.rc_context(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of so few numbers there is no mean
             yield InteractiveShell.instance(config=config, user_module=module)
