@@ -8,6 +8,7 @@ import base64
 import html
 import io
 import itertools
+import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,9 +79,21 @@ def finish(figure):
             if axis.get_scale() == "log":
                 clear_ticks(axis)
     legends_outside(figure)
-    figure.draw_without_rendering()  # places of names depend on limits and layout
+    figure.draw_without_rendering()  # what follows depends on limits and layout
     for axes in figure.axes:
+        wrap(axes)
         spread([text for text in axes.texts if text.get_gid() == "mark"], axes)
+
+
+def wrap(axes):
+    """Break the titles and labels of the axes into lines that are no longer than their side."""
+    box = axes.get_window_extent()
+    texts = {axes.title: box.width, axes._left_title: box.width}
+    texts |= {axes.xaxis.label: box.width, axes.yaxis.label: box.height}
+    for text, pixels in texts.items():
+        letters = pixels / axes.figure.dpi * 72 / (0.52 * text.get_fontsize())
+        lines = text.get_text().splitlines()
+        text.set_text("\n".join(textwrap.fill(line, max(12, int(letters))) for line in lines))
 
 
 def spread(names, axes):
