@@ -117,7 +117,8 @@ def clear_ticks(axis):
 
 
 def faults(figure):
-    """What a reader would stumble over in a drawn figure, a list of sentences."""
+    """What a reader would stumble over in a finished figure, a list of sentences."""
+    figure.draw_without_rendering()
     found = []
     for axes in figure.axes:
         if not axes.get_visible() or not axes.has_data():
