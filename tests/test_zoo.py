@@ -12,7 +12,7 @@ from lab.recipes.byte_model import byte_model, validation_loss
 from lab.state import as_in_a_trial
 from lab.tasks.code import Code
 from lab.tasks.corpus import HASH
-from lab.tasks.recall import MQAR
+from lab.tasks.sequences import Pairs
 from lab.training import TrainConfig
 
 NEEDED = 3  # steps of a training
@@ -25,7 +25,7 @@ def total(seed, factor):
 
 
 def small(dropout=0.1):
-    task = MQAR()
+    task = Pairs()
     residual = {"kind": "post", "dropout": dropout}
     config = ModelConfig(vocab_size=task.vocabulary, block_size=task.length, d_model=16, n_layers=1, residual=residual)
     return config, task, TrainConfig(steps=NEEDED, batch=4)

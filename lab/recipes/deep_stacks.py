@@ -4,7 +4,7 @@ import torch
 
 from lab.device import device
 from lab.models import ModelConfig, Transformer
-from lab.tasks.languages import Markov
+from lab.tasks.sequences import Markov
 from lab.training import TrainConfig, cross_entropy, fit
 
 
