@@ -4,9 +4,7 @@ Letters: b batch, h head, g key-value head, n sequence or context, d model width
 sequences at once, L layers.
 """
 
-import mmap
 from functools import partial
-from math import sqrt
 
 import torch
 import torch.nn.functional as F
@@ -15,97 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from lab.models.gpt import ModelConfig, Transformer
 from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
 from lab.models.linear import chunked, orthogonal_rows, positive_features
-
-
-def block_operations(n, d, heads, device="cpu"):
-    """{operation: call} for the parts of one block on one sequence, forward only (chapter §1.1.3).
-
-    Keys: projections (q, k, v and out), scores, softmax, mix, feedforward. Each call reads operands
-    of real size and layout. Scores, weights and mix are written to preallocated memory, two h x n x
-    n tensors, so no pages are allocated while a clock runs. Norms and residual sums are excluded.
-    """
-    config = ModelConfig(
-        vocab_size=1,
-        block_size=n,
-        d_model=d,
-        n_layers=1,
-        n_heads=heads,
-        position="none",
-        mask="none",
-    )
-    block = Transformer(config).blocks[0].to(device).requires_grad_(False)
-    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
-    q, k, v = (each[0] for each in block.mixer.heads.split(x))  # (h, n, w)
-    scores = torch.empty(heads, n, n, device=device)
-    weights = torch.empty(heads, n, n, device=device)
-    mixed = q.clone()
-    calls = {
-        "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed[None])),
-        "scores": lambda: torch.bmm(q / sqrt(q.shape[-1]), k.transpose(1, 2), out=scores),
-        "softmax": lambda: torch.softmax(scores, dim=-1, out=weights),
-        "mix": lambda: torch.bmm(weights, v, out=mixed),
-        "feedforward": lambda: block.ffn(x),
-    }
-    for name in ("scores", "softmax", "mix"):  # each reads the output of the previous one
-        calls[name]()
-    return calls
-
-
-def block_call(n, d, heads, backward=False, device="cpu"):
-    """A call of one whole block on one sequence, attention fused; `backward` adds gradients."""
-    config = ModelConfig(
-        vocab_size=1,
-        block_size=n,
-        d_model=d,
-        n_layers=1,
-        n_heads=heads,
-        position="none",
-        mask="none",
-    )
-    block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
-    x = torch.randn(
-        1,
-        n,
-        d,
-        generator=torch.Generator(device).manual_seed(0),
-        device=device,
-        requires_grad=backward,
-    )
-
-    def call():
-        y = block(x)
-        return torch.autograd.grad(y, (x, *block.parameters()), x.detach()) if backward else y
-
-    return call
-
-
-def stored_call(n, d_head, heads, device="cpu", buffer=None):
-    """A call of naive attention, forward, with its scores in the first h·n² elements of `buffer`.
-
-    The weights overwrite the scores. Without a buffer every call allocates fresh memory.
-    """
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=device) for _ in range(3))
-    mixed = torch.empty_like(q)
-    elements = heads * n * n
-
-    def call():
-        memory = fresh_memory(elements, device) if buffer is None else buffer[:elements]
-        scores = memory.view(heads, n, n)
-        torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
-        return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
-
-    return call
-
-
-def fresh_memory(elements, device="cpu"):
-    """A float32 tensor in new pages that the system must zero; on a GPU, from torch's pool."""
-    if device != "cpu":
-        return torch.empty(elements, device=device)
-    private = {}
-    if hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
-        private["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return torch.frombuffer(mmap.mmap(-1, 4 * elements, **private), dtype=torch.float32)
 
 
 def training_step(
@@ -258,14 +165,3 @@ def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
         return torch.autograd.grad(out, (q, k, v), v.detach()) if backward else out
 
     return call
-
-
-def run_core(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """Create q, k and v and run one of CORES, for `peak_memory` including the inputs."""
-    core_call(kind, n, w, h, backward, device)()
-
-
-def state_elements(kind, n, w=64, h=1):
-    """Elements of decoding state per sequence and layer after n tokens."""
-    kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
-    return h * kept[kind]
