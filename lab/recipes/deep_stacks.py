@@ -91,8 +91,7 @@ def learning(
         settings,
         seed=seed,
         every=every,
-        mark=("validation", "<", mark),
-        until_mark=True,
+        until=("validation", "<", mark),
         evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
     )
     last = history.iloc[-1]
