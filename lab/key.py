@@ -332,7 +332,7 @@ def now(name):
     if word == "corpus":
         return importlib.import_module("lab.tasks.corpus").corpus_hash(rest)
     if word == "reference":
-        return importlib.import_module("lab.zoo").reference_hash()
+        return importlib.import_module("lab.reference").reference_hash()
     if word == "file":
         return content_hash(rest)
     return word if word == "clock" else None

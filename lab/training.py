@@ -69,8 +69,7 @@ def train(
     evaluate=None,
     every=0,
     mark=None,
-    until_mark=False,
-    stop=None,
+    until=None,
 ):
     """Train the model in place and return its history, one row per recorded step.
 
@@ -87,8 +86,11 @@ def train(
 
     mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95).
     It is stored in history.attrs; steps_to_mark(history) gives the first recorded step that reaches
-    it. With until_mark, training ends at that row; with stop(row) -> bool, it ends at the first row
-    for which stop returns True. The step of the last row is then not taken.
+    it.
+
+    until ends the training at a recorded row, whose step is then not taken: at the first that reaches
+    it, if it is a mark, which is also `mark` where that is None; or at the first for which
+    until(row) is True.
 
     A loss or gradient that is not finite is a result, not an error: the history ends there with
     diverged True. The last row also has diverged True if weights, or numbers of `evaluate`, are not
@@ -99,8 +101,8 @@ def train(
     Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and for a loss
     that is not finite because all targets of a batch are -100.
     """
-    if until_mark and mark is None:
-        raise ValueError("until_mark needs a mark")
+    if mark is None and not callable(until):
+        mark = until
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     loss = loss or (lambda model, inputs, targets: cross_entropy(model(inputs), targets))
@@ -136,8 +138,11 @@ def train(
                 row |= evaluate(model)
             model.train()
         history.append(row)
-        reached = mark is not None and reaches_mark(row, mark)
-        return (until_mark and reached) or (stop is not None and stop(row))
+        if mark is not None:
+            reaches_mark(row, mark)  # which refuses a wrong one
+        if until is None:
+            return False
+        return until(row) if callable(until) else reaches_mark(row, until)
 
     model.train()
     for step in range(config.steps):

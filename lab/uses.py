@@ -62,23 +62,30 @@ def clock(what):
     here.names.add("clock")
 
 
-def cache(function):
-    """Cache a function like functools.cache, where it reads data or looks up kinds.
+class cache:
+    """Decorator of a function that reads data or looks up kinds: a cache like functools.cache.
 
-    A trial that gets a cached value used what its computation used.
+    A trial that gets a cached value used what its computation used. Cached values stay in their
+    process: a function of a notebook that is sent to a worker arrives without them.
     """
-    kept = {}
 
-    @functools.wraps(function)
-    def remembered(*arguments, **named):
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.kept = {}
+
+    def __call__(self, *arguments, **named):
         key = (arguments, tuple(sorted(named.items())))
-        if key not in kept:
+        if key not in self.kept:
             with watched(timing=True) as seen:
-                kept[key] = function(*arguments, **named), seen.names
-        value, names = kept[key]
+                self.kept[key] = self.__wrapped__(*arguments, **named), seen.names
+        value, names = self.kept[key]
         if (here := _running.get()) is not None:
             here.names |= names
         return value
 
-    remembered.cache_clear = kept.clear
-    return remembered
+    def __reduce__(self):
+        return cache, (self.__wrapped__,)
+
+    def cache_clear(self):
+        """Forget all values."""
+        self.kept.clear()

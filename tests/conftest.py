@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
 
-LONGEST = ("test_notebooks.py", "test_run.py", "test_kills.py", "test_zoo.py")  # begun first
+LONGEST = ("test_notebooks.py", "test_run.py", "test_kills.py", "test_reference.py")  # begun first
 
 
 def pytest_collection_modifyitems(items):

@@ -51,10 +51,22 @@ def statements(path):
         for node in ast.parse(source).body if cell["cell_type"] == "code" and source[:1] != "%" else ():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imports.append(node)
-            elif isinstance(node, DEFINING):
-                known.pop(node.name, None)
-                known[node.name] = node
+            elif name := node.name if isinstance(node, DEFINING) else constant(node):
+                known.pop(name, None)
+                known[name] = node
     return imports, known
+
+
+def constant(node):
+    """The name of a constant, such as SIGNS = ("=", "."); "" for any other statement."""
+    name = node.targets[0] if isinstance(node, ast.Assign) else None
+    if not isinstance(name, ast.Name) or not name.id.isupper():
+        return ""
+    try:
+        ast.literal_eval(node.value)
+    except ValueError:
+        return ""
+    return name.id
 
 
 def is_kind(node):

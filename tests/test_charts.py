@@ -14,9 +14,7 @@ from helpers import random_maps
 from scipy import stats
 
 from lab import charts
-from lab.measure import maps as patterns
-from lab.measure.attention import attention_probe
-from lab.tasks.sequences import Blocks
+from lab.measure.attention import attention_probe, distance, query_mean
 
 
 def test_words_that_matplotlib_would_read_are_labels_as_they_are():
@@ -179,12 +177,12 @@ def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     model, _ = load(tmp_path)
-    tokens, _ = Blocks(vocabulary=model.config.vocab_size).batch(torch.Generator().manual_seed(7), 4)
+    draw = torch.Generator().manual_seed(7)
+    tokens = torch.rand(4, model.config.vocab_size, generator=draw).argsort(1)[:, :25].repeat(1, 4)
     with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
         model(tokens)
-    after = patterns.induction_targets(100, 25, 1)
-    scores = torch.cat([patterns.mass(weights, after) for weights in probe.maps])
-    assert scores.tolist() == pytest.approx([patterns.uniform_mass(after)] * 6, rel=0.1), "at random it looks anywhere"
+    far = torch.cat([query_mean(distance(weights)) for weights in probe.maps])
+    assert far.tolist() == pytest.approx([99 / 4] * 6, rel=0.1), "at random it looks anywhere"
     panel = charts.long_map([str(t) for t in tokens[0].tolist()], probe.maps[0][0, 0].numpy(), panel="layer 0, head 0")
     assert not math.isnan(panel.weight.sum())
     with charts.drawn(charts.plot_maps, panel) as figure:

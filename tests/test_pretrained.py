@@ -106,8 +106,8 @@ def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     cells = [source for kind, _, source in cells_of(notebook_of("1.2")) if kind == "code"]
-    needed = ("import lab", "def copying_scores", "lab.pretrained", "num_embeddings")
-    imports, copies, shows, scores = (next(c for c in cells if word in c) for word in needed)
+    needed = ("import lab", "def one_hot_targets", "def copying_scores", "lab.pretrained", "num_embeddings")
+    imports, looks, copies, shows, scores = (next(c for c in cells if word in c) for word in needed)
     drawn, said = [], []
 
     def play(plot, line):
@@ -120,7 +120,7 @@ def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
     )
     names = {"pretrained": str(tmp_path), "text": "ab \u4e2d", "study": study}
     with mpl.rc_context(charts.LOOK):
-        for cell in (imports, copies, shows, scores):
+        for cell in (imports, looks, copies, shows, scores):
             exec(cell, names)
     (figure,) = drawn
     assert [axes.get_title(loc="left") for axes in figure.axes] == [

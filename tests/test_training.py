@@ -248,7 +248,7 @@ def test_a_curve_tells_when_its_mark_was_reached(mark, every, reached):
     assert history.attrs["mark"] == mark and run["mark"] == mark[2]
     assert run["steps_to_mark"] == steps_to_mark(history) == reached
     assert history.step.iloc[-1] == 12 and (history.below == history.step).all(), "the mark only watches"
-    stopped, short_history = falling(mark, every=every, until_mark=True)
+    stopped, short_history = falling(every=every, until=mark)
     assert stopped["steps_to_mark"] == reached and short_history.step.iloc[-1] == (12 if reached is None else reached)
     assert short_history.equals(history[: len(short_history)])
 
@@ -259,9 +259,10 @@ def test_a_training_without_a_mark_tells_none():
     assert (run["diverged"], run["diverged_at"], run["training_loss"]) == (False, None, -11)
 
 
-def test_stop_and_mark_end_a_training_whichever_comes_first():
-    ends = [falling(("below", ">", 4), until_mark=True, stop=lambda row, at=at: row["step"] == at)[1] for at in (3, 7)]
-    assert [history.step.iloc[-1] for history in ends] == [3, 5]
+def test_a_function_of_a_row_ends_a_training_too():
+    run, history = falling(("below", ">", 4), until=lambda row: row["step"] == 7)
+    assert history.step.iloc[-1] == 7 and run["steps_to_mark"] == 5
+    assert "mark" not in falling(until=lambda row: row["step"] == 7)[0]
 
 
 def test_a_batch_without_an_answer_is_an_error_and_no_divergence():
@@ -298,11 +299,6 @@ def test_a_mark_that_is_none_is_refused_before_a_step(wrong):
     with pytest.raises(ValueError, match=r"a mark is \(one of step, loss, .*below"):
         falling(wrong, loss=lambda model, *_: calls.append(1) or model.weight.sum())
     assert len(calls) == 1
-
-
-def test_until_mark_needs_one():
-    with pytest.raises(ValueError, match="needs a mark"):
-        falling(until_mark=True)
 
 
 def test_recording_changes_nothing():

@@ -1,5 +1,6 @@
 """What a trial used is noted: kinds, data, clocks, through caches too."""
 
+import cloudpickle
 import pytest
 
 from lab import uses
@@ -55,3 +56,13 @@ def test_the_models_of_lab_note_their_kinds():
     with uses.watched() as seen:
         Transformer(ModelConfig(vocab_size=4, block_size=4, d_model=8, n_layers=1, n_heads=2, position="alibi"))
     assert "Position.alibi" in seen.names
+
+
+def test_cached_values_do_not_travel_with_a_function_of_a_notebook():
+    @uses.cache
+    def made(size):
+        return bytes(size)
+
+    made(10**6)
+    sent = cloudpickle.dumps(made)
+    assert len(sent) < 10**5 and cloudpickle.loads(sent)(3) == bytes(3)

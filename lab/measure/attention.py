@@ -10,6 +10,7 @@ function serves stored maps and maps too large to store.
 """
 
 import math
+import re
 import warnings
 from contextlib import contextmanager
 
@@ -19,22 +20,27 @@ import torch
 from lab.measure.hooks import Calls, running_module
 
 
+class UnreadLayers(UserWarning):
+    """Some layers of a model called no attention function beside layers that did."""
+
+
 @torch.no_grad()
 def attention_maps(model, *inputs, **options):
     """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in order.
 
     The model is any callable, such as model.generate. See `attention_probe` for what maps contain
-    and what cannot be observed, and for measuring without storing maps.
+    and what cannot be observed, and for measuring without storing maps. Raises UnreadLayers where
+    some of a model's layers have no map, since map i would not be that of layer i.
     """
-    with attention_probe([], keep_maps=True) as probe:
-        model(*inputs, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnreadLayers)
+        with attention_probe([], keep_maps=True) as probe:
+            model(*inputs, **options)
     return probe.maps
 
 
 @contextmanager
-def attention_probe(
-    measures, *, padding_mask=None, model=None, keep_maps=False, block_bytes=16 * 2**20
-):
+def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2**20):
     """Measure every attention call inside, without storing its map.
 
         with attention_probe([entropy]) as probe:
@@ -46,37 +52,25 @@ def attention_probe(
     because the next block overwrites them. keep_maps=True also stores the maps, in `probe.maps`.
     The outputs of the model are unchanged.
 
-    padding_mask: booleans (b, k), True at tokens and False at padding, for a batch of sequences of
-    different lengths. Each sequence is measured as if it had run alone: padded queries are ignored,
-    positions are those among the real tokens, and means are over all real queries. For a cache that
-    is not full, padding_mask may cover the filled part only. Targets of `mass_on` remain indices
-    into the padded batch. Without padding_mask, a UserWarning is given if an attention mask hides a
-    key from all queries of a sequence, as padding does.
-
     model: the module that names in the table are relative to; by default the outermost module that
     is called.
 
-    Queries are the last of the positions 0..k-1, as with a cache; they start at 0 if there are more
-    queries than keys. Trailing keys that the mask hides from all queries are the free part of a
-    cache: k, also in maps, does not include them. Fully masked rows have weight 0 and are not part
-    of the mean.
+    All sequences have one length, without padding. Queries are the last of the positions 0..k-1, as
+    with a cache; they start at 0 if there are more queries than keys. Fully masked rows have weight
+    0 and are not part of the mean.
 
     The fast path of nn.TransformerEncoder, in eval mode without gradients, calls no attention
-    function; inside this context the slow path runs. Outputs at tokens are the same; at padding the
-    fast path returns 0.
+    function; inside this context the slow path runs.
 
-    Raises ValueError if padding_mask does not fit a call. Raises RuntimeError at the end if
-    attention was not observed: there was no call, or nn.MultiheadAttention was called with
-    need_weights, which does not call F.scaled_dot_product_attention.
+    Warns at the end if a mask hid a key from all queries, as it does to padding and to the free part
+    of a cache; and with UnreadLayers, naming them, if layers called no attention function beside
+    layers of their kind that did. Raises RuntimeError if no attention was observed: there was no
+    call, or nn.MultiheadAttention was called with need_weights, which does not call
+    F.scaled_dot_product_attention.
     """
-    probe = _Probe(measures, padding_mask, keep_maps, block_bytes)
-    with running_module(model) as name, Calls(lambda call: probe.observe(call, name())) as calls:
+    probe = _Probe(measures, keep_maps, block_bytes)
+    with running_module(model) as here, Calls(lambda call: probe.observe(call, *here())) as calls:
         yield probe
-    if probe.padded and probe.measures:
-        warnings.warn(
-            "a mask hides padding, whose queries are in the means: give the probe padding_mask=",
-            stacklevel=3,
-        )
     if calls.hidden or not calls.count:
         raise RuntimeError(
             f"attention was never observed: {calls.count} calls of F.scaled_dot_product_attention, "
@@ -84,29 +78,53 @@ def attention_probe(
             'attn_implementation="sdpa", call nn.MultiheadAttention with need_weights=False; '
             "attention written out by hand cannot be seen"
         )
+    if probe.hides_keys and probe.measures:
+        warnings.warn(
+            "a mask hides a key from all queries: if it is padding or a free place of a cache, the "
+            "means are not those of the text alone",
+            stacklevel=3,
+        )
+    if unread := unread_layers(probe.root, probe.modules):
+        warnings.warn(
+            f"no attention was observed in {', '.join(unread)}", UnreadLayers, stacklevel=3
+        )
+
+
+def unread_layers(root, names):
+    """Names of layers that are none of `names`, beside layers of their class that are.
+
+    A layer is what a name begins with, up to its first number: blocks.0 of blocks.0.mixer.
+    """
+    found = [re.match(r"(?:.*?\.)?\d+(?=\.|$)", name) for name in names]
+    layers = list(dict.fromkeys(match[0] for match in found if match))
+    unread = {}
+    for layer in layers:
+        folder = layer.rpartition(".")[0]
+        kind = type(root.get_submodule(layer))
+        for name, child in root.get_submodule(folder).named_children():
+            other = f"{folder}.{name}" if folder else name
+            if type(child) is kind and other not in layers:
+                unread[other] = None
+    return list(unread)
 
 
 class _Probe:
     """The object of `attention_probe`: `table()`, `maps`, and `calls`, the number of calls."""
 
-    def __init__(self, measures, padding_mask, keep_maps, block_bytes):
+    def __init__(self, measures, keep_maps, block_bytes):
         named = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
         if len(named) < len(measures):
             names = [m.__name__ for m in measures]
             raise ValueError(f"two measures share a name: {names}; use a mapping")
-        if padding_mask is not None and (
-            padding_mask.dtype != torch.bool or padding_mask.ndim != 2
-        ):
-            found = f"{padding_mask.dtype} {tuple(padding_mask.shape)}"
-            raise ValueError(f"padding_mask is booleans (b, k), True at tokens; got {found}")
         self.measures = named
-        self.padding_mask = padding_mask
         self.keep_maps = keep_maps
         self.block_bytes = block_bytes
         self.calls = 0
         self.maps = []
         self.rows = []
-        self.padded = False
+        self.root = None
+        self.hides_keys = False
+        self.modules = []  # the name of the module of each call
 
     def table(self):
         """One row per call, head and measure, with the module that called.
@@ -116,20 +134,14 @@ class _Probe:
         return pd.DataFrame(self.rows, columns=["call", "module", "head", "measure", "value"])
 
     @torch.no_grad()
-    def observe(self, call, module):
+    def observe(self, call, root, module):
         """Measure one call, block by block."""
         self.calls += 1
-        query = call.query
-        key = call.key
-        mask = call.dense_mask()
-        q_len = query.shape[-2]
-        for name, measure in self.measures.items():
-            if getattr(measure, "queries", math.inf) < q_len:
-                raise ValueError(f"{name} has targets for {measure.queries} queries of {q_len}")
-        filled = _filled(query, key, mask, call.is_causal)
-        key = key[..., :filled, :]
-        mask = mask if mask is None else mask[..., :filled]
-        self.padded |= self.padding_mask is None and _shows_padding(mask, query, key)
+        self.root = root
+        self.modules.append(module)
+        query, key, mask = call.query, call.key, call.dense_mask()
+        q_len, k_len = query.shape[-2], key.shape[-2]
+        self.hides_keys |= hides_keys(mask)
         sums = []
         start = 0
         with torch.autocast(query.device.type, enabled=False):
@@ -139,12 +151,11 @@ class _Probe:
                 b, h, t, width = weights.shape
                 if self.keep_maps:
                     if start == 0:
-                        self.maps.append(weights.new_zeros(b, h, q_len, filled))
+                        self.maps.append(weights.new_zeros(b, h, q_len, k_len))
                     self.maps[-1][:, :, start : start + t, :width] = weights
                 start += t
-                real = self.mask_of(call, b, filled)
                 for name, measure in self.measures.items():
-                    values = _values(measure, weights, positions, real)
+                    values = measure(weights, positions)
                     if values.shape != (b, h, t):
                         raise ValueError(f"{name} returned {tuple(values.shape)}, not {(b, h, t)}")
                     sums.append(torch.stack(_sums(values.masked_fill(empty, torch.nan))))  # (2, h)
@@ -156,71 +167,16 @@ class _Probe:
             means = (total / count).tolist()
             self.rows += [(call.index, module, head, name, x) for head, x in enumerate(means)]
 
-    def mask_of(self, call, b, filled):
-        """`padding_mask` on the call's device, (b, filled), or None.
 
-        Raises ValueError unless it has one entry per key.
-        """
-        if self.padding_mask is None:
-            return None
-        q_len, k_len = call.query.shape[-2], call.key.shape[-2]
-        if self.padding_mask.shape not in ((b, k_len), (b, filled)) or q_len > k_len:
-            raise ValueError(
-                f"padding_mask is {tuple(self.padding_mask.shape)}; "
-                f"call {call.index} has {b} sequences, {q_len} queries, {k_len} keys"
-            )
-        return self.padding_mask[:, :filled].to(call.query.device)
-
-
-def _filled(query, key, mask, is_causal):
-    """Number of keys up to the last one that a query sees, but at least the number of queries."""
-    q_len, k_len = query.shape[-2], key.shape[-2]
-    if q_len >= k_len:
-        return k_len
-    if is_causal:  # query 0 is at key 0
-        return q_len
+def hides_keys(mask):
+    """Whether a mask, boolean or additive, hides a key from all queries of a text."""
     if mask is None or mask.shape[-1] == 1:
-        return k_len
-    seen = _visible(mask).reshape(-1, k_len).any(0).nonzero()
-    return max(q_len, int(seen[-1]) + 1) if len(seen) else k_len
-
-
-def _visible(mask):
-    """Where a mask, boolean or additive, lets a query see a key."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-
-
-def _shows_padding(mask, query, key):
-    """Whether a mask with a row per sequence hides a key from all queries of a sequence.
-
-    Except in self-attention, the masks of the sequences must also differ, since a window or a cache
-    that is not full hides the same keys in all sequences.
-    """
-    if mask is None or mask.ndim < 4 or mask.shape[-1] == 1:
         return False
-    hidden = ~_visible(mask).any(2).any(1)  # (b, k)
-    return bool(hidden.any()) and (
-        query.shape[-2] == key.shape[-2] or bool((hidden != hidden[:1]).any())
-    )
-
-
-def _values(measure, weights, positions, real):
-    """The measure of a block, (b, h, t).
-
-    With `real` (b, k), False at padding, each sequence is measured without its padding; padded
-    queries are NaN.
-    """
-    if real is None:
-        return measure(weights, positions)
-    if hasattr(measure, "queries"):  # its targets are indices into the padded batch
-        return measure(weights, positions).masked_fill(~real[:, None, positions], torch.nan)
-    values = weights.new_full(weights.shape[:3], torch.nan)
-    for i, keys in enumerate(real):
-        queries = keys[positions]
-        alone = weights[i : i + 1][:, :, queries][..., keys[: weights.shape[-1]]]
-        place = keys.cumsum(0) - 1  # position of each token among the real ones
-        values[i, :, queries] = measure(alone, place[positions[queries]])[0]
-    return values
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    seen = seen.any(-2)  # (k,), (h, k) or (b, h, k)
+    if seen.ndim > 1:
+        seen = seen.any(-2)
+    return not seen.all()
 
 
 def _blocks(query, key, mask, is_causal, scale, block_bytes):
@@ -285,18 +241,15 @@ def distance(weights, positions=None):
 def mass_on(targets):
     """Measure: weight on the target keys of each query, NaN for queries without a target.
 
-    targets: key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k). The last row
-    belongs to the last query; with a cache, rows may cover all positions, and a call uses the rows
-    of its own queries.
+    targets: key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k), a row for
+    each position.
     """
 
     def measure(weights, positions=None):
-        missing = max(weights.shape[-1] - targets.shape[1], 0)  # rows of cached positions
-        rows = _positions(weights, positions) - missing
-        return _on_targets(weights, targets.to(weights.device)[:, rows])
+        rows = targets.to(weights.device)[:, _positions(weights, positions)]
+        return _on_targets(weights, rows)
 
     measure.__name__ = "mass_on"
-    measure.queries = targets.shape[1]
     return measure
 
 

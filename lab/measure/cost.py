@@ -24,14 +24,6 @@ def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
     }
 
 
-def softmax_operations(n, h):
-    """Scalar operations of h softmaxes of n x n (chapter §1.1.3).
-
-    They are the factor 1/√w, maximum, difference, exp, sum and quotient.
-    """
-    return h * n * (4 * n + 2 * (n - 1))
-
-
 def feedforward_macs(n, d, f, gated=False):
     """Multiply-adds of a feed-forward layer on one sequence; a gate adds a map (Shazeer 2020)."""
     return (3 if gated else 2) * n * d * f
@@ -58,23 +50,3 @@ def feedforward_parameters(d, f, *, gated=False, bias=False):
 def cache_elements(n, g, w, B=1):
     """Elements in one layer's cache of keys and values at length n (chapter §1.2.5)."""
     return 2 * B * n * g * w
-
-
-def decode_bytes(n, d, h, g, w, f, *, B=1, L=1, gated=False, element_bytes=4):
-    """Bytes read to decode one token for each of B sequences at length n (Shazeer 2019 §2.4).
-
-    Block weights are read once, and the cache of every sequence once. Norms, biases, embeddings and
-    activations are ignored.
-    """
-    weights = attention_parameters(d, h, g, w) + feedforward_parameters(d, f, gated=gated)
-    return L * element_bytes * (weights + cache_elements(n, g, w, B))
-
-
-def predicted_decode_ratio(n, d, h, g, w, f, *, B=1, gated=False):
-    """Speed-up of decoding with g instead of h key-value heads if only moved bytes cost time.
-
-    It is an upper bound.
-    """
-    return decode_bytes(n, d, h, h, w, f, B=B, gated=gated) / decode_bytes(
-        n, d, h, g, w, f, B=B, gated=gated
-    )

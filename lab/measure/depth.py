@@ -82,3 +82,23 @@ def moments(placement, n, layers, *, branch=1.0):
             S, c = 1.0, c / S
         rows.append((layer, S, c, before))
     return pd.DataFrame(rows, columns=["layer", "S", "c", "sum"])
+
+
+def probe_accuracy(features, labels, *, ridge=1e-2):
+    """Accuracy of a linear probe: features (n, m), labels (n,) in 0..c-1.
+
+    The probe is the ridge regression of one-hot labels on the first half of the rows, in closed
+    form; the second half is scored. Features are standardised, so `ridge` is the penalty per row in
+    units of their variance.
+    """
+    features, labels = features.cpu().double(), labels.cpu()
+    targets = F.one_hot(labels, int(labels.max()) + 1).double()
+    half = len(features) // 2
+    mean = features[:half].mean(0)
+    spread = features[:half].std(0) + 1e-9
+    ones = torch.ones(len(features), 1, dtype=torch.float64)
+    x = torch.cat([(features - mean) / spread, ones], 1)
+    eye = torch.eye(x.shape[1], dtype=torch.float64)
+    fit = x[:half]
+    weights = torch.linalg.solve(fit.T @ fit + ridge * half * eye, fit.T @ targets[:half])
+    return ((x[half:] @ weights).argmax(1) == labels[half:]).double().mean().item()

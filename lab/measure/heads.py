@@ -1,28 +1,17 @@
-"""Single heads: tables of their maps, and ablation. Chapter §1.1.4, §1.2.
+"""Single heads: what a model loses without one, and how alike their maps are. Chapter §1.1.4, §1.2.
 
-Maps are weights (b, h, q, k) of causal attention, a list with one entry per layer. A head is
-identified by its layer, the index of the attention call within a forward pass, and its index among
-the query heads.
+Maps are weights (b, h, q, k) of causal attention. A head is identified by its layer, the index of
+the attention call within a forward pass, and its index among the query heads.
 """
 
+import math
 from contextlib import contextmanager
 
 import pandas as pd
 import torch
 
+from lab.measure.attention import entropy
 from lab.measure.hooks import Calls
-
-
-def head_table(maps, measures):
-    """One row per layer and head, in order: layer, head, and one column per measure.
-
-    measures: {name: function from maps (b, h, q, k) to (h,)}.
-    """
-    tables = []
-    for layer, weights in enumerate(maps):
-        columns = {name: measure(weights).tolist() for name, measure in measures.items()}
-        tables.append(pd.DataFrame({"layer": layer, "head": range(weights.shape[1])} | columns))
-    return pd.concat(tables, ignore_index=True)
 
 
 @contextmanager
@@ -67,3 +56,36 @@ def ablation_costs(losses, layers, heads):
         with ablate_heads([(layer, head)], layers):
             rows += [(layer, head, name, loss - whole[name]) for name, loss in losses().items()]
     return pd.DataFrame(rows, columns=["layer", "head", "measure", "value"])
+
+
+def divergence(maps, others=None):
+    """Jensen-Shannon divergence of every head of `maps` from every head of `others`: (h, g).
+
+    The unit is bits; the mean is over batch and queries. `others` defaults to `maps`. With
+    `maps.roll(1, 0)` each input is paired with another one, so that heads are similar by position
+    only, not by content.
+    """
+    others = maps if others is None else others
+    own = entropy(maps)
+    other = entropy(others)
+    rows = []
+    for i in range(maps.shape[1]):
+        mixed = entropy((maps[:, i : i + 1] + others) / 2)
+        rows.append((mixed - (own[:, i : i + 1] + other) / 2).mean((0, 2)) / math.log(2))
+    return torch.stack(rows)
+
+
+def match_entropy(maps, reference):
+    """Maps (b, h, q, k) rescaled to the mean entropy of `reference`.
+
+    All scores are multiplied by one number c: softmax(c z) is softmax(z)^c, normalised. This is the
+    null model for heads that differ only by their entropy.
+    """
+    target = entropy(reference).mean()
+    low, high = -6.0, 10.0  # bounds of log2 c
+    logs = maps.clamp_min(torch.finfo(maps.dtype).tiny).log()
+    for _ in range(30):
+        middle = (low + high) / 2
+        sharp = torch.softmax(2**middle * logs, -1) * (maps > 0)
+        low, high = (middle, high) if entropy(sharp).mean() > target else (low, middle)
+    return sharp

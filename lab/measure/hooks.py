@@ -269,9 +269,10 @@ class Calls(TorchFunctionMode):
 
 @contextmanager
 def running_module(model=None):
-    """Yield a function that returns the dotted name of the innermost running module.
+    """Yield a function that returns (root, dotted name of the innermost running module in it).
 
-    The name is relative to `model`, or by default to the outermost running module; "" if none runs.
+    The root is `model`, or by default the outermost running module. The name is "" if no module of
+    the root runs.
     """
     stack, named = [], {}
 
@@ -281,14 +282,14 @@ def running_module(model=None):
     def leave(module, inputs, output):
         stack.pop()
 
-    def name():
+    def here():
         root = model if model is not None or not stack else stack[0]
         if root is not None and root not in named:
             named[root] = {module: name for name, module in root.named_modules()}
         inside = [module for module in stack if module in named[root]] if stack else []
-        return named[root][inside[-1]] if inside else ""
+        return root, named[root][inside[-1]] if inside else ""
 
     entering = register_module_forward_pre_hook(enter)
     leaving = register_module_forward_hook(leave, always_call=True)
     with entering, leaving:
-        yield name
+        yield here

@@ -3,6 +3,8 @@
 predict: tokens (b, t) -> logits, (b, t, classes) or (b, t, outputs, classes).
 """
 
+import math
+
 import numpy as np
 import pandas as pd
 import torch
@@ -28,15 +30,11 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
         logits = predict(tokens).reshape(*targets.shape, -1)
         right = (logits.argmax(-1) == targets) & has_answer
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
-        exact = (right == has_answer).flatten(1).all(1)
-        rows.append(
-            (
-                n,
-                right.sum().item() / has_answer.sum().item(),
-                exact.float().mean().item(),
-                loss.item(),
-            )
-        )
+        per_token = right.sum().item() / has_answer.sum().item()
+        exact = (right == has_answer).flatten(1).all(1).float().mean().item()
+        if (logits.isnan().all(-1) & has_answer).any():  # no prediction is no class 0
+            per_token = exact = math.nan
+        rows.append((n, per_token, exact, loss.item()))
     return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from lab.measure.hooks import capture, edit
+from lab.measure.hooks import capture
 
 
 @torch.no_grad()
@@ -14,9 +14,3 @@ def hidden(model, tokens, part="ffn.act"):
     with capture(block.get_submodule(part) for block in model.blocks) as kept:
         model(tokens.to(next(model.parameters()).device))
     return torch.stack([x.flatten(0, -2).cpu() for x in kept])
-
-
-def ablate_units(model, layer, units):
-    """Context in which `units` (list or tensor of indices) of a feed-forward layer return 0."""
-    units = torch.as_tensor(units, dtype=torch.long, device=next(model.parameters()).device)
-    return edit(model, {f"blocks.{layer}.ffn.act": lambda x: x.index_fill(-1, units, 0)})

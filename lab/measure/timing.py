@@ -86,26 +86,6 @@ def _fastest(call):
     return min(taken)
 
 
-def machine_peaks(device="cpu") -> dict:
-    """Roofline of this machine: float32 matrix product and copy, best of ten, within a second.
-
-    Keys: matmul_gflop_per_s (two operations per multiply-add), copy_gbyte_per_s (read plus written,
-    10⁹ bytes), threads.
-    """
-    uses.clock("machine_peaks")
-    size = 1024 if device == "cpu" else 8192
-    a, b = torch.ones(2, size, size, device=device)
-    source = torch.ones(2**25 if device == "cpu" else 2**28, device=device)
-    target = torch.empty_like(source)
-    calls = {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}
-    best = rounds(calls, repeats=10).groupby("name")["seconds"].min()
-    return {
-        "matmul_gflop_per_s": 2e-9 * size**3 / float(best["matmul"]),
-        "copy_gbyte_per_s": 2e-9 * source.nbytes / float(best["copy"]),
-        "threads": torch.get_num_threads(),
-    }
-
-
 def _keep_memory():
     """With glibc, take all blocks from the heap and never return freed memory to the system.
 

@@ -2,10 +2,12 @@
 
 import torch
 
+from lab.device import device
 from lab.measure.ngrams import ngram_losses
-from lab.models.gpt import ModelConfig
+from lab.models.gpt import ModelConfig, Transformer
+from lab.state import as_in_a_trial, preserve_rng, seed_all
 from lab.tasks.code import Code
-from lab.training import TrainConfig, cross_entropy, to_device
+from lab.training import TrainConfig, cross_entropy, fit, to_device
 
 WINDOWS = 512  # validation windows
 TABLES = ("unigram", "bigram", "trigram", "4-gram")
@@ -24,6 +26,21 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
     }
     schedule = TrainConfig(steps=steps, batch=batch, learning_rate=learning_rate)
     return ModelConfig(**start | changes), Code(context, corpus), schedule
+
+
+def trained_model(config, task, schedule, seed=0):
+    """The Transformer of a ModelConfig, trained now on a task with a TrainConfig.
+
+    `seed` sets weights and batches. Equal arguments, code, data and arithmetic give bit-identical
+    weights. The model is on the device of the trial, in evaluation mode. `model.run` is the `run`
+    of training.fit.
+    """
+    with as_in_a_trial(), preserve_rng():
+        seed_all(seed)
+        model = Transformer(config, seed=seed).to(device())
+        model.run, _ = fit(model, task, schedule, seed=seed)
+    model.zero_grad()
+    return model.eval()
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import torch
 
 from lab.device import device
 from lab.models import ModelConfig, Transformer
-from lab.tasks.languages import Markov
+from lab.tasks.sequences import Markov
 from lab.training import TrainConfig, cross_entropy, fit
 
 
@@ -91,8 +91,7 @@ def learning(
         settings,
         seed=seed,
         every=every,
-        mark=("validation", "<", mark),
-        until_mark=True,
+        until=("validation", "<", mark),
         evaluate=lambda m: {"validation": cross_entropy(m(tokens), targets).item()},
     )
     last = history.iloc[-1]

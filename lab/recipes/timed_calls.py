@@ -1,111 +1,16 @@
-"""Calls without arguments for timing: parts of a block, attention kernels, training, decoding.
+"""Calls without arguments for timing and counting: a training step, and decoding.
 
-Letters: b batch, h head, g key-value head, n sequence or context, d model width, w head width, B
-sequences at once, L layers.
+Letters: n sequence or context, d model width, h query heads, g key-value heads, B sequences at
+once, L layers.
 """
 
-import mmap
 from functools import partial
-from math import sqrt
 
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lab.models.gpt import ModelConfig, Transformer
-from lab.models.kernels import bigbird_blocks, block_sparse, sorted_lsh, windowed
-from lab.models.linear import chunked, orthogonal_rows, positive_features
-
-
-def block_operations(n, d, heads, device="cpu"):
-    """{operation: call} for the parts of one block on one sequence, forward only (chapter §1.1.3).
-
-    Keys: projections (q, k, v and out), scores, softmax, mix, feedforward. Each call reads operands
-    of real size and layout. Scores, weights and mix are written to preallocated memory, two h x n x
-    n tensors, so no pages are allocated while a clock runs. Norms and residual sums are excluded.
-    """
-    config = ModelConfig(
-        vocab_size=1,
-        block_size=n,
-        d_model=d,
-        n_layers=1,
-        n_heads=heads,
-        position="none",
-        mask="none",
-    )
-    block = Transformer(config).blocks[0].to(device).requires_grad_(False)
-    x = torch.randn(1, n, d, generator=torch.Generator(device).manual_seed(0), device=device)
-    q, k, v = (each[0] for each in block.mixer.heads.split(x))  # (h, n, w)
-    scores = torch.empty(heads, n, n, device=device)
-    weights = torch.empty(heads, n, n, device=device)
-    mixed = q.clone()
-    calls = {
-        "projections": lambda: (block.mixer.heads.split(x), block.mixer.heads.join(mixed[None])),
-        "scores": lambda: torch.bmm(q / sqrt(q.shape[-1]), k.transpose(1, 2), out=scores),
-        "softmax": lambda: torch.softmax(scores, dim=-1, out=weights),
-        "mix": lambda: torch.bmm(weights, v, out=mixed),
-        "feedforward": lambda: block.ffn(x),
-    }
-    for name in ("scores", "softmax", "mix"):  # each reads the output of the previous one
-        calls[name]()
-    return calls
-
-
-def block_call(n, d, heads, backward=False, device="cpu"):
-    """A call of one whole block on one sequence, attention fused; `backward` adds gradients."""
-    config = ModelConfig(
-        vocab_size=1,
-        block_size=n,
-        d_model=d,
-        n_layers=1,
-        n_heads=heads,
-        position="none",
-        mask="none",
-    )
-    block = Transformer(config).blocks[0].to(device).requires_grad_(backward)
-    x = torch.randn(
-        1,
-        n,
-        d,
-        generator=torch.Generator(device).manual_seed(0),
-        device=device,
-        requires_grad=backward,
-    )
-
-    def call():
-        y = block(x)
-        return torch.autograd.grad(y, (x, *block.parameters()), x.detach()) if backward else y
-
-    return call
-
-
-def stored_call(n, d_head, heads, device="cpu", buffer=None):
-    """A call of naive attention, forward, with its scores in the first h·n² elements of `buffer`.
-
-    The weights overwrite the scores. Without a buffer every call allocates fresh memory.
-    """
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v = (torch.randn(heads, n, d_head, generator=generator, device=device) for _ in range(3))
-    mixed = torch.empty_like(q)
-    elements = heads * n * n
-
-    def call():
-        memory = fresh_memory(elements, device) if buffer is None else buffer[:elements]
-        scores = memory.view(heads, n, n)
-        torch.bmm(q / sqrt(d_head), k.transpose(1, 2), out=scores)
-        return torch.bmm(torch.softmax(scores, dim=-1, out=scores), v, out=mixed)
-
-    return call
-
-
-def fresh_memory(elements, device="cpu"):
-    """A float32 tensor in new pages that the system must zero; on a GPU, from torch's pool."""
-    if device != "cpu":
-        return torch.empty(elements, device=device)
-    private = {}
-    if hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
-        private["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return torch.frombuffer(mmap.mmap(-1, 4 * elements, **private), dtype=torch.float32)
 
 
 def training_step(
@@ -156,14 +61,6 @@ def saved_bytes(call):
     return sum(size for size, _ in kept.values())
 
 
-def without_position(n, d, h, g, L=2):
-    """A causal byte model for timings, without positions: their cost does not depend on g."""
-    config = ModelConfig(
-        vocab_size=256, block_size=n, d_model=d, n_layers=L, n_heads=h, kv_heads=g, position="none"
-    )
-    return Transformer(config).eval().requires_grad_(False)
-
-
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
     """A call that generates the last `tokens` positions of a context of n for each of B sequences.
 
@@ -172,7 +69,10 @@ def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
     """
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
-    model = without_position(n, d, h, g, L).to(device)
+    sizes = {"block_size": n, "d_model": d, "n_layers": L, "n_heads": h, "kv_heads": g}
+    # without positions, whose cost does not depend on g
+    model = Transformer(ModelConfig(vocab_size=256, position="none", **sizes))
+    model = model.to(device).eval().requires_grad_(False)
     caches = model.caches(B)
     new = torch.zeros(B, 1, dtype=torch.long, device=device)
     for cache in caches:  # pages are allocated only when they are written
@@ -188,84 +88,3 @@ def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
         return logits
 
     return call
-
-
-# Attention kernels without a model, at equal sizes: forward, backward, or one decoded token. All
-# but linformer are causal.
-SIZES = {"window": 128, "block": 32, "rank": 64, "chunk": 64, "rounds": 2, "features": 64}
-
-
-def softmax(n, w):
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def window(n, w):
-    return lambda q, k, v: windowed(q, k, v, SIZES["window"])
-
-
-def bigbird(n, w):
-    """The first block, the previous one, itself and a random one: as many keys as the window."""
-    blocks = bigbird_blocks(n // SIZES["block"], seed=0)
-    return lambda q, k, v: block_sparse(q, k, v, blocks.to(q.device), SIZES["block"])
-
-
-def lsh(n, w):
-    sizes = (SIZES["rounds"], w, max(1, n // SIZES["chunk"] // 2))
-    rotations = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
-    return lambda q, k, v: sorted_lsh(q, k, v, rotations.to(q.device), SIZES["chunk"])
-
-
-def linformer(n, w):
-    maps = torch.randn(2, SIZES["rank"], n, generator=torch.Generator().manual_seed(0)) * n**-0.5
-    return lambda q, k, v: F.scaled_dot_product_attention(
-        q, maps[0].to(q.device) @ k, maps[1].to(q.device) @ v
-    )
-
-
-def linear(n, w):
-    return lambda q, k, v: chunked(F.elu(q) + 1, F.elu(k) + 1, v, SIZES["chunk"])
-
-
-def performer(n, w):
-    rows = orthogonal_rows(SIZES["features"], w, torch.Generator().manual_seed(0))
-
-    def mixed(q, k, v):
-        fq, fk, _ = positive_features(q, k, rows.to(q.device))
-        return chunked(fq, fk, v, SIZES["chunk"])
-
-    return mixed
-
-
-CORES = {f.__name__: f for f in (softmax, window, bigbird, lsh, linformer, linear, performer)}
-
-
-def core_call(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """A call that runs one of CORES on a sequence of n; `backward` adds gradients of q, k and v.
-
-    Raises ValueError for an unknown kind.
-    """
-    if kind not in CORES:
-        raise ValueError(f"unknown core {kind!r}; choose from {', '.join(CORES)}")
-    mixed = CORES[kind](n, w)
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v = (
-        torch.randn(1, h, n, w, generator=generator, device=device, requires_grad=backward)
-        for _ in range(3)
-    )
-
-    def call():
-        out = mixed(q, k, v)
-        return torch.autograd.grad(out, (q, k, v), v.detach()) if backward else out
-
-    return call
-
-
-def run_core(kind, n, w=64, h=1, backward=False, device="cpu"):
-    """Create q, k and v and run one of CORES, for `peak_memory` including the inputs."""
-    core_call(kind, n, w, h, backward, device)()
-
-
-def state_elements(kind, n, w=64, h=1):
-    """Elements of decoding state per sequence and layer after n tokens."""
-    kept = {"softmax": 2 * n * w, "window": 2 * min(n, SIZES["window"]) * w, "linear": w * (w + 1)}
-    return h * kept[kind]

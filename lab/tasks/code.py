@@ -1,7 +1,6 @@
-"""Next byte of real code or any text: plain, half prose, or shuffled; windows with gold labels."""
+"""Next byte of real code or any other text; windows with labels."""
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from lab import uses
 from lab.tasks.corpus import corpus_hash, parts
 from lab.tasks.labels import annotate, last_uses
-from lab.tasks.task import Marks, Task
+from lab.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Code(Task):
     path: str = ""
     validation_share: float = 0.1
     vocabulary = 256
-    holds_out = "a tenth of the files, without windows that other files hold too"
 
     @property
     def length(self):
@@ -41,7 +39,7 @@ class Code(Task):
 
         Raises ValueError if there are too few for a window.
         """
-        text = _joined(self.path, self.hash, self.validation_share)[held_out]
+        text = joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
             name = "validation" if held_out else "training"
             raise ValueError(
@@ -62,13 +60,6 @@ class Code(Task):
         counts = self.text().bincount(minlength=256).float() + 1
         return (counts / counts.sum()).log()
 
-    def marks(self):
-        """Marks from single bytes of the validation text; measure.ngrams uses longer contexts."""
-        counts = self.text(held_out=True).bincount()
-        return Marks(
-            chance=(counts.max() / counts.sum()).item(), unigram_entropy=self.unigram_entropy
-        )
-
     def batch(self, generator, size):
         """Windows at random positions of the training text."""
         text = self.text()
@@ -82,10 +73,11 @@ class Code(Task):
         n is the context. The windows are the same for every model. Raises ValueError if there are
         too few.
         """
-        text = self.text(held_out=True)
-        return self._windows(
-            text, _unseen(self.path, self.hash, self.validation_share, self.context + 1, size, seed)
-        )
+        return self._windows(self.text(held_out=True), self.unseen(self.context + 1, size, seed))
+
+    def unseen(self, length, size, seed):
+        """Start indices of windows of the validation text that the training text does not hold."""
+        return _unseen(self.path, self.hash, self.validation_share, length, size, seed)
 
     def _windows(self, text, starts):
         windows = text[starts[:, None] + torch.arange(self.context + 1)].long()
@@ -120,7 +112,7 @@ class Code(Task):
 
 
 @uses.cache
-def _joined(path, sha, share):
+def joined(path, sha, share):
     """[training bytes, validation bytes], uint8, files joined by newlines."""
     joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
     return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
@@ -128,19 +120,13 @@ def _joined(path, sha, share):
 
 @uses.cache
 def _unseen(path, sha, share, length, size, seed):
-    """Start indices of validation windows that are not in the training text; see `unseen`."""
-    return unseen(*_joined(path, sha, share), length, size, seed, path)
-
-
-def unseen(known, text, length, size, seed, path):
-    """Start indices of windows of `text` that the training text `known` does not contain: (size,).
+    """Start indices of validation windows that the training text does not contain: (size,).
 
     Code repeats licences and imports. A window is new if the training text contains neither it nor,
     for windows under 64 tokens, its extension to 64. Returns int64. Raises ValueError, naming the
     corpus at `path`, if there are too few.
     """
-    known = known.numpy()
-    text = text.numpy()
+    known, text = (part.numpy() for part in joined(path, sha, share))
     span = min(max(length, 64), len(text) - 1, len(known))
     starts = torch.randint(
         len(text) - span, (8 * size,), generator=torch.Generator().manual_seed(seed)
@@ -213,120 +199,3 @@ def _placed(pointers, text, start):
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array
-
-
-@dataclass(frozen=True)
-class ProseAndCode(Code):
-    """Next byte of the text at `path`; half of the windows are docstrings, half are code.
-
-    prose    tokens  t h e _ m a      targets  h e _ m a s      between two \"\"\"
-    code     tokens  d e f _ f (      targets  e f _ f ( x
-
-    Docstrings contain sentences and examples with their output.
-    """
-
-    def marks(self):
-        """Marks from single bytes of the validation text, docstrings and code weighted equally."""
-        inside = _within(self.path, self.hash, self.validation_share, True, 1) > 0
-        text = self.text(held_out=True)[: len(inside)]
-        shares = [
-            part.bincount(minlength=256).double() / len(part)
-            for part in (text[inside], text[~inside])
-        ]
-        mixed = sum(shares) / 2
-        return Marks(
-            chance=mixed.max().item(),
-            unigram_entropy=-torch.special.xlogy(mixed, mixed).sum().item(),
-        )
-
-    def batch(self, generator, size):
-        """Windows at random positions of the training text, prose or code with equal odds."""
-        starts = [
-            _starts(self.path, self.hash, self.validation_share, self.context + 1, kind)
-            for kind in ("prose", "code")
-        ]
-        coin = torch.randint(2, (size,), generator=generator)
-        odds = torch.rand(size, generator=generator, dtype=torch.float64)
-        chosen = [
-            starts[kind][int(share * len(starts[kind]))]
-            for kind, share in zip(coin, odds, strict=True)
-        ]
-        return self._windows(self.text(), torch.stack(chosen))
-
-    def validation(self, size, seed=0):
-        """Validation windows that do not occur in the training text: half prose, then half code.
-
-        Raises ValueError if there are too few.
-        """
-        half, span, found = size // 2, self.context + 1, []
-        new = _unseen(self.path, self.hash, self.validation_share, span, 16 * size, seed)
-        within = _within(self.path, self.hash, self.validation_share, True, span)[new]
-        for count, share in ((half, span), (size - half, 0)):
-            kept = new[within == share][:count]
-            if len(kept) < count:
-                raise ValueError(
-                    f"corpus {self.path!r}: {len(kept)} of {count} validation windows of one kind"
-                )
-            found.append(kept)
-        return self._windows(self.text(held_out=True), torch.cat(found))
-
-
-@uses.cache
-def _within(path, sha, share, held_out, span):
-    """For each start index, how many of the next `span` bytes lie in docstrings: int64."""
-    text = _joined(path, sha, share)[held_out].numpy()
-    inside = np.zeros(len(text) + 1, np.int64)
-    for docstring in re.finditer(rb'"""(.*?)"""', text.tobytes(), re.DOTALL):
-        inside[docstring.start(1) + 1 : docstring.end(1) + 1] = 1
-    total = inside.cumsum()
-    return torch.from_numpy(total[span:] - total[:-span])
-
-
-@uses.cache
-def _starts(path, sha, share, span, kind):
-    """Start indices of windows of one kind in the training text."""
-    within = _within(path, sha, share, False, span)
-    return (within == (span if kind == "prose" else 0)).nonzero().flatten()
-
-
-@dataclass(frozen=True)
-class Shuffled(Task):
-    """The byte after a window of code whose bytes are shuffled within spans; for mask "none".
-
-    span 2    text     d e f _ f ( x        tokens   e d  f _  ( f  #      the spans tile the window
-                                            targets  . .  . .  . .  x      # is the query token, 256
-
-    The target is the true next byte for every span.
-    """
-
-    code: Code = field(default_factory=Code)
-    span: int = 1  # 1 leaves the text as it is
-    vocabulary = 257
-    d_out = 256
-    holds_out = Code.holds_out
-
-    def __post_init__(self):
-        if self.span < 1 or self.code.context % self.span:
-            raise ValueError(f"span {self.span} does not divide context {self.code.context}")
-
-    @property
-    def length(self):
-        return self.code.context + 1
-
-    def marks(self):
-        return self.code.marks()
-
-    def batch(self, generator, size):
-        return self._shuffle(*self.code.batch(generator, size), generator)
-
-    def validation(self, size, seed=0):
-        """Windows of the validation text, the same for every model."""
-        return self._shuffle(*self.code.validation(size, seed), torch.Generator().manual_seed(seed))
-
-    def _shuffle(self, text, following, generator):
-        spans = text.unflatten(1, (-1, self.span))
-        # drawn for span 1 too, so that all arms see the same windows
-        order = torch.rand(spans.shape, generator=generator).argsort(-1)
-        query = torch.full((len(text), 1), 256)
-        tokens = torch.cat([spans.gather(2, order).flatten(1), query], 1)
-        return tokens, torch.cat([torch.full_like(text, -100), following[:, -1:]], 1)

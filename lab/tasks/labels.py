@@ -1,4 +1,4 @@
-"""Gold labels of Python source by tokenize and ast: kinds of bytes, brackets, uses of names.
+"""Labels of Python source by tokenize and ast: kinds of bytes, brackets, uses of names.
 
 They are the same under every Python version that parses the source. Python 3.12 and later tokenize
 the inside of f-strings; here an f-string is always one string, as in earlier versions. Needs only
@@ -10,7 +10,6 @@ import io
 import keyword
 import re
 import tokenize
-from bisect import bisect_left
 from itertools import accumulate
 
 KINDS = ("blank", "name", "keyword", "number", "string", "comment", "operator")
@@ -36,7 +35,7 @@ def annotate(text):
     kinds = bytearray(len(text))
     openers = {}
     stack = []
-    for kind, string, first, last in _tokens(text):
+    for kind, string, first, last in tokens_in(text):
         name = _NAMED.get(kind)
         if name is None:
             continue
@@ -62,43 +61,9 @@ def last_uses(text, kinds):
     return found
 
 
-def tokens_and_parents(text):
-    """Tokens of Python source (bytes), and for each the first token of its syntax node, or -1.
-
-    Numbers and strings become "#other", the end of a statement "#newline"; comments are dropped.
-    """
-    tree = ast.parse(text)
-    spelled = []
-    places = []
-    at = []
-    for kind, string, first, _ in _tokens(text):
-        if kind == tokenize.NEWLINE:
-            spelled.append("#newline")
-        elif kind in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING):
-            places.append(len(spelled))
-            at.append(first)
-            spelled.append(string if kind in (tokenize.NAME, tokenize.OP) else "#other")
-    starts = _line_starts(text)
-    parent = [-1] * len(spelled)
-    waiting = [(tree, -1)]
-    while waiting:  # outer nodes first, so that inner nodes overwrite them
-        node, head = waiting.pop()
-        if hasattr(node, "end_lineno"):
-            first = bisect_left(at, starts[node.lineno - 1] + node.col_offset)
-            stop = bisect_left(at, starts[node.end_lineno - 1] + node.end_col_offset)
-            if first < stop and (own := places[first]) != head:
-                for inside in places[first:stop]:
-                    parent[inside] = own
-                parent[own] = head
-                head = own
-        if not isinstance(node, ast.JoinedStr):
-            waiting += [(child, head) for child in reversed(list(ast.iter_child_nodes(node)))]
-    return spelled, parent
-
-
-def _tokens(text):
+def tokens_in(text):
     """(type, string, first byte, end byte) of each token; an f-string is one STRING."""
-    starts = _line_starts(text)
+    starts = line_starts(text)
     lines = text.splitlines(keepends=True)
     decoded = [line.decode() for line in lines]
 
@@ -121,6 +86,6 @@ def _tokens(text):
             yield token.type, token.string, byte(*token.start), byte(*token.end)
 
 
-def _line_starts(text):
+def line_starts(text):
     """Position of the first byte of each line."""
     return [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]

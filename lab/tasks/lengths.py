@@ -1,11 +1,11 @@
-"""Tasks of any length: copying, addition, order, finding a needle, parity."""
+"""Tasks of any length: copying and addition."""
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from lab.tasks.task import Marks, Task, certain, uniform
+from lab.tasks.task import Task
 
 
 class AnyLength(Task):
@@ -103,11 +103,6 @@ class Copy(AnyLength):
     def vocabulary(self):
         return self.symbols + 2
 
-    def marks(self):
-        """Marks of equally frequent symbols, with one end token per text."""
-        symbols = (self.shortest + self.longest) / 2
-        return certain([symbols / self.symbols] * self.symbols + [1])
-
     def text_length(self, n):
         """Number of input tokens for n symbols."""
         return 2 * n + 1
@@ -141,16 +136,6 @@ class Addition(AnyLength):
     reverse: bool = True
     padded: bool = True
     vocabulary = 13
-    holds_out = "a tenth of the pairs of numbers"
-
-    def marks(self):
-        """Marks of padded sums, where all digits but the carry are equally frequent."""
-        if not self.padded:
-            return Marks(ceiling=1.0, entropy=0.0)
-        lengths = range(self.shortest, self.longest + 1)
-        digits = sum(lengths) / len(lengths) / 10
-        carries = sum((1 - 10.0**-n) / 2 for n in lengths) / len(lengths)
-        return certain([digits + 1 - carries, digits + carries, *[digits] * 8, 1])
 
     def text_length(self, n):
         """Number of input tokens for numbers of n digits."""
@@ -221,48 +206,3 @@ def held_out_pairs(a, b):
     for _ in range(3):  # without this mixing the rule would depend on the sum
         mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
     return mixed % 10 == 0
-
-
-@dataclass(frozen=True)
-class Order(AnyLength):
-    """Which of two marked tokens came first, asked at the end; the other tokens are noise.
-
-    tokens   c  B  a  d  A  c  ?
-    targets  .  .  .  .  .  .  1         0: A came first, 1: B came first
-    """
-
-    symbols: int = 8
-    shortest: int = 4
-    longest: int = 16
-
-    @property
-    def vocabulary(self):
-        return self.symbols + 3
-
-    @property
-    def d_out(self):
-        return 2
-
-    def marks(self):
-        return uniform(2)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.shortest < 2:
-            raise ValueError(
-                f"shortest must be at least 2, as two tokens are marked; got {self.shortest}"
-            )
-
-    def of_length(self, generator, size, n):
-        tokens = torch.randint(self.symbols, (size, n + 1), generator=generator)
-        tokens[:, -1] = self.symbols + 2
-        places = torch.rand(size, n, generator=generator).argsort(1)[:, :2]  # of A, of B
-        tokens.scatter_(1, places, torch.tensor([self.symbols, self.symbols + 1]).expand(size, 2))
-        return tokens, answer_at_end(tokens, (places[:, 0] > places[:, 1]).long())
-
-
-def answer_at_end(tokens, answer):
-    """Targets (b, t) with the answer (b,) at the last position and -100 elsewhere."""
-    targets = torch.full_like(tokens, -100)
-    targets[:, -1] = answer
-    return targets

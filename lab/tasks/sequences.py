@@ -1,10 +1,12 @@
-"""Synthetic sequences with known answers: lookup, repetition, sorting, counting."""
+"""Synthetic sequences with known answers: lookup, recall of pairs and of facts, a Markov chain."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import log2
 
 import torch
 
-from lab.tasks.task import Task, certain, uniform
+from lab.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,6 @@ class Lookup(Task):
         """Width of an LM head with one score per class and output."""
         return self.outputs * self.vocabulary
 
-    def marks(self):
-        return uniform(self.vocabulary)
-
     def batch(self, generator, size):
         tokens = torch.randint(self.vocabulary, (size, self.length), generator=generator)
         targets = torch.full((size, self.length, self.outputs), -100)
@@ -41,184 +40,175 @@ class Lookup(Task):
 
 
 @dataclass(frozen=True)
-class Repeats(Task):
-    """Next token of a repeated random block, with a period drawn per sequence from low..high.
+class Pairs(Task):
+    """Key-value pairs of one token each, then all keys in another order, as queries.
 
-    tokens   c  a  f  c  a  f  c  a      period 3; a target where the input token is a repetition
-    targets  .  .  .  a  f  c  a  f
-    source   .  .  .  1  2  3  4  5      position of the answer: one after the earlier occurrence
+    tokens   a7  c3  b7  c  a  b        keys differ within a sequence
+    targets  .   .   .   3  7  7        a value 0..values-1
     """
 
-    low: int = 8
-    high: int = 24
-    vocabulary: int = 32
-    length: int = 64
+    pairs: int = 16
+    keys: int = 32
+    values: int = 8
 
     def __post_init__(self):
-        if not 1 <= self.low <= self.high < self.length:
-            raise ValueError(
-                f"1 <= low <= high < length must hold, got {self.low}, {self.high}, {self.length}"
-            )
-
-    def marks(self):
-        """The ceiling is a bound: the period is unknown, and blocks repeat tokens by chance."""
-        return uniform(self.vocabulary)
-
-    def batch(self, generator, size):
-        drawn = self.annotated(generator, size)
-        return drawn["tokens"], drawn["targets"]
-
-    def annotated(self, generator, size):
-        """The batch with gold labels: {tokens, targets, source: (b, t), period: (b,)}.
-
-        source is -1 where there is no target.
-        """
-        period = torch.randint(self.low, self.high + 1, (size, 1), generator=generator)
-        block = torch.randint(self.vocabulary, (size, self.high), generator=generator)
-        t = torch.arange(self.length + 1)
-        text = block.gather(1, t % period)  # (b, t + 1)
-        repeated = t[:-1] >= period
-        return {
-            "tokens": text[:, :-1],
-            "targets": text[:, 1:].where(repeated, -100),
-            "source": (t[:-1] - period + 1).where(repeated, -1),
-            "period": period[:, 0],
-        }
-
-
-@dataclass(frozen=True)
-class Blocks(Task):
-    """Next token of a block of distinct random tokens, repeated `repeats` times. Olsson 2022.
-
-    tokens   c  a  f  c  a  f        period 3, 2 repeats
-    targets  .  .  .  a  f  c        from the second block on
-
-    A token is unique in its block, so its successor is certain.
-    """
-
-    vocabulary: int
-    period: int = 25
-    repeats: int = 4
-
-    def __post_init__(self):
-        if not 1 <= self.period <= self.vocabulary or self.repeats < 2:
-            raise ValueError(
-                f"1 <= period <= vocabulary and repeats >= 2 must hold, got {self.period}, "
-                f"{self.vocabulary}, "
-                f"{self.repeats}"
-            )
-
-    @property
-    def length(self):
-        return self.period * self.repeats
-
-    def marks(self):
-        return uniform(self.vocabulary)
-
-    def batch(self, generator, size):
-        block = torch.rand(size, self.vocabulary, generator=generator).argsort(1)[:, : self.period]
-        tokens = block.repeat(1, self.repeats)
-        return tokens, tokens.roll(-1, 1).where(torch.arange(self.length) >= self.period, -100)
-
-
-@dataclass(frozen=True)
-class Sort(Task):
-    """Digits, then the same digits in ascending order; answers on the sorted part only.
-
-    tokens   2  0  1  0  0  0  1         digits 2 0 1 0
-    targets  .  .  .  0  0  1  2
-    """
-
-    values: int = 3
-    digits: int = 6
+        if not 1 <= self.pairs <= self.keys:
+            raise ValueError(f"pairs must be 1..{self.keys}, the number of keys, got {self.pairs}")
 
     @property
     def vocabulary(self):
+        return self.keys * (self.values + 1)
+
+    @property
+    def d_out(self):
         return self.values
 
     @property
     def length(self):
-        return 2 * self.digits - 1
-
-    def marks(self):
-        return uniform(self.values)
+        return 2 * self.pairs
 
     def batch(self, generator, size):
-        digits = torch.randint(self.values, (size, self.digits), generator=generator)
-        text = torch.cat([digits, digits.sort(1).values], 1)
-        targets = text[:, 1:].clone()
-        targets[:, : self.digits - 1] = -100
-        return text[:, :-1], targets
+        key = torch.rand(size, self.keys, generator=generator).argsort(1)[:, : self.pairs]
+        value = torch.randint(self.values, key.shape, generator=generator)
+        order = torch.rand(size, self.pairs, generator=generator).argsort(1)
+        tokens = torch.cat(
+            [key * self.values + value, self.keys * self.values + key.gather(1, order)], 1
+        )
+        return tokens, torch.cat([torch.full_like(value, -100), value.gather(1, order)], 1)
 
 
 @dataclass(frozen=True)
-class Count(Task):
-    """How often the symbol of the final query occurred; counts 0..items are equally frequent.
+class Facts(Task):
+    """The object of each (subject, relation), drawn once at random and asked in several wordings.
 
-    tokens   b  a  c  a  a  b  a?        a query is a token of its own, symbols + the symbol
-    targets  .  .  .  .  .  .  3         a class 0..items
+    wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
+    wording 1           w1 r s ?              . . . o      odd ones the relation
+
+    Token ids: subjects, relations, objects, wordings, then the question mark.
     """
 
-    symbols: int = 8
-    items: int = 15
-
-    def __post_init__(self):
-        if self.symbols < 2:
-            raise ValueError(f"symbols must be at least 2, got {self.symbols}")
+    subjects: int = 16
+    relations: int = 4
+    objects: int = 16
+    wordings: int = 2
+    table_seed: int = 0
+    length = 4
 
     @property
     def vocabulary(self):
-        return 2 * self.symbols
+        return self.subjects + self.relations + self.objects + self.wordings + 1
 
     @property
-    def d_out(self):
-        return self.items + 1
+    def facts(self):
+        return self.subjects * self.relations
 
     @property
-    def length(self):
-        return self.items + 1
+    def bits(self):
+        """Information in the table: log2(objects) per fact."""
+        return self.facts * log2(self.objects)
 
-    def marks(self):
-        return uniform(self.items + 1)
+    @cached_property
+    def answers(self):
+        """The object token of every fact, (facts,).
+
+        Fact f has subject f // relations and relation f % relations.
+        """
+        drawn = torch.randint(
+            self.objects, (self.facts,), generator=torch.Generator().manual_seed(self.table_seed)
+        )
+        return self.subjects + self.relations + drawn
+
+    def questions(self, fact, wording):
+        """Tokens (b, 4) that ask for facts (b,) in wordings (b,)."""
+        subject = fact // self.relations
+        relation = self.subjects + fact % self.relations
+        swapped = wording % 2 == 1
+        first = torch.where(swapped, relation, subject)
+        second = torch.where(swapped, subject, relation)
+        word = self.subjects + self.relations + self.objects + wording
+        return torch.stack([word, first, second, torch.full_like(fact, self.vocabulary - 1)], 1)
 
     def batch(self, generator, size):
-        marked = torch.randint(self.symbols, (size, 1), generator=generator)
-        count = torch.randint(self.items + 1, (size, 1), generator=generator)
-        others = marked + torch.randint(1, self.symbols, (size, self.items), generator=generator)
-        # a random order of 0..items-1
-        rank = torch.rand(size, self.items, generator=generator).argsort(1)
-        items = marked.where(rank < count, others % self.symbols)
-        tokens = torch.cat([items, self.symbols + marked], 1)
+        fact = torch.randint(self.facts, (size,), generator=generator)
+        tokens = self.questions(fact, torch.randint(self.wordings, (size,), generator=generator))
         targets = torch.full_like(tokens, -100)
-        targets[:, -1:] = count
+        targets[:, -1] = self.answers[fact]
         return tokens, targets
+
+    def table(self):
+        """Tokens (wordings, facts, 4) of every fact in every wording; the answers are `answers`."""
+        fact = torch.arange(self.facts)
+        return torch.stack(
+            [self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)]
+        )
+
+
+@torch.no_grad()
+def recalled(model, task):
+    """Whether the most likely token is the object: booleans (wordings, facts)."""
+    device = next(model.parameters()).device
+    table = task.table()
+    found = model(table.flatten(0, 1).to(device))[:, -1].argmax(-1).cpu()
+    return found.view(table.shape[:2]) == task.answers
 
 
 @dataclass(frozen=True)
-class Maximum(Task):
-    """The largest of the numbers, as the target at the last one.
+class Markov(Task):
+    """Next token of a first-order Markov chain, whose transitions are drawn from `seed`.
 
-    Numbers stay below a bound drawn per sequence, which makes small answers frequent.
-
-    tokens   4  9  0  7
-    targets  .  .  .  9
+    tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
+    targets  a  c  b  c  a
     """
 
-    vocabulary: int = 32  # numbers 0..vocabulary-1
-    length: int = 16
+    vocabulary: int = 16
+    length: int = 64
+    contrast: float = 1.5  # standard deviation of the logits; 0 makes all tokens equally likely
+    seed: int = 0
 
-    def marks(self):
-        ceilings = torch.arange(1, self.vocabulary + 1.0).double()
-        below = (torch.arange(self.vocabulary + 1.0)[:, None] / ceilings).clamp(max=1)
-        below = below**self.length  # probability that all numbers are smaller
-        return certain(below.mean(1).diff().tolist())
+    @cached_property
+    def transition(self):
+        """Probability of each next token (column) after each token (row).
+
+        Shape (vocabulary, vocabulary), float64.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = (self.vocabulary, self.vocabulary)
+        return (
+            self.contrast * torch.randn(shape, generator=generator, dtype=torch.float64)
+        ).softmax(-1)
+
+    @cached_property
+    def stationary(self):
+        """Stationary distribution p = p T, float64 (vocabulary,)."""
+        equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
+        equations[-1] = 1  # one balance equation follows from the others; the shares sum to 1
+        return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
+
+    @property
+    def entropy_rate(self):
+        """Lowest possible loss in nats per token: row entropies weighted by `stationary`."""
+        return (
+            -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition))
+            .sum()
+            .item()
+        )
+
+    @property
+    def unigram_entropy(self):
+        """Entropy of a token without context, in nats."""
+        return -torch.special.xlogy(self.stationary, self.stationary).sum().item()
 
     def batch(self, generator, size):
-        ceiling = torch.randint(1, self.vocabulary + 1, (size, 1), generator=generator)
-        tokens = (torch.rand(size, self.length, generator=generator) * ceiling).long()
-        targets = torch.full_like(tokens, -100)
-        targets[:, -1] = tokens.amax(1)
-        return tokens, targets
+        odds = torch.rand(self.length + 1, size, generator=generator, dtype=torch.float64)
+        last = self.vocabulary - 1  # rounding may leave the cumulative sum a little below 1
+        rows = self.transition.cumsum(1)
+        token = torch.searchsorted(self.stationary.cumsum(0), odds[0]).clamp(max=last)
+        text = [token]
+        for draw in odds[1:]:
+            token = (rows[token] < draw[:, None]).sum(1).clamp(max=last)
+            text.append(token)
+        text = torch.stack(text, 1)
+        return text[:, :-1], text[:, 1:]
 
 
 @dataclass(frozen=True)
@@ -236,9 +226,6 @@ class Reversal(Task):
     @property
     def vocabulary(self):
         return self.symbols + 1
-
-    def marks(self):
-        return uniform(self.symbols)
 
     def batch(self, generator, size):
         source = torch.randint(self.symbols, (size, self.length), generator=generator)

@@ -43,12 +43,11 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
     return probe.maps[0], out, probe
 
 
-@pytest.mark.filterwarnings("ignore:a mask hides padding")
 @settings(max_examples=120, deadline=None)
 @given(
     bgr=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)),
     qk=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    mask=st.sampled_from(["none", "causal", "bool", "bool per head", "float", "row", "padding", "lower right"]),
+    mask=st.sampled_from(["none", "causal", "bool", "bool per head", "float", "lower right"]),
     scale=st.sampled_from([None, 0.3]),
     block_bytes=st.sampled_from([1, 200, 2**20]),
     seed=st.integers(0, 99),
@@ -56,16 +55,17 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
 def test_weights_mix_the_values_to_what_the_model_computed(bgr, qk, mask, scale, block_bytes, seed):
     (b, g, r), (q, k) = bgr, qk
     (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
-    shape = {"bool per head": (b, g * r, q, k), "row": (1, k), "padding": (b, 1, 1, k)}.get(mask, (q, k))
+    shape = (b, g * r, q, k) if mask == "bool per head" else (q, k)
     attn_mask = torch.rand(shape, generator=rng)
-    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, attn_mask > 0.3)
+    seen = attn_mask > 0.3
+    seen[..., -1, :] = True  # else a key is hidden from all queries
+    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, seen)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
     options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
     maps, out, probe = observed_maps(query, key, value, block_bytes=block_bytes, measures=MEASURES, **options)
-    filled = maps.shape[-1]  # the last keys may be hidden from all queries
-    assert maps.shape == (b, g * r, q, filled) and filled >= min(q, k)
-    mixed = maps @ value.repeat_interleave(r, 1)[:, :, :filled]
+    assert maps.shape == (b, g * r, q, k)
+    mixed = maps @ value.repeat_interleave(r, 1)
     torch.testing.assert_close(mixed, out, rtol=1e-4, atol=1e-5)
     whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
     torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
@@ -146,51 +146,6 @@ def test_with_a_cache_queries_are_the_last_positions():
             F.scaled_dot_product_attention(query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1])
     means = [probe.table().groupby(["measure", "head"]).value.mean().tolist() for probe in (full, cached)]
     assert means[0] == pytest.approx(means[1], rel=1e-5)
-    three = at.mass_on(torch.tensor([[0, 1, -1]]))  # a row for each query of the call, none for the cached positions
-    maps, _, probe = observed_maps(query[:, :, 3:], key, value, measures=[three])
-    assert probe.table().value.tolist() == pytest.approx(((maps[0, :, 0, 0] + maps[0, :, 1, 1]) / 2).tolist())
-    with pytest.raises(ValueError, match="targets for 3 queries of 6"), attention_probe([three]):
-        F.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def test_in_a_cache_that_is_not_full_queries_are_the_last_of_those_that_are_there():
-    (query, key, value), rng = tensors(2, 2, 2, 2, 6, 4)
-    everywhere = at.mass_on(torch.randint(0, 6, (1, 6), generator=rng))
-    measures = {"all": everywhere, "own": at.mass_on(torch.tensor([[0, 3]]))}
-    measures["distance"] = at.distance
-    causal = torch.ones(2, 6, dtype=torch.bool).tril(4)
-    real = torch.tensor([[False] * 2 + [True] * 4, [True] * 6])
-    room = torch.zeros(2, 2, 4, 4)
-    longer = [torch.cat([x, room], 2) for x in (key, value)]
-    for padding_mask in (None, real):
-        visible = causal if padding_mask is None else causal & real[:, None, None]
-        with attention_probe(measures, padding_mask=padding_mask) as full:
-            F.scaled_dot_product_attention(query, key, value, visible.expand(2, 1, 2, 6))
-        hidden = F.pad(visible, (0, 4)).expand(2, 1, 2, 10)
-        for mask in (hidden, torch.zeros(hidden.shape).masked_fill(~hidden, -torch.inf)):
-            with attention_probe(measures, padding_mask=padding_mask, keep_maps=True) as static:
-                F.scaled_dot_product_attention(query, *longer, mask)
-            assert static.maps[0].shape == (2, 2, 2, 6)
-            assert static.table().value.tolist() == pytest.approx(full.table().value.tolist(), rel=1e-5)
-    with attention_probe([at.distance]) as begun:
-        F.scaled_dot_product_attention(query, *longer, is_causal=True)  # query 0 sees key 0 alone
-    with attention_probe([at.distance]) as alone:
-        F.scaled_dot_product_attention(query, key[:, :, :2], value[:, :, :2], is_causal=True)
-    assert begun.table().value.tolist() == pytest.approx(alone.table().value.tolist())
-
-
-def test_a_static_cache_of_huggingface_measures_as_one_that_grows():
-    transformers = pytest.importorskip("transformers")
-    model, _ = huggingface("llama")
-    ids, found = torch.arange(8)[None], []
-    static = transformers.StaticCache(config=model.config, max_cache_len=32)
-    for cache in (transformers.DynamicCache(config=model.config), static):
-        with torch.no_grad(), attention_probe([at.distance]) as probe:
-            model(ids[:, :5], past_key_values=cache, use_cache=True)
-            for n in range(5, 8):
-                model(ids[:, n : n + 1], past_key_values=cache, use_cache=True)
-        found.append(probe.table().value)
-    assert found[1].tolist() == pytest.approx(found[0].tolist(), rel=1e-4)
 
 
 def test_a_compiled_model_is_measured_as_it_was_before():
@@ -206,6 +161,7 @@ def test_a_compiled_model_is_measured_as_it_was_before():
 def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
     mask = torch.ones(4, 4).tril(-1).bool()  # query 0 sees nothing
+    mask[3, 3] = True
     maps, out, probe = observed_maps(query, key, value, mask, measures=[row_sum, at.entropy])
     assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
     assert probe.table().value[0] == pytest.approx(1)
@@ -230,13 +186,12 @@ def test_nothing_is_recorded_for_autograd_and_errors_are_named():
 
 
 def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
-    """Of whole maps and in blocks, causal, with a cache, and with a cache that is not full."""
+    """Of whole maps and in blocks, causal and with a cache."""
     (query, key, value), rng = tensors(2, 3, 3, 4, 9, 4)
-    targets = at.mass_on(torch.randint(-1, 4, (2, 4), generator=rng))
+    targets = at.mass_on(torch.randint(-1, 4, (2, 9), generator=rng))
     measures = {"entropy": at.entropy, "distance": at.distance}
     measures["targets"] = targets
-    room = (torch.arange(9) < 7).expand(2, 1, 4, 9)
-    for keys, options in ((4, {"is_causal": True}), (9, {}), (9, {"attn_mask": room})):
+    for keys, options in ((4, {"is_causal": True}), (9, {})):
         arguments = query, key[:, :, :keys], value[:, :, :keys]
         with attention_probe(measures, block_bytes=400) as probe:
             F.scaled_dot_product_attention(*arguments, **options)
@@ -244,6 +199,29 @@ def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
         for name, measure in measures.items():
             streamed = probe.table().query("measure == @name").value.tolist()
             assert at.query_mean(measure(whole)).tolist() == pytest.approx(streamed, rel=1e-5), name
+
+
+@pytest.mark.parametrize("mask", ["padding", "padding as numbers", "free places of a cache"])
+def test_a_mask_that_hides_a_key_from_all_queries_is_told(mask):
+    (query, key, value), _ = tensors(2, 1, 1, 3, 5, 4)
+    seen = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
+    if mask == "free places of a cache":
+        seen = (torch.arange(5) < 4).expand(3, 5)
+    if mask == "padding as numbers":
+        seen = torch.zeros(2, 1, 3, 5).masked_fill(~seen, -torch.inf)
+    with pytest.warns(UserWarning, match="a mask hides a key from all queries"), attention_probe([at.entropy]):
+        F.scaled_dot_product_attention(query, key, value, seen)
+
+
+def test_a_layer_that_cannot_be_read_is_named():
+    """A model with two kinds of attention: map i would not be that of layer i."""
+    model, ids = small_model(n_layers=3, mixer=["attention", "linear", "attention"]), tokens()
+    with torch.no_grad(), pytest.warns(at.UnreadLayers, match="no attention was observed in blocks.1$"):
+        with attention_probe([at.entropy]) as probe:
+            model(ids)
+    assert set(probe.table().module) == {"blocks.0.mixer.score", "blocks.2.mixer.score"}
+    with pytest.raises(at.UnreadLayers, match="blocks.1$"):
+        at.attention_maps(model, ids)
 
 
 def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
@@ -271,15 +249,11 @@ def test_attention_inside_torchs_encoder_is_seen(training):
         nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training),
         torch.randn(2, 5, 8),
     )
-    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    with (
-        torch.no_grad(),
-        attention_probe([row_sum], padding_mask=~padding, keep_maps=True) as probe,
-    ):
-        out = encoder(x, src_key_padding_mask=padding)
+    with torch.no_grad(), attention_probe([row_sum], keep_maps=True) as probe:
+        out = encoder(x)
     with torch.no_grad():
-        torch.testing.assert_close(out, encoder(x, src_key_padding_mask=padding))
-        _, wanted = encoder.layers[0].self_attn(x, x, x, key_padding_mask=padding, average_attn_weights=False)
+        torch.testing.assert_close(out, encoder(x))
+        _, wanted = encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(probe.maps[0], wanted)
     assert probe.table().module.unique().tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
 
@@ -295,22 +269,14 @@ def test_probes_inside_one_another_all_see_the_call():
 def test_huggingface_models_are_measured_unmodified(kind):
     model, eager = huggingface(kind)
     tokens = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(0))
-    padding = torch.ones_like(tokens)
-    padding[0, -4:] = 0
-    for options in ({}, {"attention_mask": padding}):
-        real = padding.bool() if options else None
-        with (
-            torch.no_grad(),
-            attention_probe([row_sum], padding_mask=real, keep_maps=True, block_bytes=500) as probe,
-        ):
-            model(tokens, **options)
-        with torch.no_grad():
-            wanted = eager(tokens, **options, output_attentions=True).attentions
-        assert len(probe.maps) == len(wanted) == 2
-        for got, want in zip(probe.maps, wanted, strict=True):
-            torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
-            assert want.max() > 0.5  # the comparison is of patterns, not of flat rows
-        assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)
+    with torch.no_grad(), attention_probe([row_sum], keep_maps=True, block_bytes=500) as probe:
+        model(tokens)
+        wanted = eager(tokens, output_attentions=True).attentions
+    assert len(probe.maps) == len(wanted) == 2
+    for got, want in zip(probe.maps, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+        assert want.max() > 0.5  # the comparison is of patterns, not of flat rows
+    assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)
 
 
 NAMES = {

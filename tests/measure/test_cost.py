@@ -87,11 +87,6 @@ def test_causal_counts_the_pairs_that_are_seen():
     assert {k: v for k, v in full.items() if k not in ("scores", "mix")}.items() <= causal.items()
 
 
-def test_softmax():
-    # Row by row: n scalings, n - 1 comparisons, n differences, n exponentials, n - 1 sums, n quotients.
-    assert cost.softmax_operations(5, 3) == 3 * 5 * (5 + 4 + 5 + 5 + 4 + 5)
-
-
 def test_formulas_take_symbols_and_give_the_textbook_polynomial():
     n, d = sympy.symbols("n d", positive=True)
     total = sum(cost.block_macs(n, d, 1, 1, d, 4 * d).values())
@@ -105,12 +100,3 @@ def test_crossings_are_where_the_costs_meet(d):
     for gated, length in ((False, 6 * d), (True, 8 * d)):
         macs = cost.block_macs(length, d, 8, 8, d // 8, 4 * d, gated=gated)
         assert 2 * (macs["scores"] + macs["mix"]) == sum(macs.values())
-
-
-def test_decoding_bytes():
-    size = dict(n=1024, d=512, h=8, w=64, f=2048, B=32)
-    mebi = {g: cost.decode_bytes(**size, g=g) / 2**20 for g in (8, 1)}
-    assert mebi == {8: 128 + 4 + 8, 1: 16 + 2.25 + 8}
-    assert cost.predicted_decode_ratio(**size, g=1) == pytest.approx(5.33, abs=0.01)
-    assert cost.predicted_decode_ratio(**size, g=8) == 1
-    assert cost.decode_bytes(**size, g=1, L=3, element_bytes=2) == 1.5 * cost.decode_bytes(**size, g=1)

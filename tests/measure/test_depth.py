@@ -4,15 +4,15 @@ moved.
 
 import pytest
 import torch
-from helpers import close, loss_of, small_model, tokens
+from helpers import close, generator, loss_of, small_model, tokens
 
 from lab.measure.depth import (
     layer_ablation_losses,
     layer_cosine_similarity,
     perturbed_weights,
+    probe_accuracy,
 )
 from lab.measure.hooks import capture
-from lab.training import TrainConfig, train
 
 
 def test_a_moved_model_moves_back_even_after_an_error():
@@ -42,13 +42,14 @@ def test_likeness_is_one_for_equal_and_none_for_orthogonal_streams():
     close(layer_cosine_similarity(streams), torch.tensor([1.0, 0.0]))
 
 
-def test_training_stops_where_it_is_told_to():
-    def draw(generator, size):
-        x = torch.randint(13, (size, 12), generator=generator)
-        return x, x
-
-    run = TrainConfig(steps=40, batch=4, warmup=0)
-    whole = train(small_model(), draw, run, every=5)
-    stopped = train(small_model(), draw, run, every=5, stop=lambda row: row["step"] >= 15)
-    assert stopped.step.tolist() == [0, 5, 10, 15] and whole.step.iloc[-1] == 40
-    assert stopped.equals(whole[:4])
+@pytest.mark.parametrize("unit", [0.01, 1, 100])
+def test_a_probe_sees_no_unit(unit):
+    drawn = generator()
+    labels = torch.randint(4, (600,), generator=drawn)
+    features = torch.randn(600, 12, generator=drawn)
+    features[:, :4] += 1.2 * torch.eye(4)[labels]
+    found = probe_accuracy(features, labels)
+    assert 0.5 < found < 0.95
+    assert probe_accuracy(unit * features, labels) == found
+    assert probe_accuracy(features * torch.tensor([unit, 1.0] * 6), labels) == found
+    assert probe_accuracy(torch.cat([features, torch.ones(600, 1)], 1), labels) == pytest.approx(found)

@@ -1,9 +1,8 @@
-"""Tables about heads say what was put into them: known maps, known costs."""
+"""Heads of known maps and known costs."""
 
 import pytest
 import torch
-from helpers import small_model, tokens
-from torch import nn
+from helpers import random_maps, small_model, tokens
 
 from lab.measure import heads
 
@@ -29,27 +28,31 @@ def test_silencing_costs_are_those_of_a_head_cut_off():
     assert table.abs().min() > 0
 
 
-def test_costs_do_not_hold_what_the_fast_path_of_torch_does_otherwise():
-    """Heads that write nothing cost nothing, although outputs at padding are 0 on the fast path
-    alone.
-    """
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
-    encoder, x = nn.TransformerEncoder(layer, 1).eval(), torch.ones(2, 5, 8).cumsum(1).cos()
-    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    nn.init.zeros_(encoder.layers[0].self_attn.out_proj.weight)
-
-    def loss():
-        return encoder(x, src_key_padding_mask=padding).abs().sum().item()
-
-    assert heads.ablation_costs(lambda: {"loss": loss()}, 1, 2).value.tolist() == [0, 0]
-    with torch.no_grad(), heads.ablate_heads([], 1):
-        slow = loss()
-    with torch.no_grad():
-        assert loss() != slow, "torch has a fast path here"
-
-
 def test_silencing_a_head_that_is_not_there_is_an_error():
     model, x = small_model(), tokens(batch=3)
     with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
         with torch.no_grad(), heads.ablate_heads([(0, 4), (1, 0)], 2):
             model(x)
+
+
+def test_divergence_between_heads_is_zero_for_equal_and_one_bit_for_disjoint_patterns():
+    maps = torch.eye(4).expand(2, 2, -1, -1).clone()
+    maps[:, 1] = maps[:, 1].roll(1, -1)
+    assert heads.divergence(maps, maps).tolist() == [[0, 1], [1, 0]]
+    assert heads.divergence(random_maps(2, 3, 5), random_maps(2, 3, 5)).diagonal().abs().max() < 1e-9
+
+
+def test_maps_are_made_as_sharp_as_others_and_keep_their_order():
+    generator = torch.Generator().manual_seed(0)
+    flat, sharp = (torch.softmax(scale * torch.randn(2, 3, 5, 5, generator=generator), -1) for scale in (0.1, 3))
+    made = heads.match_entropy(flat, sharp)
+
+    def entropy(m):
+        return -(m * m.log()).sum(-1).mean()
+
+    assert torch.isclose(entropy(made), entropy(sharp), atol=1e-3) and torch.allclose(made.sum(-1), torch.ones(2, 3, 5))
+    assert (made.argmax(-1) == flat.argmax(-1)).all() and torch.allclose(
+        heads.match_entropy(sharp, sharp), sharp, atol=1e-4
+    )
+    masked = flat.tril()
+    assert (heads.match_entropy(masked / masked.sum(-1, keepdim=True), sharp).triu(1) == 0).all()

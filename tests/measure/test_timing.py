@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab.measure import timing
-from lab.measure.timing import benchmark, machine_peaks, rounds
+from lab.measure.timing import benchmark, rounds
 
 
 def test_rounds_hold_every_name_once_in_changing_order():
@@ -94,9 +94,3 @@ def test_no_clock_times_the_finding_of_pages(monkeypatch):
     of_all_calls = sum(4 * elements / 4096 for elements, _ in late)
     found = sum(pages for _, pages in late)
     assert found < 0.5 * of_all_calls, "without kept memory each call asks for all of its pages"
-
-
-def test_machine_peaks_are_plausible():
-    peaks = machine_peaks()
-    assert peaks["matmul_gflop_per_s"] > 1 and peaks["copy_gbyte_per_s"] > 0.1
-    assert peaks["threads"] == torch.get_num_threads()

@@ -20,9 +20,9 @@ def test_a_stack_learns_at_a_sensible_rate_and_not_without_one():
 def test_the_mark_is_a_quarter_of_the_way_from_frequencies_to_the_table(monkeypatch):
     marks = []
 
-    def kept(*given, mark, **options):
-        marks.append(mark)
-        return fit(*given, mark=mark, **options)
+    def kept(*given, until, **options):
+        marks.append(until)
+        return fit(*given, until=until, **options)
 
     monkeypatch.setattr(deep_stacks, "fit", kept)
     learning(**USUAL | {"steps": 10}, learning_rate=0.01)

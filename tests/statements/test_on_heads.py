@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from helpers import config, heads, normal
 from torch import nn
 
-from lab.measure.cost import attention_macs, attention_parameters, cache_elements, softmax_operations
+from lab.measure.attention import attention_maps
+from lab.measure.cost import attention_macs, attention_parameters, cache_elements
+from lab.models import ModelConfig, Transformer
 from lab.models.gpt import KVCache, QKVProjection
 from lab.models.kernels import naive_attention
 
@@ -203,13 +205,18 @@ def test_the_number_of_heads_does_not_change_the_parameters():
     assert {parameters(of_chapter(h, h)) for h in (1, 2, 4, 8, 16, 32)} == {4 * 512 * 512}
 
 
+def heads_of(h):
+    return Transformer(ModelConfig(vocab_size=8, block_size=16, d_model=64, n_layers=1, n_heads=h, position="none"))
+
+
 def test_more_heads_do_the_same_products_and_more_softmax():
     """More heads raise parallel efficiency (note 4, §1.1, §2).
     It fails: h heads do the products of one head, and h times the softmax.
     """
     one, many = attention_macs(256, 512, 1, 1, 512), attention_macs(256, 512, 16, 16, 32)
     assert sum(one.values()) == sum(many.values())
-    assert softmax_operations(256, 16) == 16 * softmax_operations(256, 1)
+    weights = {h: attention_maps(heads_of(h), torch.zeros(1, 16, dtype=torch.long))[0].numel() for h in (1, 16)}
+    assert weights[16] == 16 * weights[1]
 
 
 # Shared keys and values

@@ -1,19 +1,17 @@
-"""Training of the reference model: `python -m lab.recipes.reference`, which takes minutes."""
+"""Training of the reference model: `python -m lab.reference.make`, which takes minutes."""
 
 import hashlib
 import json
 import time
-from pathlib import Path
 
 import torch
 
 from lab import arithmetic
 from lab.models.gpt import Transformer
 from lab.recipes.byte_model import WINDOWS, byte_model, ngram_baselines, validation_loss
+from lab.reference import WEIGHTS
 from lab.training import train
 
-# the weights; a JSON file of the same name documents their training
-PATH = Path(__file__).parents[1] / "reference" / "model.safetensors"
 SIZES = {
     "steps": 3000,
     "batch": 16,
@@ -24,7 +22,7 @@ SIZES = {
 }
 
 
-def make(path=PATH, seed=0, sizes=SIZES):
+def make(path=WEIGHTS, seed=0, sizes=SIZES):
     """Train the reference model on one thread; write its weights and its story, a JSON file.
 
     The marks are losses of n-grams, counted on the windows that training reads and evaluated on the
