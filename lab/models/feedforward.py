@@ -10,11 +10,30 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.gpt import FeedForward
+from lab.models.padding import SeesPadding
 from lab.models.precision import wide
 
 
 class Relu(FeedForward, kind="relu"):
     activation = nn.ReLU
+
+
+class GeluDropout(FeedForward, kind="gelu-dropout"):
+    """GELU with dropout on the hidden layer and on the output. Srivastava 2014.
+
+    x ── W1 ── act ── dropout ── W2 ── dropout ──
+    """
+
+    activation = nn.GELU
+    repeatable = False
+
+    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.1, output=0.1):
+        super().__init__(config, ratio=ratio, width=width, bias=bias)
+        self.drop_hidden = nn.Dropout(hidden)
+        self.drop_output = nn.Dropout(output)
+
+    def forward(self, x):
+        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
 
 
 class GeluTanh(FeedForward, kind="gelu-tanh"):
@@ -95,9 +114,6 @@ class LowRank(FeedForward, kind="low-rank"):
         self.up = factored(self.up, rank)
         self.down = factored(self.down, rank)
 
-    def output_projections(self):
-        return [self.down[-1]]
-
 
 def factored(linear, rank):
     """Two new linear maps in sequence, through `rank` features, with the sizes of `linear`."""
@@ -107,7 +123,7 @@ def factored(linear, rank):
     )
 
 
-class Mixture(FeedForward, kind="mixture"):
+class Mixture(SeesPadding, FeedForward, kind="mixture"):
     """Mixture of experts: each token passes through the `active` experts with top router scores.
 
     x ──┬── router ── softmax ── top k ──┐
@@ -121,7 +137,6 @@ class Mixture(FeedForward, kind="mixture"):
     """
 
     of_call = ("balance",)
-    sees_padding = True
     repeatable = False
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
@@ -149,9 +164,6 @@ class Mixture(FeedForward, kind="mixture"):
             weighted = share[row, place, None] * expert(tokens[row])
             out = out.index_add(0, row, weighted.to(out.dtype))
         return out.view_as(x)
-
-    def output_projections(self):
-        return [writer for expert in self.experts for writer in expert.output_projections()]
 
 
 def load_balance(probabilities, chosen):
@@ -186,6 +198,3 @@ class Nothing(FeedForward, kind="none"):
 
     def forward(self, x):
         return torch.zeros_like(x)
-
-    def output_projections(self):
-        return []
