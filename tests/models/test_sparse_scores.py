@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from helpers import close, randn, small_config
+from helpers import close, differs, randn, row_sum, small_config, small_model, tokens
 
 from lab.measure.attention import attention_probe
+from lab.measure.heads import ablate_heads
 from lab.models.gpt import AttentionFn
 
 
@@ -62,3 +63,17 @@ def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_r
     assert (gates == 0).any() and (gates == 1).any() and ((gates > 0) & (gates < 1)).any()
     assert (gates > 0).float().mean().item() == pytest.approx(part.openness().item(), abs=0.01)
     assert not torch.equal(gates, part.gates()) and torch.equal(part.eval().gates(), part.gates())
+
+
+@torch.no_grad()
+def test_probes_see_whole_maps_of_local_attention_and_silence_one_head_alone():
+    model, x = small_model(score={"kind": "local", "size": 4}), tokens()
+    wanted = model(x)
+    with attention_probe([row_sum], keep_maps=True) as probe:
+        close(model(x), wanted)
+    assert [tuple(m.shape) for m in probe.maps] == 2 * [(2, 4, 12, 12)]
+    with ablate_heads([(0, 0)], calls=2):
+        ablated = model(x)
+    differs(ablated, wanted)
+    model.blocks[0].mixer.heads.out.weight[:, :8] = 0  # what head 0 writes
+    close(model(x), ablated)
