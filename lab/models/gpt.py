@@ -209,7 +209,7 @@ class Softmax(AttentionFn, kind="softmax"):
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
-        self.factor = kernels.factor(scale, config.d_head)
+        self.factor = None if scale == "rsqrt" else kernels.factor(scale, config.d_head)
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         groups = k.shape[1]
