@@ -18,24 +18,6 @@ class Relu(FeedForward, kind="relu"):
     activation = nn.ReLU
 
 
-class GeluDropout(FeedForward, kind="gelu-dropout"):
-    """GELU with dropout on the hidden layer and on the output. Srivastava 2014.
-
-    x ── W1 ── act ── dropout ── W2 ── dropout ──
-    """
-
-    activation = nn.GELU
-    repeatable = False
-
-    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.1, output=0.1):
-        super().__init__(config, ratio=ratio, width=width, bias=bias)
-        self.drop_hidden = nn.Dropout(hidden)
-        self.drop_output = nn.Dropout(output)
-
-    def forward(self, x):
-        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
-
-
 class GeluTanh(FeedForward, kind="gelu-tanh"):
     """GELU approximated by 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks 2016."""
 

@@ -9,7 +9,6 @@ kind, or both. The other files of this package hold further kinds. Letters of sh
 """
 
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -23,6 +22,7 @@ from lab.models import decoding, kernels
 from lab.models.masks import Causal, Mask, Visibility
 from lab.models.padding import Padding, known_padding
 from lab.models.registry import Part, Seam
+from lab.models.rotation import check_rotary, rotations
 from lab.models.weights import NamedOnce, OfHeads
 
 Choice = str | dict  # a kind, or {"kind": ..., **options}
@@ -129,40 +129,27 @@ class Rotary(Position, kind="rotary"):
     """Rotates pairs of components of queries and keys by position x frequency. Su 2021.
 
     A score then depends on the distance alone. Component i of the first half of a head pairs with
-    component i of the second half, as in Llama. Raises ValueError for an odd d_head.
+    component i of the second half, as in Llama. `interpolation` and `ntk` are for longer texts (see
+    rotation.py). Raises ValueError for an odd d_head and for options not above 0.
     """
 
-    def __init__(self, config, *, base=10000.0):
+    def __init__(self, config, *, base=10000.0, interpolation=1.0, ntk=1.0):
         super().__init__(config)
-        self.base = base
-        self.stretch = 1.0  # positions are divided by this number
+        self.options = (base, interpolation, ntk)
+        check_rotary(config.d_head, *self.options)
 
     def of_layer(self, i, layer):
-        if layer.d_head % 2:
-            raise ValueError(f"rotary rotates pairs: d_head must be even, got {layer.d_head}")
+        check_rotary(layer.d_head, *self.options)
         return self
 
     def at_query_key(self, q, k, start=0):
         _, _, t, d = q.shape
         end = start + t
         power_of_2 = 1 << end.bit_length()  # so that tables are made rarely
-        cos, sin = rotations(power_of_2, d, self.base, self.stretch, q.device, q.dtype)
+        cos, sin = rotations(power_of_2, d, *self.options, q.device, q.dtype)
         cos = cos[start:end]
         sin = sin[start:end]
         return q * cos + q.roll(d // 2, -1) * sin, k * cos + k.roll(d // 2, -1) * sin
-
-
-@lru_cache(16)
-@torch.inference_mode(False)  # tables made in inference mode could not be used in training
-def rotations(length, d, base, stretch, device, dtype):
-    """Cosine and signed sine of position x frequency, two tables (length, d), exact to the dtype."""
-    table = {"dtype": torch.float64, "device": "cpu"}  # not every device has float64
-    frequency = base ** (-torch.arange(0, d, 2, **table) / d)
-    position = torch.arange(length, **table) / stretch
-    angle = position[:, None] * frequency.repeat(2)
-    sign = torch.tensor([-1.0, 1.0], **table).repeat_interleave(d // 2)
-    exact = torch.promote_types(dtype, torch.float32)
-    return [x.to(exact).to(device, dtype) for x in (angle.cos(), angle.sin() * sign)]
 
 
 class Norm(Part, Seam, kind="none"):
@@ -313,9 +300,18 @@ class FeedForward(Part, Seam):
 
 
 class Gelu(FeedForward, kind="gelu"):
-    """Exact GELU. Hendrycks 2016."""
+    """Exact GELU, with optional dropout on the hidden layer and on the output. Hendrycks 2016."""
 
     activation = nn.GELU
+
+    def __init__(self, config, *, ratio=None, width=None, bias=None, hidden=0.0, output=0.0):
+        super().__init__(config, ratio=ratio, width=width, bias=bias)
+        self.drop_hidden = nn.Dropout(hidden) if hidden else nn.Identity()
+        self.drop_output = nn.Dropout(output) if output else nn.Identity()
+        self.repeatable = not (hidden or output)  # whether two calls give the same
+
+    def forward(self, x):
+        return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
 
 
 class Block(Part, Seam, name="Residual", kind="pre"):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lab.models.gpt import Position, Rotary
+from lab.models.gpt import Position
 from lab.models.precision import wide
 
 
@@ -138,34 +138,6 @@ def alibi_slopes(n_heads, dtype=torch.float32):
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
     between = 2.0 ** (-4 * torch.arange(1, 2 * power + 1, 2, dtype=dtype) / power)
     return torch.cat([slopes, between[: n_heads - power]])
-
-
-class StretchedRotary(Rotary, kind="stretched-rotary"):
-    """Rotary positions for texts longer than in training.
-
-    `interpolation` s divides every position by s (Chen 2023). `ntk` s multiplies the base by
-    s^(d / (d - 2)), which slows the slowest pair by s and leaves the fastest unchanged (Peng 2023
-    §3.1). Raises ValueError for options not above 0.
-    """
-
-    def __init__(self, config, *, base=10000.0, interpolation=2.0, ntk=1.0):
-        super().__init__(config, base=base)
-        d = config.d_head
-        if min(base, interpolation, ntk) <= 0:
-            raise ValueError(
-                f"base, interpolation and ntk must be above 0, got {base}, {interpolation}, {ntk}"
-            )
-        if ntk != 1 and d == 2:
-            raise ValueError("ntk needs more than one pair: with d_head 2 it would have no effect")
-        self.base = base if ntk == 1 else base * ntk ** (d / (d - 2))
-        self.stretch = interpolation
-        self.d_head = d
-        self.options = {"base": base, "interpolation": interpolation, "ntk": ntk}
-
-    def of_layer(self, i, layer):
-        super().of_layer(i, layer)
-        same = layer.d_head == getattr(self, "d_head", layer.d_head)
-        return self if same else StretchedRotary(layer, **self.options)
 
 
 class T5(Position, kind="t5"):

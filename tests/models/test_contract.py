@@ -18,8 +18,9 @@ from helpers import choice_of, close, differs, kinds_of_models, small_config, to
 import lab.models
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
-from lab.models.gpt import SEAMS, Block, rotations
+from lab.models.gpt import SEAMS, Block
 from lab.models.padding import Padding, SeesPadding
+from lab.models.rotation import rotations
 
 BESIDE = {  # fields that a kind cannot do without
     "linformer": {"mask": "none", "position": "none"},
@@ -95,7 +96,6 @@ REFUSALS = {
         "qk_norm batchnorm",
         "score offset-gate",
         "score offset-gate, position alibi",
-        "ffn gelu-dropout",
         "ffn mixture",
         "ffn adaptive-width",
         *RANDOMIZED,
@@ -392,7 +392,7 @@ def test_tables_are_as_exact_as_the_type_of_the_model():
     alibi = Transformer(small_config(position="alibi", n_heads=16, d_model=64)).double().position
     assert torch.equal(alibi.slope, 2.0 ** (-torch.arange(1, 17, dtype=torch.float64) / 2))
     assert alibi.bfloat16().slope.dtype == torch.float32
-    cos, _ = rotations(64, 8, 10000.0, 1.0, "cpu", torch.float64)
+    cos, _ = rotations(64, 8, 10000.0, 1.0, 1.0, "cpu", torch.float64)
     frequency = 10000.0 ** -torch.tensor([0, 1, 2, 3, 0, 1, 2, 3], dtype=torch.float64).div(4)
     close(cos[40], (40 * frequency).cos(), 1e-14)
 
@@ -436,6 +436,12 @@ def test_reversible_layers_have_the_gradients_of_layers_that_keep_all(name):
     for key, gradient in gradients[0].items():
         size = gradient.abs().max().clamp(min=1)
         assert (gradient - gradients[1][key]).abs().max() <= 1e-12 * size, key
+
+
+@pytest.mark.parametrize("place", ["hidden", "output"])
+def test_reversible_layers_refuse_dropout(place):
+    with pytest.raises(ValueError, match="'reversible' computes every branch again .* and Gelu"):
+        Transformer(small_config(residual="reversible", ffn={"kind": "gelu", place: 0.3}))
 
 
 def test_reversible_layers_refuse_random_numbers_of_a_kind_they_do_not_know():

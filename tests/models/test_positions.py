@@ -10,10 +10,11 @@ import torch
 from helpers import close, differs, randn, small_model, tokens
 from pydantic import ValidationError
 
-from lab.models.gpt import Position, rotations
+from lab.models.gpt import Position
 from lab.models.initialization import preset_position_counter
 from lab.models.kernels import naive_attention
 from lab.models.positions import sinusoids
+from lab.models.rotation import rotations
 from lab.models.sparse_masks import Seen
 
 VOCABULARY, CONTEXT = 13, 24
@@ -34,7 +35,7 @@ def turned(position, x, at):
 
 @pytest.mark.parametrize("factor", [2, 4, 2.5])
 def test_interpolation_puts_a_position_where_its_quotient_was(factor):
-    plain, squeezed = (build({"kind": "stretched-rotary", "interpolation": f}).position for f in (1, factor))
+    plain, squeezed = (build({"kind": "rotary", "interpolation": f}).position for f in (1, factor))
     x = randn(8)
     for at in (0, 10, 20):
         if at % factor == 0:
@@ -45,10 +46,10 @@ def test_interpolation_puts_a_position_where_its_quotient_was(factor):
 @pytest.mark.parametrize("d_head", [4, 8, 32])
 @pytest.mark.parametrize("factor", [2, 8])
 def test_ntk_slows_the_slowest_pair_by_its_factor_and_spares_the_fastest(factor, d_head):
-    plain, scaled = (build({"kind": "stretched-rotary", "ntk": f}, d_head=d_head).position for f in (1, factor))
+    plain, scaled = (build({"kind": "rotary", "ntk": f}, d_head=d_head).position for f in (1, factor))
 
     def angle(position, pair):  # at position 1
-        cos, sin = rotations(2, d_head, position.base, 1.0, "cpu", torch.float32)
+        cos, sin = rotations(2, d_head, *position.options, "cpu", torch.float32)
         return torch.atan2(sin[1, pair + d_head // 2], cos[1, pair]).item()
 
     slowest = d_head // 2 - 1
@@ -61,16 +62,16 @@ def test_ntk_slows_the_slowest_pair_by_its_factor_and_spares_the_fastest(factor,
 def test_rotary_options_are_choices_about_angles_only():
     plain = build("rotary")
     for option in ({"interpolation": 2.0}, {"ntk": 2.0}, {"base": 100.0}):
-        other = build({"kind": "stretched-rotary"} | option)
+        other = build({"kind": "rotary"} | option)
         assert other.state_dict().keys() == plain.state_dict().keys()
         other.load_state_dict(plain.state_dict())
         differs(other(tokens()), plain(tokens()))
         close(other(tokens(1)), plain(tokens(1)))  # at position 0 there is nothing to turn
     for wrong in ({"interpolation": 0}, {"ntk": -1.0}, {"base": 0.0}):
         with pytest.raises(ValueError, match="must be above 0"):
-            build({"kind": "stretched-rotary"} | wrong)
+            build({"kind": "rotary"} | wrong)
     with pytest.raises(ValueError, match="d_head 2"):
-        build({"kind": "stretched-rotary", "ntk": 2.0}, d_head=2)
+        build({"kind": "rotary", "ntk": 2.0}, d_head=2)
 
 
 # Two dimensions
