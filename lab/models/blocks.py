@@ -1,8 +1,7 @@
 """Further residual blocks: the places of norms and skip connections (chapter §1.5.1, §1.5.3).
 
-The default, pre-norm, is Block in gpt.py. Each kind here wraps every sublayer f (attention,
-cross-attention, feed-forward) in the same way. The diagrams show one sublayer; x and f(x) have
-shape (b, t, m).
+The default, pre-norm, is Block in gpt.py. Each kind here wraps both sublayers f (attention and
+feed-forward) in the same way. The diagrams show one sublayer; x and f(x) have shape (b, t, m).
 """
 
 import math
@@ -16,28 +15,22 @@ from lab.models.gpt import Block, Norm
 
 
 class SameAround(Block):
-    """A block that treats every sublayer alike. Subclasses define `around`."""
+    """A block that treats both sublayers alike. Subclasses define `around`."""
 
-    def forward(self, x, **inputs):
-        for name, f in self.sublayers(**inputs):
+    names = ("mixer", "ffn")  # sublayers in the order in which they run
+
+    def forward(self, x, **seen):
+        for name, f in self.sublayers(**seen):
             x = self.around(x, f, name)
         return x
 
     def around(self, x, f, name):
-        """The residual stream after sublayer f; `name` is "mixer", "cross" or "ffn"."""
+        """The residual stream after sublayer f; `name` is "mixer" or "ffn"."""
         raise NotImplementedError
 
-    def sublayers(self, memory=None, memory_mask=None, **seen):
+    def sublayers(self, **seen):
         """[(name, function of the stream)], in the order in which they run."""
-        found = [("mixer", partial(self.mixer, **seen))]
-        if self.cross is not None:
-            found.append(("cross", partial(self.cross, memory=memory, mask=memory_mask)))
-        found.append(("ffn", self.ffn))
-        return found
-
-    def names(self):
-        """Names of the sublayers, in the order in which their weights are created."""
-        return ["mixer", "ffn"] + (["cross"] if self.cross is not None else [])
+        return [("mixer", partial(self.mixer, **seen)), ("ffn", self.ffn)]
 
     def norm(self, x, name):
         """Apply the norm of sublayer `name` to x."""
@@ -45,7 +38,7 @@ class SameAround(Block):
 
     def each(self, make):
         """A ParameterDict with one parameter make() per sublayer."""
-        return nn.ParameterDict({name: nn.Parameter(make()) for name in self.names()})
+        return nn.ParameterDict({name: nn.Parameter(make()) for name in self.names})
 
 
 class Plain(SameAround, kind="plain"):
@@ -57,8 +50,8 @@ class Plain(SameAround, kind="plain"):
 
     final_norm = False
 
-    def __init__(self, config, position, cross=None):
-        super().__init__(config.model_copy(update={"norm": "none"}), position, cross)
+    def __init__(self, config, position):
+        super().__init__(config.model_copy(update={"norm": "none"}), position)
 
     def around(self, x, f, name):
         return x + f(x)
@@ -85,8 +78,8 @@ class PostNorm(SameAround, kind="post"):
 
     final_norm = False
 
-    def __init__(self, config, position, cross=None, *, dropout=0.0, outside=False):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position, *, dropout=0.0, outside=False):
+        super().__init__(config, position)
         self.dropout = nn.Dropout(dropout)
         self.outside = outside
 
@@ -103,9 +96,9 @@ class Sandwich(SameAround, kind="sandwich"):
         └────────────────────────┘
     """
 
-    def __init__(self, config, position, cross=None):
-        super().__init__(config, position, cross)
-        norms = {name: Norm.build(config.norm, config) for name in self.names()}
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        norms = {name: Norm.build(config.norm, config) for name in self.names}
         self.norm_out = nn.ModuleDict(norms)
 
     def around(self, x, f, name):
@@ -121,8 +114,8 @@ class DeepNorm(SameAround, kind="deepnorm"):
 
     final_norm = False
 
-    def __init__(self, config, position, cross=None, *, alpha=None):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position, *, alpha=None):
+        super().__init__(config, position)
         self.alpha = (2 * config.n_layers) ** 0.25 if alpha is None else alpha
 
     def around(self, x, f, name):
@@ -138,8 +131,8 @@ class Admin(SameAround, kind="admin"):
 
     final_norm = False
 
-    def __init__(self, config, position, cross=None):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position):
+        super().__init__(config, position)
         self.omega = self.each(partial(torch.ones, config.d_model))
 
     def around(self, x, f, name):
@@ -155,11 +148,11 @@ class Weighted(SameAround, kind="weighted"):
     Raises ValueError unless 0 < a < 1.
     """
 
-    def __init__(self, config, position, cross=None, *, a=0.5, learned=False):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position, *, a=0.5, learned=False):
+        super().__init__(config, position)
         if not 0 < a < 1:
             raise ValueError(f"a must lie between 0 and 1, got {a}")
-        for sublayer in self.names():
+        for sublayer in self.names:
             logit = torch.tensor(math.log(a / (1 - a)))
             if learned:
                 self.register_parameter(f"{sublayer}_logit", nn.Parameter(logit))
@@ -182,8 +175,8 @@ class Scaled(SameAround, kind="scaled"):
         └──────────────────────────────────────┘
     """
 
-    def __init__(self, config, position, cross=None, *, scale=1.0):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position, *, scale=1.0):
+        super().__init__(config, position)
         self.scale = self.each(partial(torch.tensor, float(scale)))
         self.shift = self.each(partial(torch.tensor, 0.0))
 
@@ -200,9 +193,9 @@ class Dense(SameAround, kind="dense"):
     All weights start at 1, which equals pre-norm.
     """
 
-    def __init__(self, config, position, cross=None):
-        super().__init__(config, position, cross)
-        most = 1 + 3 * config.n_layers  # outputs, with up to three sublayers per layer
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        most = 1 + 3 * config.n_layers  # no layer has more than three outputs
         self.weights = self.each(partial(torch.ones, most))
 
     def around(self, stream, f, name):
@@ -210,12 +203,8 @@ class Dense(SameAround, kind="dense"):
         return (*stream, f(self.norm(mixed, name)))
 
     @staticmethod
-    def enter(x):
-        return (x,)
-
-    @staticmethod
-    def leave(stream):
-        return sum(stream)
+    def stack(x, layers):
+        return sum(Block.stack((x,), layers))
 
 
 class StochasticDepth(SameAround, kind="stochastic-depth"):
@@ -225,12 +214,12 @@ class StochasticDepth(SameAround, kind="stochastic-depth"):
     training. Huang 2016. Raises ValueError unless 0 < keep <= 1.
     """
 
-    def __init__(self, config, position, cross=None, *, keep=0.8):
-        super().__init__(config, position, cross)
+    def __init__(self, config, position, *, keep=0.8):
+        super().__init__(config, position)
         if not 0 < keep <= 1:
             raise ValueError(f"keep must lie above 0 and not above 1, got {keep}")
         self.keep = keep
-        seeds = {name: torch.randint(2**31, (), device="cpu").item() for name in self.names()}
+        seeds = {name: torch.randint(2**31, (), device="cpu").item() for name in self.names}
         self.coins = {name: random.Random(seed) for name, seed in seeds.items()}
 
     def around(self, x, f, name):
@@ -252,6 +241,15 @@ class Reversible(SameAround, kind="reversible"):
     numbers (dropout, randomized positions, gates) or keep state (running statistics, a loss).
     """
 
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        for part in self.modules():
+            if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
+                raise ValueError(
+                    "residual 'reversible' computes every branch again in the backward pass, and "
+                    f"{type(part).__name__} differs from call to call: choose another of the two"
+                )
+
     def around(self, stream, f, name):
         x1, x2 = stream.chunk(2, -1)
         return torch.cat([x2, x1 + f(self.norm(x2, name))], -1)
@@ -264,25 +262,8 @@ class Reversible(SameAround, kind="reversible"):
         return stream
 
     @staticmethod
-    def enter(x):
-        return torch.cat([x, x], -1)
-
-    @staticmethod
-    def leave(stream):
-        return sum(stream.chunk(2, -1)) / 2
-
-    @staticmethod
-    def run(stream, layers):
-        return run_reversibly(stream, layers)
-
-    @staticmethod
-    def check(blocks):
-        for part in nn.ModuleList(blocks).modules():
-            if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
-                raise ValueError(
-                    "residual 'reversible' computes every branch again in the backward pass, and "
-                    f"{type(part).__name__} differs from call to call: choose another of the two"
-                )
+    def stack(x, layers):
+        return sum(run_reversibly(torch.cat([x, x], -1), layers).chunk(2, -1)) / 2
 
 
 def run_reversibly(stream, layers):

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.gpt import QKVMixer
+from lab.models.decoding import recent_bytes
 from lab.models.kernels import repeat_kv
-from lab.models.precision import wide
+from lab.models.mixers import QKVStateMixer
+from lab.models.precision import wide, without_autocast
 
 
 def delta_step(state, q, k, v, beta, log_alpha):
@@ -72,14 +73,11 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     return state, torch.cat(out, 2)[:, :, :n]
 
 
-class DeltaRule(QKVMixer, kind="delta"):
+class DeltaRule(QKVStateMixer, kind="delta"):
     """Keys and queries of unit length, β = sigmoid(w·x) per head, α = 1; outputs are normalised.
 
-    The recurrence runs in float32 or wider, also under autocast. Decoding keeps S in the dtype of
-    the weights.
+    The recurrence runs in float32 or wider, also under autocast.
     """
-
-    dot_product_only = True
 
     def __init__(self, config, position, *, chunk=64):
         super().__init__(config, position)
@@ -91,23 +89,18 @@ class DeltaRule(QKVMixer, kind="delta"):
         """log α per token and head, (b, t, h)."""
         return wide(x).new_zeros(*x.shape[:2], self.heads.n)
 
-    def forward(self, x, cache=None, padding_mask=None):
+    def forward(self, x, cache=None):
         q, k, v = self.split(x, cache)
         q = F.normalize(wide(q), dim=-1)
         k = F.normalize(wide(repeat_kv(k, q.shape[1])), dim=-1)
         v = repeat_kv(v, q.shape[1])
-        beta = torch.sigmoid(wide(self.rate(x)))
-        log = self.log_decay(x)
-        if padding_mask is not None:
-            beta = beta * padding_mask[..., None]
-            log = log * padding_mask[..., None]
-        beta, log = beta.mT, log.mT  # (b, h, t)
+        beta = torch.sigmoid(wide(self.rate(x))).mT  # (b, h, t)
+        log = self.log_decay(x).mT
         before = None if cache is None else cache.tensors.get("memory")
-        before = None if before is None else wide(before)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             state, mixed = self.run_rule(q, k, wide(v), beta, log, before)
         if cache is not None:
-            cache.tensors["memory"] = state.detach().to(self.rate.weight.dtype)
+            cache.tensors["memory"] = state.detach()
             cache.length += x.shape[1]
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
@@ -119,10 +112,9 @@ class DeltaRule(QKVMixer, kind="delta"):
         return state, mixed[:, :, None]
 
     def state_bytes(self, length):
-        memory = (
-            self.heads.n * self.heads.d * self.heads.d_value * self.heads.qkv.weight.element_size()
-        )
-        return memory + self.recent_bytes(length)
+        size = wide(self.rate.weight[:0]).element_size()
+        memory = self.heads.n * self.heads.d * self.heads.d_value * size
+        return memory + recent_bytes(self.heads, length)
 
 
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):

@@ -1,14 +1,20 @@
 """Encoder-decoder: every decoder layer reads the final output of the encoder (chapter §1.1.1)."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from lab.models.gpt import AttentionFn, Norm, QKVProjection, Transformer, eval_mode, known_padding
-from lab.models.masks import Mask, padding_before_tokens, real_tokens
+from lab.models.decoding import eval_mode
+from lab.models.gpt import AttentionFn, Block, Norm, QKVProjection, Transformer
+from lab.models.lm_head import Tied
+from lab.models.masks import Mask
+from lab.models.padding import Padding
+from lab.models.registry import Part
 from lab.models.weights import NamedOnce
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Part):
     """x (b, t, m), memory (b, s, m) -> (b, t, m): queries from x, keys and values from memory.
 
     No position encoding is applied, and every query sees the whole memory except padding. Raises
@@ -16,44 +22,53 @@ class CrossAttention(nn.Module):
     """
 
     def __init__(self, config):
-        super().__init__()
-        self.kind = config.heads
+        super().__init__(config)
         self.heads = QKVProjection.build(config.heads, config)
         self.score = AttentionFn.build(config.score, config)
-        if self.score.by_distance:
+        if getattr(self.score, "by_distance", False):
             raise ValueError(
                 f"cross-attention has no distances between queries and keys, "
                 f"which score {config.score!r} needs"
             )
-        width = config.model_copy(update={"d_model": config.d_head})
-        self.query_norm = Norm.build(config.qk_norm, width)
-        self.key_norm = Norm.build(config.qk_norm, width)
+        of_head = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm = Norm.build(config.qk_norm, of_head)
+        self.key_norm = Norm.build(config.qk_norm, of_head)
 
     def forward(self, x, memory, mask=None):
-        if mask is not None and self.heads.history and padding_before_tokens(mask.flatten(1))[0]:
-            raise ValueError(
-                f"heads {self.kind!r} depends on absolute positions: padding must come last"
-            )
-        q, k, v = self.heads.across(x, memory)
-        padding_mask = None
-        if self.key_norm.sees_padding:
-            padding_mask = torch.ones_like(memory[..., 0], dtype=torch.bool)[:, None, None] & (
-                mask is None or mask
-            )
-            padding_mask = padding_mask.flatten(1)  # (b, s)
-        with known_padding(self.key_norm, padding_mask):
-            k = self.key_norm(k)
-        return self.heads.join(self.score(self.query_norm(q), k, v, mask=mask))
+        q, _, _ = self.heads.split(x)
+        _, k, v = self.heads.split(memory)
+        return self.heads.join(self.score(self.query_norm(q), self.key_norm(k), v, mask=mask))
+
+
+class DecoderBlock(Block):
+    """A layer with cross-attention between attention and feed-forward, with pre-norm or post-norm.
+
+    Vaswani 2017 §3.1. Raises ValueError for a residual other than "pre" and "post".
+    """
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        if config.residual not in ("pre", "post"):
+            raise ValueError(f"the residual of a decoder is pre or post, not {config.residual!r}")
+        self.final_norm = config.residual == "pre"
+        self.cross = CrossAttention(config)
+        self.cross_norm = Norm.build(config.norm, config)
+
+    def forward(self, x, *, memory, memory_mask=None, **seen):
+        sublayers = (
+            (partial(self.mixer, **seen), self.mixer_norm),
+            (partial(self.cross, memory=memory, mask=memory_mask), self.cross_norm),
+            (self.ffn, self.ffn_norm),
+        )
+        for f, norm in sublayers:
+            x = x + f(norm(x)) if self.final_norm else norm(x + f(x))
+        return x
 
 
 class Decoder(Transformer):
     """A Transformer whose blocks read a memory too: hidden(tokens, memory=..., memory_mask=...)."""
 
-    def __init__(self, config, *, seed=0):
-        super().__init__(config, seed=seed, cross=CrossAttention)
-
-    def random_inputs(self, batch):
-        return {"memory": torch.randn(batch, self.config.block_size, self.config.d_model)}
+    make_block = DecoderBlock
 
 
 class EncoderDecoder(NamedOnce):
@@ -78,26 +93,21 @@ class EncoderDecoder(NamedOnce):
         self.encoder.lm_head = nn.Identity()
         self.decoder = Decoder(config, seed=apart)  # not the seed of the encoder
         self.decoder.embedding = self.encoder.embedding
-        self.decoder.lm_head.follow(self.decoder.embedding)
+        if isinstance(self.decoder.lm_head, Tied):
+            self.decoder.lm_head.weight = self.decoder.embedding.weight
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False or 0 at padding of the source, which is ignored.
-
-        Raises ValueError as `Transformer.hidden` does.
-        """
+        """`source_padding_mask` (b, s) is False or 0 at padding behind the source."""
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
         """Inputs of the decoder blocks: {memory: encoder output (b, s, m), memory_mask}."""
-        mask = None
-        if source_padding_mask is not None:
-            source_padding_mask = real_tokens(source_padding_mask, source.shape[:2])
-            mask = source_padding_mask[:, None, None]  # (b, 1, 1, s)
-        return {
-            "memory": self.encoder(source, padding_mask=source_padding_mask),
-            "memory_mask": mask,
-        }
+        if source_padding_mask is None:
+            return {"memory": self.encoder(source)}
+        padding = Padding(source_padding_mask)
+        memory = self.encoder(source, mask=padding)
+        return {"memory": memory, "memory_mask": padding.real[:, None, None]}  # (b, 1, 1, s)
 
     @torch.no_grad()
     def generate(self, source, start, n, *, source_padding_mask=None):

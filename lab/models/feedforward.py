@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.gpt import FeedForward
+from lab.models.padding import SeesPadding
 from lab.models.precision import wide
 
 
@@ -95,9 +96,6 @@ class LowRank(FeedForward, kind="low-rank"):
         self.up = factored(self.up, rank)
         self.down = factored(self.down, rank)
 
-    def output_projections(self):
-        return [self.down[-1]]
-
 
 def factored(linear, rank):
     """Two new linear maps in sequence, through `rank` features, with the sizes of `linear`."""
@@ -107,7 +105,7 @@ def factored(linear, rank):
     )
 
 
-class Mixture(FeedForward, kind="mixture"):
+class Mixture(SeesPadding, FeedForward, kind="mixture"):
     """Mixture of experts: each token passes through the `active` experts with top router scores.
 
     x ──┬── router ── softmax ── top k ──┐
@@ -121,7 +119,6 @@ class Mixture(FeedForward, kind="mixture"):
     """
 
     of_call = ("balance",)
-    sees_padding = True
     repeatable = False
 
     def __init__(self, config, *, experts=8, active=2, expert="gelu"):
@@ -149,9 +146,6 @@ class Mixture(FeedForward, kind="mixture"):
             weighted = share[row, place, None] * expert(tokens[row])
             out = out.index_add(0, row, weighted.to(out.dtype))
         return out.view_as(x)
-
-    def output_projections(self):
-        return [writer for expert in self.experts for writer in expert.output_projections()]
 
 
 def load_balance(probabilities, chosen):
@@ -186,6 +180,3 @@ class Nothing(FeedForward, kind="none"):
 
     def forward(self, x):
         return torch.zeros_like(x)
-
-    def output_projections(self):
-        return []

@@ -23,17 +23,16 @@ class Sliced(QKVProjection, kind="sliced"):
             raise ValueError(
                 "sliced heads need an n_heads that divides d_model, and kv_heads equal to n_heads"
             )
-        self.qkv = nn.Conv1d(
-            config.d_model, 3 * self.n * self.d, 1, groups=self.n, bias=config.bias
-        )
+        sizes = (config.d_model, 3 * self.n * self.d, 1)
+        self.qkv = nn.Conv1d(*sizes, groups=self.n, bias=config.bias)
 
-    def split(self, x):
+    def split(self, x, cache=None):
         heads = self.qkv(x.transpose(1, 2)).unflatten(1, (self.n, 3, self.d))  # (b, h, 3, d, t)
         return heads.transpose(-1, -2).unbind(2)
 
-    def across(self, x, memory):
-        _, k, v = self.split(memory)
-        return self.split(x)[0], k, v
+    def matrices(self):
+        """Weights of query, key and value of head 0, of head 1, and so on, as views."""
+        return self.qkv.weight.split(self.d)
 
     def query_key_weights(self):
         parts = self.matrices()
@@ -41,14 +40,6 @@ class Sliced(QKVProjection, kind="sliced"):
 
     def value_weights(self):
         return self.matrices()[2::3]
-
-    def value_matrix(self):
-        return torch.block_diag(
-            *self.qkv.weight.squeeze(-1).unflatten(0, (self.n, 3, self.d))[:, 2]
-        )
-
-    def matrices(self):
-        return self.qkv.weight.split(self.d)
 
 
 class Concatenated(QKVProjection, kind="concatenated"):
@@ -64,7 +55,32 @@ class Concatenated(QKVProjection, kind="concatenated"):
         self.out = nn.Identity()
 
 
-class LowRankValue(QKVProjection, kind="low-rank-value"):
+def project(linear, x, rows, d):
+    """x (b, t, m) projected by these rows of a linear map, as heads (b, heads, t, d)."""
+    bias = None if linear.bias is None else linear.bias[rows]
+    return F.linear(x, linear.weight[rows], bias).unflatten(-1, (-1, d)).transpose(1, 2)
+
+
+class QueryKey(QKVProjection):
+    """Heads whose qkv projects to queries and keys only."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width = (self.n + self.kv) * self.d
+        self.qkv = nn.Linear(config.d_model, width, bias=config.bias)
+
+    def split(self, x, cache=None):
+        v = self.values(x)
+        queries = self.n * self.d
+        q = project(self.qkv, x, slice(queries), self.d)
+        k = project(self.qkv, x, slice(queries, None), self.d)
+        return q, k, v
+
+    def matrices(self):
+        return self.qkv.weight.split([self.n * self.d, self.kv * self.d])
+
+
+class LowRankValue(QueryKey, kind="low-rank-value"):
     """Values through a bottleneck: d_model -> rank -> kv_heads x d_head.
 
     `rank` defaults to a quarter of kv_heads x d_head.
@@ -74,30 +90,18 @@ class LowRankValue(QKVProjection, kind="low-rank-value"):
         super().__init__(config)
         width = self.kv * self.d
         rank = rank or max(1, width // 4)
-        # queries and keys only
-        self.qkv = nn.Linear(config.d_model, (self.n + self.kv) * self.d, bias=config.bias)
         self.value_down = nn.Linear(config.d_model, rank, bias=False)
         self.value_up = nn.Linear(rank, width, bias=config.bias)
 
-    def split(self, x):
-        return self.across(x, x)
-
-    def across(self, x, memory):
-        queries = self.n * self.d
-        values = self.value_up(self.value_down(memory)).unflatten(-1, (-1, self.d)).transpose(1, 2)
-        return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
-
-    def matrices(self):
-        return self.qkv.weight.split([self.n * self.d, self.kv * self.d])
+    def values(self, x):
+        """Values (b, g, t, d)."""
+        return self.value_up(self.value_down(x)).unflatten(-1, (-1, self.d)).transpose(1, 2)
 
     def value_weights(self):
         return [self.value_down.weight, self.value_up.weight]
 
-    def value_matrix(self):
-        return self.value_up.weight @ self.value_down.weight
 
-
-class FullValue(QKVProjection, kind="full-value"):
+class FullValue(QueryKey, kind="full-value"):
     """A d_model x d_model value map per head and no W_O; the outputs of the heads are summed.
 
     A standard head factors this map: W_V down to d_head, its block of W_O up to d_model. Raises
@@ -111,28 +115,15 @@ class FullValue(QKVProjection, kind="full-value"):
                 "full-value heads have one value map per head: kv_heads must equal n_heads"
             )
         self.d_value = config.d_model
-        # queries and keys only
-        self.qkv = nn.Linear(config.d_model, 2 * self.n * self.d, bias=config.bias)
         # all value maps side by side
         self.out = nn.Linear(self.n * config.d_model, config.d_model, bias=config.bias)
 
-    def split(self, x):
-        return self.across(x, x)
-
-    def across(self, x, memory):
-        """Values are the stream itself: a linear map commutes with mixing, so `join` applies it."""
-        queries = self.n * self.d
-        values = memory[:, None].expand(-1, self.n, -1, -1)
-        return self.project(x, slice(queries)), self.project(memory, slice(queries, None)), values
-
-    def matrices(self):
-        return self.qkv.weight.chunk(2)
+    def values(self, x):
+        """The stream itself, (b, h, t, m): a linear map commutes with mixing, so `out` applies it."""
+        return x[:, None].expand(-1, self.n, -1, -1)
 
     def value_weights(self):
         return []  # the value maps are W_O
-
-    def value_matrix(self):
-        return self.out.weight.unflatten(1, (self.n, -1)).transpose(0, 1).flatten(0, 1)
 
 
 class Primer(QKVProjection, kind="primer"):
@@ -155,16 +146,17 @@ class Primer(QKVProjection, kind="primer"):
         start[:, 0] = 0.5
         self.conv_weight = nn.Parameter(start)  # (channels, width)
 
-    def split(self, x):
-        return self.across(x, x)
+    def split(self, x, cache=None):
+        seen = x if cache is None else cache.append_inputs(x, self.history)
+        queries = self.n * self.d
+        q = self.convolved(seen, slice(queries))
+        k, v = self.convolved(seen, slice(queries, None)).split(self.kv, dim=1)
+        return [part[:, :, -x.shape[1] :] for part in (q, k, v)]
 
-    def split_cached(self, x, cache):
-        seen = cache.append_inputs(x, self.history)
-        return [part[:, :, -x.shape[1] :] for part in self.split(seen)]
-
-    def project(self, x, rows):
-        p = super().project(x, rows)  # (b, h, t, d)
-        weight = self.conv_weight[rows].unflatten(0, (-1, self.d))  # (h, d, width)
+    def convolved(self, x, rows):
+        """The projection of x (b, t, m) by these rows of W, convolved, (b, heads, t, d)."""
+        p = project(self.qkv, x, rows, self.d)
+        weight = self.conv_weight[rows].unflatten(0, (-1, self.d))  # (heads, d, width)
         return sum(
             F.pad(p, (0, 0, i, 0))[:, :, : p.shape[2]] * weight[:, None, :, i]
             for i in range(self.history + 1)

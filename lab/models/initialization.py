@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lab.models.blocks import Admin
-from lab.models.gpt import Block, Initialization, QKVProjection
+from lab.models.gpt import Block, Initialization, QKVProjection, Visibility
 from lab.models.sparse_feedforward import BlockMap
 
 
@@ -36,7 +36,7 @@ class DepthScaled(Initialization, kind="depth-scaled"):
 
     def __call__(self, model):
         self.base(model)
-        scale(model.output_projection_weights(), branches(model) ** -0.5)
+        scale(output_projection_weights(model), branches(model) ** -0.5)
 
 
 class Xavier(Initialization, kind="xavier"):
@@ -44,6 +44,9 @@ class Xavier(Initialization, kind="xavier"):
 
     The query, key and value matrices each have their own fan_out.
     """
+
+    def __init__(self):
+        """Without options."""
 
     def matrix(self, weight, fan_out=None):
         fans = weight[0].numel() + (fan_out or len(weight))
@@ -124,7 +127,7 @@ class Fixup(Xavier, kind="fixup"):
 
     def __call__(self, model):
         super().__call__(model)
-        last = model.output_projection_weights()
+        last = output_projection_weights(model)
         if self.rescale:
             first = [w for w in branch_weights(model) if all(w is not other for other in last)]
             scale(first, branches(model) ** -0.5)
@@ -146,13 +149,14 @@ class AdminInit(Xavier, kind="admin"):
         super().__call__(model)
         if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
             return  # nothing to measure
-        tokens = torch.randint(model.config.vocab_size, (8, model.config.block_size))
-        x = model.embed(tokens)
+        shape = (8, model.config.block_size)
+        tokens = torch.randint(model.config.vocab_size, shape)
+        x = model.position.at_input(model.embedding(tokens))
         variance = x.var()
         omegas = {}
-        inputs = model.random_inputs(len(tokens))
-        for block, seen in model.layers(tokens, inputs=inputs):
-            for name, f in block.sublayers(**seen):
+        seen = Visibility(model.mask, shape[1], shape[1], batch=shape[0], device=tokens.device)
+        for block in model.blocks:
+            for name, f in block.sublayers(**block.mixer.inputs(seen)):
                 omegas.setdefault(block.omega[name], variance.sqrt())
                 variance = variance + f(x).var()
                 x = block.around(x, f, name)
@@ -162,7 +166,7 @@ class AdminInit(Xavier, kind="admin"):
 
 def branches(model):
     """Number of residual branches of the model: 2 per layer, 3 with cross-attention."""
-    return sum(2 if block.cross is None else 3 for block in model.blocks)
+    return sum(3 if hasattr(block, "cross") else 2 for block in model.blocks)
 
 
 def attentions(model):
@@ -170,13 +174,37 @@ def attentions(model):
     return [module for module in model.modules() if isinstance(module, QKVProjection)]
 
 
+def maps_of(part):
+    """All linear maps within a part of a model."""
+    return [m for m in part.modules() if isinstance(m, nn.Linear | nn.Conv1d)]
+
+
+def writers(part):
+    """The maps of a mixer or feed-forward layer that write into the residual stream.
+
+    They are the last maps of its modules called `out` and `down`.
+    """
+    modules = [m for name, m in part.named_modules() if name.split(".")[-1] in ("out", "down")]
+    return [maps_of(module)[-1] for module in modules if maps_of(module)]
+
+
+def output_projection_weights(model):
+    """Weights of all maps that write into the residual stream: W_O and W_2 of every block."""
+    maps = []
+    for block in model.blocks:
+        maps += [*writers(block.mixer), *writers(block.ffn)]
+    for block in model.blocks:
+        maps += writers(block.cross) if hasattr(block, "cross") else []
+    return [m.weight for m in dict.fromkeys(maps)]
+
+
 def branch_weights(model):
     """Weights that scale a branch: values, W_O and feed-forward, not queries and keys."""
-    maps = [h.out for h in attentions(model)]
-    for block in dict.fromkeys(model.blocks):
-        maps += [*block.mixer.output_projections(), *block.ffn.modules()]
-    linear = [m.weight for m in dict.fromkeys(maps) if isinstance(m, nn.Linear | nn.Conv1d)]
-    return linear + [weight for h in attentions(model) for weight in h.value_weights()]
+    maps = [m for h in attentions(model) for m in maps_of(h.out)]
+    for block in model.blocks:
+        maps += [*writers(block.mixer), *maps_of(block.ffn)]
+    weights = [m.weight for m in dict.fromkeys(maps)]
+    return weights + [weight for h in attentions(model) for weight in h.value_weights()]
 
 
 @torch.no_grad()

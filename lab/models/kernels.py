@@ -12,12 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lab import names
 from lab.models.masks import Window
 
 
 def repeat_kv(x, heads):
     """Repeat key-value heads (b, g, k, d) for every query head that reads them: (b, h, k, d)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def factor(scale, d):
+    """The factor on the scores of heads of width d. Raises ValueError for an unknown scale."""
+    root = math.sqrt(d)
+    factors = {"rsqrt": 1 / root, "none": 1.0, "half": 1 / (2 * root), "inverse": 1 / d}
+    return factors[names.near(scale, factors, "scale")]
 
 
 def visible(scores, mask, causal):

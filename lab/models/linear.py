@@ -10,8 +10,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from lab.models.gpt import QKVMixer
+from lab.models.decoding import recent_bytes
 from lab.models.kernels import repeat_kv
+from lab.models.mixers import QKVStateMixer
+from lab.models.precision import wide, without_autocast
 
 
 def parallel(fq, fk, v, causal=False):
@@ -75,15 +77,6 @@ def bidirectional(fq, fk, v):
     return read_state(fq, add_keys(None, fk, v))
 
 
-def step(state, fq, fk, v):
-    """One token of the recurrent form: (state, output (b, h, d)). Katharopoulos 2020 §3.4.
-
-    Features fq, fk (b, h, f), values v (b, h, d); state (b, h, f, d + 1), None at the start.
-    """
-    state = add_keys(state, fk[..., None, :], v[..., None, :])
-    return state, read_state(fq[..., None, :], state).squeeze(-2)
-
-
 def add_keys(state, fk, v):
     """The sum over keys, (b, h, f, d + 1), with n more keys (b, h, n, f) added."""
     new = fk.transpose(-2, -1) @ append_ones(v)
@@ -106,11 +99,11 @@ def safe_divide(mixed, total):
     return mixed / total.where(total != 0, 1)
 
 
-class LinearAttention(QKVMixer, kind="linear"):
+class LinearAttention(QKVStateMixer, kind="linear"):
     """Features elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
 
-    The state has shape h x d x (d_value + 1). Under mask "none" every query sees every key; if a
-    text is given in parts, a query sees its own part and the earlier ones.
+    The state has shape h x d x (d_value + 1), in float32 or wider, as are all sums. Under mask
+    "none" every query sees every key.
     """
 
     masks = {"causal", "none"}
@@ -125,26 +118,19 @@ class LinearAttention(QKVMixer, kind="linear"):
         """(φ(q), φ(k)), each (b, h, n, f)."""
         return F.elu(q) + 1, F.elu(k) + 1
 
-    def forward(self, x, cache=None, padding_mask=None):
+    def forward(self, x, cache=None):
         q, k, v = self.split(x, cache)
         k = repeat_kv(k, q.shape[1])
         v = repeat_kv(v, q.shape[1])
-        if padding_mask is not None:
-            padding_mask = padding_mask[:, None, :, None]
-        return self.heads.join(self.mix(q, k, v, cache, padding_mask))
+        with without_autocast(x):
+            mixed = self.mix(wide(q), wide(k), wide(v), cache)
+        return self.heads.join(mixed.to(x.dtype))
 
-    def mix(self, q, k, v, cache=None, padding_mask=None):
-        """Mixed values (b, h, n, d_value) of q, k (b, h, n, d), v; `padding_mask` (b, 1, n, 1)."""
+    def mix(self, q, k, v, cache=None):
+        """Mixed values (b, h, n, d_value) of q, k (b, h, n, d) and v, added to the cache."""
         fq, fk = self.features(q, k)
-        fk = fk if padding_mask is None else fk * padding_mask
-        return self.mix_uncached(fq, fk, v) if cache is None else self.mix_cached(cache, fq, fk, v)
-
-    def mix_uncached(self, fq, fk, v):
-        """Mix without a cache."""
-        return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
-
-    def mix_cached(self, cache, fq, fk, v):
-        """Mix the keys in `cache` and the new ones, and add the new ones to the cache."""
+        if cache is None:
+            return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
         before = cache.tensors.get("sum")
         n = v.shape[2]
         state = add_keys(before, fk, v)
@@ -157,16 +143,16 @@ class LinearAttention(QKVMixer, kind="linear"):
         return mixed
 
     def state_bytes(self, length):
-        size = self.heads.qkv.weight.element_size()
+        size = wide(self.heads.qkv.weight[:0]).element_size()
         elements = self.heads.n * self.width * (self.heads.d_value + 1)
-        return elements * size + self.recent_bytes(length)
+        return elements * size + recent_bytes(self.heads, length)
 
 
 class Performer(LinearAttention, kind="performer"):
     """Positive random features with mean product e^(q·k/√d). Choromanski 2020 (FAVOR+).
 
     Factors that cancel in the quotient are removed for numerical range: one per query, and one for
-    the keys that it sees, padding and later keys excluded. So a token never affects the outputs of
+    the keys that it sees, later keys excluded. So a token never affects the outputs of
     tokens that do not see it.
     """
 
@@ -175,15 +161,14 @@ class Performer(LinearAttention, kind="performer"):
         self.width = features or 4 * config.d_head
         self.register_buffer("projection", orthogonal_rows(self.width, config.d_head))
 
-    def mix(self, q, k, v, cache=None, padding_mask=None):
-        q = log_positive_features(q, self.projection)
-        k = log_positive_features(k, self.projection)
+    def mix(self, q, k, v, cache=None):
+        projection = wide(self.projection)
+        q = log_positive_features(q, projection)
+        k = log_positive_features(k, projection)
         fq = (q - q.detach().amax(-1, keepdim=True)).exp()
-        k = k if padding_mask is None else k.masked_fill(~padding_mask, -torch.inf)
         state = None if cache is None else cache.tensors.get("sum")
         before = None if cache is None else cache.tensors.get("top")
         largest = k.detach().amax(-1, keepdim=True)  # (b, h, n, 1)
-        largest = largest.clamp(min=torch.finfo(k.dtype).min)
         largest = largest if before is None else torch.maximum(largest, before)
         if self.causal:
             top = largest.cummax(2).values
@@ -203,7 +188,7 @@ class Performer(LinearAttention, kind="performer"):
         return mixed
 
     def state_bytes(self, length):
-        largest_key = self.heads.n * self.projection.element_size()
+        largest_key = self.heads.n * wide(self.projection[:0]).element_size()
         return super().state_bytes(length) + largest_key
 
 

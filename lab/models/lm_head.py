@@ -17,6 +17,4 @@ class Tied(LMHead, kind="tied"):
                 f"{config.vocab_size}"
             )
         super().__init__(config, embedding)
-
-    def follow(self, embedding):
         self.weight = embedding.weight

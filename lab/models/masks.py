@@ -7,14 +7,13 @@ sparse_masks.py.
 
 import torch
 
-from lab.models.registry import POSITION_DEPENDENCE, Seam
+from lab.models.registry import Seam
 
 
-class Mask(Seam):
-    """Base class: every position sees every other."""
+class Mask(Seam, kind="none"):
+    """Every position sees every other; a kind overrides `allows`."""
 
     causal = False  # True if no query sees a later key
-    position_dependence = "place"  # a word of registry.POSITION_DEPENDENCE
     per_head = False  # True if heads have different masks
 
     def allows(self, b, h, q, k):
@@ -46,17 +45,10 @@ class Mask(Seam):
         return reachable([self.dense(n, n, **sizes)] * layers)
 
 
-class Everything(Mask, kind="none"):
-    """Every position sees every other."""
-
-    position_dependence = "order"
-
-
 class Causal(Mask, kind="causal"):
     """No position sees a later one (chapter §1.1.6)."""
 
     causal = True
-    position_dependence = "order"
 
     def allows(self, b, h, q, k):
         return k <= q
@@ -66,7 +58,6 @@ class Window(Mask, kind="window"):
     """The last `size` positions, itself included; causal."""
 
     causal = True
-    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -75,23 +66,12 @@ class Window(Mask, kind="window"):
         return (k <= q) & (q - k < self.size)
 
 
-class Padding(Mask):
-    """Hides padded keys: `padding_mask` (batch, k) is True at tokens, False at padding."""
-
-    def __init__(self, padding_mask):
-        self.padding_mask = padding_mask
-
-    def allows(self, b, h, q, k):
-        return self.padding_mask[b, k].expand(torch.broadcast_shapes(b.shape, q.shape, k.shape))
-
-
 class Both(Mask):
     def __init__(self, left, right):
         self.left = left
         self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal or right.causal
-        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) & self.right.allows(b, h, q, k)
@@ -103,39 +83,9 @@ class Either(Mask):
         self.right = right
         self.per_head = left.per_head or right.per_head
         self.causal = left.causal and right.causal
-        self.position_dependence = strongest_dependence(left, right)
 
     def allows(self, b, h, q, k):
         return self.left.allows(b, h, q, k) | self.right.allows(b, h, q, k)
-
-
-def strongest_dependence(*masks):
-    """The strongest position dependence among the masks: a word of POSITION_DEPENDENCE."""
-    return max((mask.position_dependence for mask in masks), key=POSITION_DEPENDENCE.index)
-
-
-def real_tokens(padding_mask, shape):
-    """`padding_mask` as booleans (b, k), True at tokens; integers 0 and 1 are accepted.
-
-    Raises ValueError for another shape, for floating point or complex numbers and for other values.
-    """
-    if tuple(padding_mask.shape) != tuple(shape):
-        raise ValueError(f"padding_mask must be {tuple(shape)}, not {tuple(padding_mask.shape)}")
-    if padding_mask.is_floating_point() or padding_mask.is_complex():
-        raise ValueError(f"padding_mask must be booleans or integers, not {padding_mask.dtype}")
-    if padding_mask.dtype != torch.bool and ((padding_mask != 0) & (padding_mask != 1)).any():
-        raise ValueError("padding_mask has values besides 0 (padding) and 1 (token)")
-    return padding_mask.bool()
-
-
-def padding_before_tokens(padding_mask):
-    """Whether in any text padding precedes a token, and whether it lies between tokens: two bools.
-
-    `padding_mask` (b, k) is True at tokens.
-    """
-    follows = padding_mask[:, 1:] & ~padding_mask[:, :-1]
-    between = follows & (padding_mask.cumsum(1) > 0)[:, :-1]
-    return bool(follows.any()), bool(between.any())
 
 
 def reachable(layers):
@@ -149,3 +99,29 @@ def reachable(layers):
     for seen in layers:
         found = ((seen.any(1) + eye).clamp(max=1) @ found).clamp(max=1)
     return found > 0
+
+
+class Visibility:
+    """What the queries of one forward pass may see. Layers share it, so masks are built once.
+
+    Queries are the last q_len of k_len positions. `batch_mask` is a Mask for this batch only: a
+    pair is attended if both it and `mask` allow it.
+    """
+
+    def __init__(self, mask, q_len, k_len, *, batch, device, batch_mask=None):
+        self.mask = mask if batch_mask is None else mask & batch_mask
+        self.batch_mask = batch_mask
+        self.batch = 1 if batch_mask is None else batch
+        self.q_len = q_len
+        self.k_len = k_len
+        self.device = device
+        self.biases = {}  # by position encoding
+        self.masks = {}  # by number of heads
+
+    def dense(self, heads):
+        """The mask as booleans (b or 1, h or 1, q, k)."""
+        heads = heads if self.mask.per_head else 1
+        if heads not in self.masks:
+            sizes = {"batch": self.batch, "heads": heads, "device": self.device}
+            self.masks[heads] = self.mask.dense(self.q_len, self.k_len, **sizes)
+        return self.masks[heads]

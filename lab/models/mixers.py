@@ -4,7 +4,63 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.gpt import Attention, Cache, Mixer
+from lab.models.decoding import Cache
+from lab.models.gpt import Attention, Mixer, Norm, QKVProjection
+from lab.models.masks import Mask
+from lab.models.padding import Padding
+
+
+class StateMixer(Mixer):
+    """A mixer without single pairs, which keeps a state in place of earlier keys.
+
+    Raises ValueError at construction for positions or masks that it cannot apply.
+    """
+
+    hooks = {"at_input"}  # hooks of Position that this mixer applies
+    masks = {"causal"}  # kinds of Mask that it can apply
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        name = type(self).__name__
+        missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to rotate"}
+        for hook in sorted(position.acts() - self.hooks):
+            raise ValueError(
+                f"{name} has no {missing[hook]}: position {config.position!r} cannot act in "
+                "its layer"
+            )
+        kind = Mask.resolve(config.mask)[0]
+        if kind not in map(Mask.kinds.get, self.masks):
+            allowed = " or ".join(sorted(self.masks))
+            raise ValueError(
+                f"{name} cannot mask single pairs: the mask must be {allowed}, not {config.mask!r}"
+            )
+
+    def inputs(self, seen):
+        """No arguments. Padding stands behind the text, where a causal mixer does not look."""
+        mask = seen.batch_mask
+        behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal
+        if mask is not None and not behind:
+            name = type(self).__name__
+            raise ValueError(f"{name} cannot mask single pairs: it takes no mask of a batch")
+        return {}
+
+    def init_cache(self, batch, context, **tensor):
+        return Cache()
+
+
+class QKVStateMixer(StateMixer):
+    """A StateMixer with queries, keys and values, which are those of attention."""
+
+    hooks = {"at_input", "at_query_key"}
+    split = Attention.split
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.heads = QKVProjection.build(config.heads, config)
+        of_head = config.model_copy(update={"d_model": config.d_head})
+        self.query_norm = Norm.build(config.qk_norm, of_head)
+        self.key_norm = Norm.build(config.qk_norm, of_head)
+        self.position = position
 
 
 class TransformerXL(Attention, kind="transformer-xl"):
@@ -21,20 +77,18 @@ class TransformerXL(Attention, kind="transformer-xl"):
     (rotary, alibi, t5): others end at the context. Raises ValueError if memory is below 1.
     """
 
-    position_dependence = "distance"
-
     def __init__(self, config, position, *, memory=None):
         super().__init__(config, position)
         self.memory = config.block_size if memory is None else memory
         if self.memory < 1:
             raise ValueError(f"memory must be at least 1 position, got {memory}")
 
-    def inputs(self, visibility):
-        kept = min(visibility.k_len - visibility.q_len, self.memory)
-        inputs = super().inputs(visibility)
+    def inputs(self, seen):
+        kept = min(seen.k_len - seen.q_len, self.memory)
+        inputs = super().inputs(seen)
         for name in ("bias", "mask"):
             if inputs.get(name) is not None:
-                inputs[name] = inputs[name][..., -(kept + visibility.q_len) :]
+                inputs[name] = inputs[name][..., -(kept + seen.q_len) :]
         return inputs
 
     def split(self, x, cache):
@@ -63,23 +117,17 @@ class TransformerXL(Attention, kind="transformer-xl"):
         return kept * self.heads.d_model * self.heads.qkv.weight.element_size()
 
 
-class Gru(Mixer, kind="gru"):
+class Gru(StateMixer, kind="gru"):
     """A GRU as wide as the stream; decoding keeps its last output. Cho 2014 §2.3.
 
     x ── GRU ──      no W_O: its outputs, in -1..1, are added to the stream
 
     For every initialization scheme the weights start at torch's default, uniform in ±1/sqrt(m).
-    Raises ValueError for a padding mask, which a recurrence over all positions cannot apply.
     """
 
     def __init__(self, config, position):
         super().__init__(config, position)
         self.cell = nn.GRU(config.d_model, config.d_model, bias=config.bias, batch_first=True)
-
-    def inputs(self, visibility):
-        if visibility.padding_mask is not None:
-            raise ValueError("Gru is recurrent over all positions and supports no padding mask")
-        return super().inputs(visibility)
 
     def forward(self, x, cache=None):
         if cache is None:
@@ -92,11 +140,8 @@ class Gru(Mixer, kind="gru"):
     def state_bytes(self, length):
         return self.cell.hidden_size * self.cell.weight_hh_l0.element_size()
 
-    def output_projections(self):
-        return []
 
-
-class Convolution(Mixer, kind="convolution"):
+class Convolution(StateMixer, kind="convolution"):
     """A gated causal depthwise convolution over the last `width` positions. Fu 2023 (H3); LFM2.
 
     x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, w per feature
@@ -108,7 +153,6 @@ class Convolution(Mixer, kind="convolution"):
     """
 
     undecayed = ("conv_weight",)
-    position_dependence = "distance"
 
     def __init__(self, config, position, *, width=4):
         super().__init__(config, position)
@@ -120,10 +164,8 @@ class Convolution(Mixer, kind="convolution"):
         self.conv_weight = nn.Parameter(torch.randn(d, 1, width) * width**-0.5)  # the last is w_0
         self.out = nn.Linear(d, d, bias=config.bias)
 
-    def forward(self, x, cache=None, padding_mask=None):
+    def forward(self, x, cache=None):
         p, gate = self.up(x).chunk(2, -1)
-        if padding_mask is not None:
-            p = p * padding_mask[..., None]
         if cache is None:
             seen = F.pad(p, (0, 0, self.kernel_size - 1, 0))
         else:

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from lab.models.gpt import Norm
+from lab.models.padding import SeesPadding
 
 
 class RmsNorm(Norm, kind="rmsnorm"):
@@ -17,7 +18,7 @@ class RmsNorm(Norm, kind="rmsnorm"):
         return self.norm(x)
 
 
-class BatchNorm(Norm, kind="batchnorm"):
+class BatchNorm(SeesPadding, Norm, kind="batchnorm"):
     """Normalises each feature over all tokens of the batch. Ioffe 2015.
 
     Evaluation uses running statistics. Padding is excluded and returned as 0, unless
@@ -30,10 +31,10 @@ class BatchNorm(Norm, kind="batchnorm"):
     def __init__(self, config, *, eps=1e-5, momentum=0.1, padding_aware=True):
         super().__init__(config)
         self.norm = nn.BatchNorm1d(config.d_model, eps, momentum)
-        self.sees_padding = padding_aware
+        self.padding_aware = padding_aware
 
     def forward(self, x):  # (b, t, m), or queries and keys (b, h, t, d)
-        if self.padding_mask is None:
+        if self.padding_mask is None or not self.padding_aware:
             return self.norm(x.flatten(0, -2)).view_as(x)
         padding_mask = self.padding_mask[:, -x.shape[-2] :]
         padding_mask = padding_mask.reshape(len(x), *[1] * (x.ndim - 3), -1).expand(x.shape[:-1])

@@ -4,17 +4,14 @@ A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, na
 configurations and records use another name. A variant is a subclass that names itself in its class
 line, `class Rotary(Position, kind="rotary")`; from then on it can be chosen, even if the class is
 defined in a notebook. A choice is a word or a mapping with the options of the variant: "rotary" or
-{"kind": "rotary", "base": 500}.
+{"kind": "rotary", "base": 500}. The base class of a seam may be a kind itself.
 """
 
 import inspect
 
-from lab import uses
+from torch import nn
 
-# How a part depends on positions, from weakest to strongest: on the order of tokens, on their
-# distances, on absolute positions. Padding in front of a text shifts absolute positions, padding
-# within it changes distances too, padding behind it changes nothing.
-POSITION_DEPENDENCE = ("order", "distance", "place")
+from lab import names, uses
 
 
 class Kinds(dict):
@@ -56,11 +53,11 @@ class Seam:
 
     def __init_subclass__(cls, kind=None, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
-        if kind is not None:
-            cls.kinds[kind] = cls
-        elif Seam in cls.__bases__:
+        if Seam in cls.__bases__:
             cls.kinds = Kinds(name or cls.__name__)
             uses.SEAMS[cls.kinds.seam] = cls
+        if kind is not None:
+            cls.kinds[kind] = cls
 
     @classmethod
     def resolve(cls, choice):
@@ -70,12 +67,7 @@ class Seam:
         """
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)
-        if kind not in cls.kinds:
-            raise ValueError(
-                f"{cls.kinds.seam.lower()} {kind!r} is unknown; choose one of "
-                f"{', '.join(sorted(cls.kinds))}"
-            )
-        variant = cls.kinds[kind]
+        variant = cls.kinds[names.near(kind, cls.kinds, cls.kinds.seam.lower())]
         parameters = inspect.signature(variant.__init__).parameters.values()
         allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         for name in options:
@@ -91,3 +83,10 @@ class Seam:
         """Construct the variant that `choice` names from `context` (sizes) and its options."""
         variant, options = cls.resolve(choice)
         return variant(*context, **options)
+
+
+class Part(nn.Module):
+    """A part of a model, built from its configuration and, in some seams, from further parts."""
+
+    def __init__(self, config, *others):
+        super().__init__()

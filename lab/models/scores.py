@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lab.models.gpt import AttentionFn, attend, factor
-from lab.models.kernels import repeat_kv, visible
+from lab.models.gpt import AttentionFn, attend
+from lab.models.kernels import factor, repeat_kv, visible
 from lab.models.precision import wide
 
 
@@ -23,8 +23,6 @@ class Cosine(AttentionFn, kind="cosine"):
 
     With `learned`, the temperature is trained per head. Raises ValueError unless temperature > 0.
     """
-
-    dot_product_only = True
 
     def __init__(self, config, *, temperature=0.1, learned=False):
         super().__init__(config)
@@ -82,8 +80,6 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
 
     Weights are the projection of the scores onto the simplex: small ones are exactly 0.
     """
-
-    dot_product_only = True
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)

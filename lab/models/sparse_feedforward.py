@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.gpt import FeedForward
+from lab.models.padding import SeesPadding
 from lab.models.precision import wide
 
 
@@ -94,11 +95,8 @@ class BlockSparse(FeedForward, kind="block-sparse"):
         self.up = BlockMap(*sizes, blocks, links, bias)
         self.down = BlockMap(*sizes[::-1], blocks, links, bias)
 
-    def output_projections(self):
-        return [self.down.map]
 
-
-class AdaptiveWidth(FeedForward, kind="adaptive-width"):
+class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
     """GELU with a width chosen per token: the first z = d_ff sigmoid(w·x + 2) units, and a ramp.
 
     x ──┬── W1 ── act ── * ── W2 ──      unit i has weight clamp((z + ramp - i) / ramp, 0, 1), as
@@ -110,7 +108,6 @@ class AdaptiveWidth(FeedForward, kind="adaptive-width"):
 
     activation = nn.GELU
     of_call = ("used",)
-    sees_padding = True
     repeatable = False
 
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):

@@ -7,13 +7,11 @@ input (speakers, turns, links, trees) are built per batch, like Padding, and pas
 
 import torch
 
-from lab.models.masks import Causal, Mask, strongest_dependence
+from lab.models.masks import Causal, Mask
 
 
 class Band(Mask, kind="band"):
     """Keys closer than `size` on both sides."""
-
-    position_dependence = "distance"
 
     def __init__(self, *, size):
         self.size = size
@@ -29,7 +27,6 @@ class Dilated(Mask, kind="dilated"):
     """
 
     causal = True
-    position_dependence = "distance"
 
     def __init__(self, *, dilation, size=None):
         self.dilation = dilation
@@ -47,7 +44,6 @@ class Strided(Mask, kind="strided"):
     """
 
     causal = True
-    position_dependence = "distance"
 
     def __init__(self, *, stride):
         self.stride = stride
@@ -63,7 +59,6 @@ class Periodic(Mask, kind="periodic"):
     """
 
     causal = True
-    position_dependence = "distance"
 
     def __init__(self, *, period, lead=0):
         self.period = period
@@ -112,7 +107,6 @@ class Composed(Mask):
         self.mask = mask
         self.causal = mask.causal
         self.per_head = mask.per_head
-        self.position_dependence = mask.position_dependence
 
     def allows(self, b, h, q, k):
         return self.mask.allows(b, h, q, k)
@@ -150,7 +144,6 @@ class ByHead(Mask, kind="by-head"):
     def __init__(self, *, masks):
         self.masks = [Mask.build(choice) for choice in masks]
         self.causal = all(mask.causal for mask in self.masks)
-        self.position_dependence = strongest_dependence(*self.masks)
 
     def allows(self, b, h, q, k):
         turn = h % len(self.masks)

@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import nn
+from torch.overrides import has_torch_function
 
 from lab.models.gpt import AttentionFn, attend
 from lab.models.kernels import hashes, repeat_kv, visible, windowed
@@ -21,8 +22,7 @@ class Local(AttentionFn, kind="local"):
     A causal model takes n · size steps; other cases use a mask.
     """
 
-    by_distance = True
-    dot_product_only = True
+    by_distance = True  # so that cross-attention, which has no distances, refuses it
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -30,7 +30,8 @@ class Local(AttentionFn, kind="local"):
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         n, heads = k.shape[2], q.shape[1]
-        if causal and mask is None and bias is None and q.shape[2] == n:
+        alone = causal and mask is None and bias is None and q.shape[2] == n
+        if alone and not has_torch_function((q,)):  # a probe must see whole maps
             return windowed(q, repeat_kv(k, heads), repeat_kv(v, heads), self.size)
         near = (Window if causal else Band)(size=self.size).dense(q.shape[2], n, device=q.device)
         return attend(q, k, v, near if mask is None else near & mask, bias)
@@ -88,8 +89,6 @@ class Linformer(AttentionFn, kind="linformer"):
 class TopKeys(AttentionFn, kind="top-k"):
     """Softmax over the `k` highest-scoring visible keys per query. Zhao 2019."""
 
-    dot_product_only = True
-
     def __init__(self, config, *, k=8):
         super().__init__(config)
         if k < 1:
@@ -118,7 +117,6 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
     """
 
     by_distance = True
-    dot_product_only = True
     repeatable = False
     undecayed = ("logit",)
     # as in the paper: a sigmoid stretched to (LOW, HIGH), then clamped to 0..1

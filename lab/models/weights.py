@@ -1,4 +1,4 @@
-"""Weights that several modules share, in checkpoints."""
+"""Weights: those that several modules share, in checkpoints, and the matrices of heads."""
 
 from itertools import chain
 
@@ -59,3 +59,19 @@ def tie(model, names):
         module, _, own = name.rpartition(".")
         source, _, there = first.rpartition(".")
         setattr(model.get_submodule(module), own, getattr(model.get_submodule(source), there))
+
+
+class OfHeads:
+    """The weights of a QKVProjection by what they map to."""
+
+    def matrices(self):
+        """Weights of queries, keys and values, as views."""
+        return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
+
+    def query_key_weights(self):
+        """Weights of queries and keys, as views."""
+        return self.matrices()[:2]
+
+    def value_weights(self):
+        """Weights of the maps from the stream to the values, without W_O, as views."""
+        return self.matrices()[2:]

@@ -7,8 +7,9 @@ import torch
 from helpers import close, randn, small_config
 
 from lab.models import ModelConfig, Transformer
-from lab.models.feedforward import Mixture, balance_loss, load_balance
+from lab.models.feedforward import balance_loss, load_balance
 from lab.models.gpt import FeedForward
+from lab.models.initialization import output_projection_weights
 from lab.training import TrainConfig, cross_entropy, train
 
 
@@ -67,13 +68,6 @@ def test_dropout_zeroes_a_share_in_training_and_nothing_afterwards(place):
     assert torch.equal(part.eval()(x), plain(x))
 
 
-@pytest.mark.parametrize("kind", ["gelu", "reglu"])
-@pytest.mark.parametrize("ratio", [0.5, 1, 3])
-def test_the_ratio_sets_the_hidden_width(kind, ratio):
-    part = model({"kind": kind, "ratio": ratio}).blocks[0].ffn
-    assert part.up.out_features == part.down.in_features == 32 * ratio
-
-
 def test_a_low_rank_layer_has_the_rank_and_the_parameters_of_its_thin_matrices():
     part = model({"kind": "low-rank", "rank": 5, "ratio": 3}, bias=False).blocks[0].ffn
     assert sum(p.numel() for p in part.parameters()) == 2 * 5 * (32 + 96)
@@ -94,7 +88,7 @@ def test_nothing_leaves_a_model_of_attention_alone():
     for block in attention.blocks:
         stream = stream + block.mixer(block.mixer_norm(stream), causal=True)
     close(attention(x), attention.lm_head(attention.norm(stream)))
-    assert len(attention.output_projection_weights()) == 2
+    assert len(output_projection_weights(attention)) == 2
 
 
 # Mixtures of experts
@@ -114,11 +108,6 @@ def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(active):
     part = model({"kind": "mixture", "experts": 5, "active": active, "expert": "swiglu"}).blocks[0].ffn
     x = randn(2, 7, 32)
     close(part(x), by_hand(part, x))
-
-
-def test_one_expert_alone_is_the_plain_layer():
-    part, x = model({"kind": "mixture", "experts": 1, "active": 1, "expert": "relu"}).blocks[0].ffn, randn(2, 7, 32)
-    close(part(x), part.experts[0](x))
 
 
 def test_tokens_pass_through_their_own_experts_only():
@@ -163,13 +152,6 @@ def test_training_on_the_balance_loss_spreads_the_tokens():
     assert spread(1.0) < 1.05
 
 
-def test_the_router_learns_from_the_task_alone():
-    for active in (1, 2):
-        mixed = model({"kind": "mixture", "experts": 4, "active": active})
-        mixed(torch.arange(12)[None]).square().sum().backward()
-        assert all(m.router.weight.grad.abs().max() > 0 for m in mixed.modules() if isinstance(m, Mixture))
-
-
 def test_bad_mixtures_are_refused():
     with pytest.raises(ValueError, match="active"):
         model({"kind": "mixture", "experts": 2, "active": 3})
@@ -184,6 +166,6 @@ def test_bad_mixtures_are_refused():
 def test_every_expert_writes_to_the_stream():
     mixed = model({"kind": "mixture", "experts": 3}, initialization="depth-scaled", n_layers=4)
     plain = model({"kind": "mixture", "experts": 3}, initialization="normal", n_layers=4)
-    assert len(mixed.output_projection_weights()) == 4 * (1 + 3)
+    assert len(output_projection_weights(mixed)) == 4 * (1 + 3)
     close(mixed.blocks[1].ffn.experts[2].down.weight, plain.blocks[1].ffn.experts[2].down.weight / math.sqrt(8))
-    assert len(model("low-rank").output_projection_weights()) == 4
+    assert len(output_projection_weights(model("low-rank"))) == 4

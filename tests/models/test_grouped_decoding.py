@@ -6,7 +6,7 @@ from helpers import randn, row_sum
 
 from lab.measure.attention import attention_probe
 from lab.models import ModelConfig, Transformer
-from lab.models.gpt import KVCache, QKVProjection, Softmax
+from lab.models.gpt import QKVProjection, Softmax
 from lab.models.kernels import naive_attention
 from lab.recipes.timed_calls import decode_call
 
@@ -34,11 +34,6 @@ def test_masks_and_biases_of_single_heads_follow_their_query_head(mask_heads, bi
     bias = randn(8, 1, 16, seed=4) if biased else None
     full = softmax()(q, *(x.repeat_interleave(4, dim=1) for x in (k, v)), mask=mask, bias=bias)
     torch.testing.assert_close(softmax()(q, k, v, mask=mask, bias=bias), full, atol=1e-6, rtol=1e-6)
-
-
-def test_a_query_that_sees_no_key_gets_zero():
-    q, k, v = randn(1, 8, 1, 4), randn(1, 2, 16, 4), randn(1, 2, 16, 4)
-    assert not softmax()(q, k, v, mask=torch.zeros(1, 1, 1, 16, dtype=torch.bool)).any()
 
 
 @pytest.mark.parametrize("g", [1, 2, 4])
@@ -75,14 +70,6 @@ def test_a_probe_sees_every_query_head_and_the_same_result(g):
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 
 
-def test_a_cache_hands_out_its_own_memory():
-    cache = KVCache(2, 3, 8, 4)
-    for length in (5, 6, 7):
-        k, v = cache.append(*randn(2, 2, 3, length - cache.length, 4))
-        assert k.data_ptr() == cache.keys.data_ptr() and v.data_ptr() == cache.values.data_ptr()
-        assert k.shape == (2, 3, length, 4)
-
-
 def test_decode_calls_end_at_the_full_context_and_can_be_repeated():
     call = decode_call(8, 32, 4, 2, B=3, tokens=2)
     first = call()
@@ -103,7 +90,7 @@ def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_o
         full.out.weight.copy_(torch.einsum("ohd,hdm->ohm", up, down).flatten(1))
         mixed = [each.join(naive_attention(*each.split(x))) for each in (standard, full)]
         torch.testing.assert_close(*mixed, atol=1e-5, rtol=1e-5)
-        assert torch.linalg.matrix_rank(full.value_matrix()[:32]) == 4
+        assert torch.linalg.matrix_rank(full.out.weight[:, :32]) == 4
     assert sum(p.numel() for p in full.parameters()) == 2 * 32 * 32 + 8 * 32 * 32
     with pytest.raises(ValueError, match="kv_heads"):
         QKVProjection.build("full-value", ModelConfig(**SIZES, kv_heads=2).layer(0))

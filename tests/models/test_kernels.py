@@ -50,13 +50,6 @@ def test_logits_of_ten_thousand_stay_finite(causal, dtype):
         assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (q, k, v)))
 
 
-def test_scale_is_an_argument_and_weights_of_one_value_return_it():
-    q, k, v = tensors(6, 6, 6)
-    ours = naive_attention(q, k, v, scale=0.3)
-    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, scale=0.3), atol=1e-6, rtol=1e-5)
-    assert torch.allclose(tiled_attention(q, k, torch.ones_like(v), block=4), torch.ones_like(v))
-
-
 def test_the_future_leaves_the_past_alone():
     q, k, v = (tensor.detach() for tensor in tensors(20, 20, 20))
     before = [f(q, k, v)[..., :11, :] for f in causal_kinds()]

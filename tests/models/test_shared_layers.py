@@ -1,10 +1,10 @@
-"""Shared layers, and models that may be left early. Of `lab.models.gpt`."""
+"""Shared layers. Of `lab.models.gpt`."""
 
 import pytest
 import torch
-from helpers import close, differs, small_model, tokens
+from helpers import close, small_model, tokens
 
-from lab.models.initialization import branch_weights, branches
+from lab.models.initialization import branch_weights, branches, output_projection_weights
 
 
 def test_shared_layers_are_one_block_used_in_turn():
@@ -21,20 +21,7 @@ def test_shared_layers_are_one_block_used_in_turn():
     close(torch.cat(steps, 1), shared(tokens()))
     for start in ("depth-scaled", "deepnorm", "t-fixup", "fixup"):
         model = small_model(n_layers=4, unique_layers=1, initialization=start)
-        assert branches(model) == 8 and len(branch_weights(model)) == 4 and len(model.output_projection_weights()) == 2
+        assert branches(model) == 8 and len(branch_weights(model)) == 4 and len(output_projection_weights(model)) == 2
     for wrong, message in (({"unique_layers": 3}, "divide"), ({"unique_layers": 1, "n_heads": [4] * 4}, "list")):
         with pytest.raises(ValueError, match=message):
             small_model(n_layers=4, **wrong)
-
-
-@pytest.mark.parametrize("residual", ["pre", "post", "dense", "reversible"])
-def test_exits_end_with_the_whole_model_and_begin_with_the_first_block(residual):
-    model, x = small_model(residual=residual, n_layers=3), tokens()
-    answers = list(model.exits(x))
-    assert len(answers) == 3
-    close(answers[-1], model(x))
-    differs(answers[0], answers[1])
-    first = small_model(residual=residual, n_layers=1)
-    own = {name for name in first.state_dict() if "weights" not in name}  # dense has as many as it may need
-    first.load_state_dict({name: w for name, w in model.state_dict().items() if name in own}, strict=False)
-    close(answers[0], first(x))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.models import ModelConfig, Transformer
-from lab.models.masks import Causal, Everything, Mask, Window, reachable
+from lab.models.masks import Causal, Mask, Window, reachable
 from lab.models.sparse_masks import (  # fmt: skip
     Band,
     BigBird,
@@ -67,7 +67,7 @@ def test_reach_is_what_the_gradient_of_a_model_shows(name):
     changed = {}
     tokens = torch.randint(9, (2, 8), generator=torch.Generator().manual_seed(0))
     model.embedding.register_forward_hook(lambda module, args, out: changed.setdefault("x", out.requires_grad_()))
-    out = model.hidden(tokens, mask=Everything())  # per batch
+    out = model.hidden(tokens, mask=Mask())  # per batch
     direction = torch.randn(24, dtype=torch.double, generator=torch.Generator().manual_seed(1))
     depends = torch.stack(
         [

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers import close, randn, small_config
+from helpers import close, differs, randn, row_sum, small_config, small_model, tokens
 
 from lab.measure.attention import attention_probe
-from lab.models import Transformer
+from lab.measure.heads import ablate_heads
 from lab.models.gpt import AttentionFn
-from lab.models.sparse_scores import openness_loss
 
 
 def score(choice):
@@ -67,19 +65,15 @@ def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_r
     assert not torch.equal(gates, part.gates()) and torch.equal(part.eval().gates(), part.gates())
 
 
-def test_what_a_task_needs_stays_open_and_the_rest_closes():
-    """Copy the token two places back: the offset 2 survives the penalty, others do not."""
-    task = small_config(n_layers=1, n_heads=1, position="none", score={"kind": "offset-gate", "reach": 6}, d_model=16)
-    model, generator = Transformer(task), torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    adam = torch.optim.Adam(model.parameters(), 0.05)
-    for _ in range(200):
-        x = torch.randint(13, (16, 12), generator=generator)
-        loss = F.cross_entropy(model(x)[:, 2:].flatten(0, 1), x[:, :-2].flatten()) + 0.2 * openness_loss(model)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    gates = model.eval().blocks[0].mixer.score.gates()[0]
-    assert gates.argmax() == 2 and (gates > 0).sum() <= 2, gates
-    with pytest.raises(ValueError, match="no offset gates"):
-        openness_loss(Transformer(small_config()))
+@torch.no_grad()
+def test_probes_see_whole_maps_of_local_attention_and_silence_one_head_alone():
+    model, x = small_model(score={"kind": "local", "size": 4}), tokens()
+    wanted = model(x)
+    with attention_probe([row_sum], keep_maps=True) as probe:
+        close(model(x), wanted)
+    assert [tuple(m.shape) for m in probe.maps] == 2 * [(2, 4, 12, 12)]
+    with ablate_heads([(0, 0)], calls=2):
+        ablated = model(x)
+    differs(ablated, wanted)
+    model.blocks[0].mixer.heads.out.weight[:, :8] = 0  # what head 0 writes
+    close(model(x), ablated)

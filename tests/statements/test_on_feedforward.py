@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lab.measure.cost import attention_parameters, feedforward_parameters
 from lab.models import Transformer
-from lab.models.encoder_decoder import CrossAttention
-from lab.models.gpt import Block, FeedForward, Position
+from lab.models.encoder_decoder import DecoderBlock
+from lab.models.gpt import FeedForward, Position
 
 
 def layer(kind, **fields):
@@ -101,7 +101,7 @@ def test_two_thirds_of_a_block_are_feed_forward():
     block = Transformer(config()).blocks[0]
     assert parameters(block.ffn) == feedforward_parameters(128, 512) == 8 * 128**2
     assert parameters(block.mixer) == attention_parameters(128, 4, 4, 32) == 4 * 128**2
-    decoder = Block(config(), Position.build("none", config()), CrossAttention)
+    decoder = DecoderBlock(config(), Position.build("none", config()))
     assert parameters(decoder.mixer) + parameters(decoder.cross) == parameters(decoder.ffn)
 
 

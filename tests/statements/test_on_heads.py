@@ -12,7 +12,8 @@ from torch import nn
 from lab.measure.attention import attention_maps
 from lab.measure.cost import attention_macs, attention_parameters, cache_elements
 from lab.models import ModelConfig, Transformer
-from lab.models.gpt import KVCache, QKVProjection
+from lab.models.decoding import KVCache
+from lab.models.gpt import QKVProjection
 from lab.models.kernels import naive_attention
 
 
@@ -291,7 +292,7 @@ def test_a_value_map_is_down_then_up():
     W_K together." (note 3, 关于参数的一点小小改进)
     """
     part, x = heads(), normal(1, 6, 128)
-    down, up = part.value_matrix()[32:64].T, part.out.weight.T[32:64]  # of head 1
+    down, up = part.value_weights()[0][32:64].T, part.out.weight.T[32:64]  # of head 1
     torch.testing.assert_close(part.split(x)[2][0, 1] @ up, x[0] @ (down @ up))
     w_q, w_k, _ = part.qkv.weight.split(128)
     assert down.numel() + up.numel() == (w_q[:32].numel() + w_k[:32].numel()) == 2 * 128 * 32

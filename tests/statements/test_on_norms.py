@@ -12,6 +12,7 @@ from torch.autograd.functional import jacobian
 from lab.measure.hooks import capture
 from lab.models import Transformer
 from lab.models.gpt import Block, Position
+from lab.models.initialization import output_projection_weights
 
 
 def deep(**fields):
@@ -166,7 +167,7 @@ def test_depth_scaling_sets_weights_once():
     """GPT-2 multiplies by 1/√N before the residual sum (chapter §1.5.5).
     It fails: it scales first weights. A factor in every pass is another training, N times slower.
     """
-    plain, scaled = (deep(initialization=kind).output_projection_weights() for kind in ("normal", "depth-scaled"))
+    plain, scaled = (output_projection_weights(deep(initialization=kind)) for kind in ("normal", "depth-scaled"))
     for before, after in zip(plain, scaled, strict=True):
         torch.testing.assert_close(after, before / 24**0.5)  # two branches a layer
     x, target, weight, factor = normal(8), normal(8, seed=1), normal(8, 8, seed=2), 24**-0.5

@@ -1,0 +1,143 @@
+"""Decoding: caches, generation, and attention of one query (chapter §1.2).
+
+A cache holds what a layer keeps of earlier tokens: keys and values, or a state of constant size.
+Letters: b batch, h query head, g key-value head, r = h / g, t token, k key, d head width, m model
+width.
+"""
+
+from contextlib import contextmanager
+
+import torch
+
+
+class Cache:
+    """The decoding state of one layer: named tensors and the number of positions seen."""
+
+    def __init__(self, **tensors):
+        self.tensors = tensors
+        self.length = 0
+
+    @property
+    def nbytes(self):
+        """Bytes of memory held by the tensors."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
+
+    def append_inputs(self, x, history):
+        """Append x (b, t, m) to the inputs kept, return all, and keep the last `history` of them.
+
+        The kept inputs are detached: no gradient flows through them.
+        """
+        seen = torch.cat([self.tensors["recent"], x], 1) if "recent" in self.tensors else x
+        self.tensors["recent"] = seen[:, max(0, seen.shape[1] - history) :].detach().clone()
+        return seen
+
+
+class KVCache(Cache):
+    """Preallocated keys (b, g, context, d_head) and values (b, g, context, d_value) of a layer."""
+
+    def __init__(self, batch, kv_heads, context, d_head, d_value=None, **tensor):
+        super().__init__(
+            keys=torch.empty(batch, kv_heads, context, d_head, **tensor),
+            values=torch.empty(batch, kv_heads, context, d_value or d_head, **tensor),
+        )
+
+    @property
+    def keys(self):
+        return self.tensors["keys"]
+
+    @property
+    def values(self):
+        return self.tensors["values"]
+
+    def append(self, k, v):
+        """Append k and v; return all keys and values. Raises ValueError if the cache is full."""
+        end = self.length + k.shape[2]
+        if end > self.keys.shape[2]:
+            raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def fold_groups(q, mask, bias, groups):
+    """One query per head, q (b, h, 1, d), as r queries per group: q (b, g, r, d), mask and bias.
+
+    The kernel then reads the keys of a group once, not once per query head.
+    """
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], -1).unflatten(1, (groups, -1)).squeeze(3)
+    if bias is not None:
+        bias = bias.unflatten(0, (groups, -1)).squeeze(2)
+    return q.unflatten(1, (groups, -1)).squeeze(3), mask, bias
+
+
+class KeepsKeys:
+    """The decoding state of attention: keys and values of all earlier tokens."""
+
+    def init_cache(self, batch, context, **tensor):
+        """An empty cache for `batch` texts of up to `context` positions."""
+        heads = self.heads
+        return KVCache(batch, heads.kv, context, heads.d, heads.d_value, **tensor)
+
+    def state_bytes(self, length):
+        """Bytes of decoding state per text after `length` positions."""
+        heads = self.heads
+        each = heads.kv * (heads.d + heads.d_value) * heads.qkv.weight.element_size()
+        return length * each + recent_bytes(heads, length)
+
+
+def recent_bytes(heads, length):
+    """Bytes of the inputs kept for the next queries, keys and values."""
+    return min(length, heads.history) * heads.d_model * heads.qkv.weight.element_size()
+
+
+def empty_caches(model, batch, context=None):
+    """Empty caches, one per layer, for `context` positions (default: block_size).
+
+    Raises ValueError for a mask that is not causal.
+    """
+    if not model.mask.causal:
+        raise ValueError(f"a cache needs a causal mask, not {model.config.mask!r}")
+    weight = model.embedding.weight
+    like = {"device": weight.device, "dtype": weight.dtype}
+    context = context or model.config.block_size
+    return [block.mixer.init_cache(batch, context, **like) for block in model.blocks]
+
+
+@torch.no_grad()
+def generate(model, tokens, n, *, temperature=1.0, generator=None):
+    """Continue tokens (b, t) by n more, (b, t + n), in evaluation mode.
+
+    Temperature 0 is greedy. Raises ValueError for an empty prompt, negative n or temperature, and a
+    mask that is not causal.
+    """
+    if tokens.shape[1] == 0:
+        raise ValueError("a prompt must have at least one token")
+    if n < 0:
+        raise ValueError(f"n, the number of new tokens, must be 0 or more, got {n}")
+    if not temperature >= 0:
+        raise ValueError(f"temperature must be 0 or above, got {temperature}")
+    caches = model.caches(len(tokens), tokens.shape[1] + n)
+    new = tokens
+    with eval_mode(model):
+        for _ in range(n):
+            logits = model(new, caches=caches)[:, -1]
+            if temperature == 0:
+                new = logits.argmax(-1, keepdim=True)
+            else:
+                shares = (logits / temperature).softmax(-1)
+                new = torch.multinomial(shares, 1, generator=generator)
+            tokens = torch.cat([tokens, new], dim=1)
+    return tokens
+
+
+@contextmanager
+def eval_mode(model):
+    """Context with the model in evaluation mode; each module's mode is restored afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, mode in modes:
+            module.training = mode
