@@ -1,8 +1,9 @@
-"""`lab run --check`: does this code give the digits of the commit that recorded the rows?
+"""`lab run --check`: does this code give the digits of the recorded rows?
 
 Of every file of the record that today's code does not make, the cheapest row of each set of noted
-kinds runs twice on this machine: here, and in a worktree of the commit that last wrote the record of
-the notebook. `--accept` gives a file the name of today's code where all of these rows agree.
+kinds runs here. Where it differs from the record, as between two types of processor, it also runs in
+a worktree of the commit that last wrote the record of the notebook. `--accept` gives a file the name
+of today's code where all of these rows agree.
 """
 
 import json
@@ -15,15 +16,13 @@ from pathlib import Path
 
 import typer
 
-from lab import files, run
+from lab import files, run, trials
 
 AGREE = 1e-6  # largest relative difference of two numbers that agree
 
 
 def check(jobs, options, accept):
     """Check the record of the notebooks of these jobs; returns whether all rows agree."""
-    from lab import trials  # which takes a second
-
     agreed = True
     with tempfile.TemporaryDirectory(prefix="lab-check-") as place:
         place = Path(place)
@@ -34,17 +33,21 @@ def check(jobs, options, accept):
                 run.execute(scratch, **options | where | {"anyway": True})
         for job in jobs:
             name = job.notebook.stem
-            asked = sorted((place / "here" / name).glob("*.jsonl"))
-            if not asked:
+            results = {
+                path: json.loads(path.read_text()) for path in (place / "here" / name).glob("*")
+            }
+            if not results:
                 typer.echo(f"{name}: nothing to check")
-                continue
-            before(job.notebook, place)
-            for path in asked:
-                here = json.loads(path.read_text())
-                apart = furthest(here, place / "there" / name / path.name, trials.apart)
+            elif any(furthest(here, here["recorded"]) > AGREE for here in results.values()):
+                before(job.notebook, place)
+            for path, here in sorted(results.items()):
+                apart = furthest(here, here["recorded"])
+                there = place / "there" / name / path.name
+                if apart > AGREE and there.exists():
+                    apart = furthest(here, json.loads(there.read_text())["rows"])
                 trial, rows = path.stem.rpartition("-")[0], len(here["points"])
                 typer.echo(f"{name}: {trial}: {rows} rows run again, {in_words(apart)}")
-                if apart is None or apart > AGREE:
+                if apart > AGREE:
                     agreed = False
                 elif accept:
                     record = files.project_root() / "results" / "record" / name
@@ -52,17 +55,12 @@ def check(jobs, options, accept):
     return agreed
 
 
-def furthest(here, path, apart):
-    """The largest relative difference between rows here and before; None where none ran before."""
-    if not path.exists():
-        return None
-    there = json.loads(path.read_text())["rows"]
-    return max(apart(here["rows"][name], there.get(name, "")) for name in here["rows"])
+def furthest(here, rows):
+    """The largest relative difference between the rows that ran here and others of these points."""
+    return max(trials.apart(here["rows"][name], rows.get(name, "")) for name in here["rows"])
 
 
 def in_words(apart):
-    if apart is None:
-        return "but the commit that recorded them has no such trial"
     return "all digits equal" if apart == 0 else f"at most {apart:.2g} apart"
 
 

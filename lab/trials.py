@@ -420,8 +420,8 @@ class Finished:
     def check(self, jobs):
         """Run the cheapest recorded row of every set of noted names, where rows are not valid today.
 
-        The outcomes are written to place.check: `lab run --check` compares them with those of the
-        commit that recorded the rows, which runs the same points.
+        The outcomes are written to place.check: `lab run --check` compares them with the record and,
+        where they differ, with those of the commit that recorded them, which runs the same points.
         """
         side = self.place.check
         for path, _, lines in self.older() if side.name == "here" else ():
@@ -433,16 +433,17 @@ class Finished:
             for line in sorted(lines, key=lambda line: -line["seconds"]):
                 sets[frozenset(line["also"])] = line
             noted = key.noted({name for line in lines for name in line["also"]}, self.code, {})
+            recorded = {name_of(line["at"]): line["rows"] for line in sets.values()}
             asked = [line["at"] for line in sets.values()]
-            self.write_check(written, asked, noted, jobs)
+            self.write_check(written, asked, jobs, also=noted, recorded=recorded)
         asked = side.with_name("here") / self.place.notebook / self.mine.name
         written = side / self.place.notebook / self.mine.name
         if side.name == "there" and asked.exists() and not written.exists():
             points = json.loads(asked.read_text())["points"]
-            self.write_check(written, points, {}, jobs)
+            self.write_check(written, points, jobs)
 
-    def write_check(self, path, points, noted, jobs):
-        """Run the points and write their rows, with the code and the hashes of today."""
+    def write_check(self, path, points, jobs, **more):
+        """Run the points and write their rows, with the code of today and what `more` names."""
         ended = in_parallel(self, points, jobs)
         rows = {}
         for point, outcome in shown(
@@ -452,14 +453,8 @@ class Finished:
                 repr(outcome) if isinstance(outcome, Exception) else outcome["rows"]
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        told = {
-            "name": self.mine.name,
-            "code": self.code,
-            "also": noted,
-            "points": points,
-            "rows": rows,
-        }
-        path.write_text(json.dumps(told))
+        told = {"name": self.mine.name, "code": self.code, "points": points, "rows": rows}
+        path.write_text(json.dumps(told | more))
 
 
 # Running
