@@ -133,10 +133,12 @@ def train(
             "diverged": not math.isfinite(value),
         }
         if evaluate:
+            training = [module for module in model.modules() if module.training]
             model.eval()
             with torch.no_grad():
                 row |= evaluate(model)
-            model.train()
+            for module in training:
+                module.training = True
         history.append(row)
         if mark is not None:
             reaches_mark(row, mark)  # which refuses a wrong one
@@ -258,7 +260,8 @@ def digest(*tensors):
     """Short hash of tensors and tuples of tensors, in order."""
     sha = hashlib.sha256()
     for x in itertools.chain.from_iterable(x if isinstance(x, tuple) else (x,) for x in tensors):
-        sha.update(x.detach().cpu().contiguous().numpy().tobytes())
+        plain = x.detach().cpu().contiguous().flatten()
+        sha.update(plain.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
     return sha.hexdigest()[:12]
 
 

@@ -420,3 +420,29 @@ def test_of_rates_as_good_as_the_best_the_lower_middle_one_is_used():
                           "loss": [0.04, 0.0, 0.04, 0.2, 0.3, 0.2]})  # fmt: skip
     assert best_rates(found, ["arm"], "loss", within=0.05).to_dict() == {"a": 2, "b": 2}
     assert best_rates(found, ["arm"], "loss", within=0.3).to_dict() == {"a": 2, "b": 1}
+
+
+def test_a_bfloat16_model_is_trained_and_told_apart():
+    config = ModelConfig(vocab_size=8, block_size=12, d_model=16, n_layers=1, d_out=8)
+    task = Lookup(offsets=(1,), vocabulary=8, length=12)
+    model = Transformer(config).to(torch.bfloat16)
+    run, _ = fit(model, task, TrainConfig(steps=2, batch=4), seed=0)
+    assert len(run["fingerprint"]) == 12 and math.isfinite(run["training_loss"])
+
+
+def test_evaluation_keeps_the_mode_of_every_module():
+    model = nn.Sequential(nn.Embedding(8, 8), nn.Dropout(0.5))
+    modes = []
+
+    def evaluate(model):
+        modes.append(model[1].training)
+        return {}
+
+    def loss(model, inputs, targets):
+        modes.append(model[1].training)
+        model[1].eval()
+        return model(inputs).sum()
+
+    draw = Lookup(offsets=(1,), vocabulary=8, length=12).batch
+    train(model, draw, TrainConfig(steps=2, batch=4), loss=loss, evaluate=evaluate, every=1)
+    assert modes == [True, False, False, False, False]
