@@ -220,18 +220,19 @@ def by_papermill(job):
     logging.getLogger("papermill").setLevel(logging.ERROR)
     said = []
     try:
-        executed = papermill.execute_notebook(
-            nbformat.read(job.notebook, 4),
-            None,
-            job.values if job.notebook in files.notebooks() else job.own,
-            kernel_name="python3",
-            language="python",
-            progress_bar=False,
-            start_timeout=180,
-            kernel_manager_class=kernel_manager(),
-            on_cell_error=lambda cell, **_: said.extend(cell.outputs),
-            cwd=job.notebook.parent,
-        )
+        with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
+            executed = papermill.execute_notebook(
+                nbformat.read(job.notebook, 4),
+                None,
+                job.values if job.notebook in files.notebooks() else job.own,
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+                start_timeout=180,
+                kernel_manager_class=kernel_manager(sockets),
+                on_cell_error=lambda cell, **_: said.extend(cell.outputs),
+                cwd=job.notebook.parent,
+            )
     except PapermillExecutionError as error:  # a magic says what is wrong on stderr alone
         texts = [each.text for each in said if each.get("name") == "stderr"]
         error.evalue = error.evalue or "".join(texts).strip()
@@ -243,14 +244,17 @@ def by_papermill(job):
     return executed
 
 
-def kernel_manager():
-    """The class of a kernel manager whose kernel uses no TCP port and does not write to stderr."""
+def kernel_manager(sockets):
+    """The class of a kernel manager whose kernel listens to sockets in a folder of its own.
+
+    Ports of TCP could be taken by another kernel that starts now. Its stderr is dropped.
+    """
     from jupyter_client.manager import AsyncKernelManager
 
     class KernelManager(AsyncKernelManager):
         def __init__(self, **options):
-            own = {} if os.name == "nt" else {"transport": "ipc"}
-            super().__init__(**options | own)
+            own = {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
+            super().__init__(**options | (own if os.name != "nt" else {}))
 
         async def start_kernel(self, **options):
             await super().start_kernel(**options | {"stderr": subprocess.DEVNULL})

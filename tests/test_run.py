@@ -143,6 +143,17 @@ def test_two_runs_on_one_folder_the_second_says_so(project, monkeypatch):
     assert result.exit_code == 2 and "another `lab run` works on" in result.output and "--results" in result.output
 
 
+def test_two_runs_on_two_folders_do_not_meet(tmp_path):
+    """Their kernels start at the same time in one working folder."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        nbformat.write(new_notebook(cells=[new_code_cell("import time; time.sleep(3)")]), tmp_path / name / "x.ipynb")
+    both = [start("run", tmp_path / name / "x.ipynb", "--results", tmp_path / name) for name in "ab"]
+    for process in both:
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0 and "x: done in" in said, said
+
+
 # Failures
 
 CELLS = {  # the second cell; what is said
