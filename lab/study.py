@@ -114,7 +114,7 @@ class Study:
         start than its trials take, and it keeps no times.
         """
         if processes and self.profile == "smoke":
-            return trials.rehearsed(trial, grid, min(processes, 2))
+            return trials.dry_run(trial, grid, min(processes, 2))
         how = {"jobs": jobs, "threads": threads, "timing": timing, "processes": processes}
         try:
             return trials.sweep(trial, grid, self.place, **how)
@@ -284,7 +284,7 @@ class Study:
         if len(lines):
             self.scorecard()
         claims.write_answers(self.folder, self.exercise, lines)
-        self._write_run(told := self.place.told())
+        self._write_run(told := self.place.origins())
         if self.folder != self.final:
             files.put(self.folder, self.final)
             self.folder = self.final

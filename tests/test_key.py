@@ -237,13 +237,13 @@ def test_a_file_edited_under_a_live_process_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_worker_with_other_files_is_refused():
-    code = key.of_files(key.code_of(key_of_models().Alibi))
+    code = key.file_hashes(key.code_of(key_of_models().Alibi))
     assert "lab.models.positions" in code and "lab.state" in code
-    key.refuse_other(code)
+    key.require_same_files(code)
     with pytest.raises(RuntimeError, match="another lab.models.positions: install the same commit"):
-        key.refuse_other(code | {"lab.models.positions": "0"})
+        key.require_same_files(code | {"lab.models.positions": "0"})
     with pytest.raises(RuntimeError, match="another users_own: install"):
-        key.refuse_other(code | {"users_own": "0"})
+        key.require_same_files(code | {"users_own": "0"})
 
 
 def key_of_models():

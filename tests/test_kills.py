@@ -26,7 +26,7 @@ from pathlib import Path
 from lab import trials, workers
 
 workers.CONNECT_SECONDS = 3
-trials.SHORT = -1  # workers from the second trial on
+trials.MIN_PARALLEL_SECONDS = -1  # workers from the second trial on
 
 {SOURCE}
 

@@ -277,7 +277,7 @@ def ticked(n):
 
 
 def test_the_smoke_profile_times_nothing_and_stays_in_its_process(project, monkeypatch):
-    monkeypatch.setattr(trials, "timed", None)
+    monkeypatch.setattr(trials, "run_timings", None)
     mine = study("mine", {})
     mine.profile = "smoke"
     table = mine.sweep(ticked, {"n": 1}, timing=True, processes=8)

@@ -52,7 +52,7 @@ def test_only_what_is_missing_runs_and_numbers_of_one_value_are_one_point(place)
     again = sweep(squared, [{"seed": 1, "scale": 1}, {"seed": 3, "power": 2.0}], place)
     assert RUNS == [1, 2, 3] and again.seed.tolist() == [1, 1, 3, 3]
     assert len(place.used) == 1 and len(place.lines("squared")) == 3
-    assert place.told().startswith("Trials: 3 by ")
+    assert place.origins().startswith("Trials: 3 by ")
 
 
 def test_the_record_is_used_as_the_store_is(place, tmp_path):
@@ -305,7 +305,7 @@ def test_times_of_two_machines_do_not_meet_in_a_table(place, tmp_path):
 
 
 def test_a_rehearsal_keeps_nothing(tmp_path):
-    table = trials.rehearsed(clocked, {"n": [1, 2]}, 2)
+    table = trials.dry_run(clocked, {"n": [1, 2]}, 2)
     assert table.repeat.tolist() == [0, 0, 1, 1] and set(table.process) == {os.getpid()}
 
 
@@ -344,7 +344,7 @@ def test_the_record_holds_what_its_run_used(place, tmp_path):
     ],
 )
 def test_how_far_two_results_lie_apart(here, there, apart):
-    assert trials.apart(here, there) == pytest.approx(apart, rel=1e-6)
+    assert trials.max_difference(here, there) == pytest.approx(apart, rel=1e-6)
 
 
 def test_check_runs_a_row_of_every_set_of_kinds_and_accept_moves_all(place, tmp_path, monkeypatch):
