@@ -59,7 +59,7 @@ INSTALLED = tuple(
 
 
 class ImpureTrial(TypeError):
-    """Raised when a trial depends on something that cannot be hashed; the message says what to do."""
+    """Raised when a trial depends on something that cannot be hashed."""
 
 
 class CodeMismatch(RuntimeError):
@@ -115,7 +115,7 @@ def unwrap(item):
 
 
 def names_in(item, source):
-    """{name: value} of the globals, closure variables and defaults of a notebook function or class."""
+    """{name: value} of the globals, closure variables and defaults that an item uses."""
     scope = vars(sys.modules[item.__module__]) | defaults_and_closure(item)
     used = globals_of(compile(source, "<source>", "exec")) | defaults_and_closure(item).keys()
     values = {}
@@ -149,7 +149,7 @@ def json_of(value, name, user):
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):
         raise ImpureTrial(
-            f"{user.__qualname__} reads the global variable {name!r} ({type(value).__name__}), whose "
+            f"{user.__qualname__} reads the variable {name!r} ({type(value).__name__}), whose "
             f"changes cannot be detected: pass {name!r} as a parameter or create it inside the function"
         ) from None
 
@@ -162,7 +162,7 @@ def globals_of(code):
 
 
 def is_interactive(name):
-    """Whether a module is a notebook or script: only the definitions that a trial uses are hashed."""
+    """Whether a module is a notebook or script, of which only used definitions are hashed."""
     return name == "__main__" or getattr(sys.modules.get(name), "__file__", None) is None
 
 
@@ -278,7 +278,7 @@ def require_same_files(expected):
         require_unedited(name)
     if other := [name for name in expected if file_and_imports(name)[0] != expected[name]]:
         raise CodeMismatch(
-            f"{', '.join(other)} on this worker differs: install the same commit there and restart it"
+            f"{', '.join(other)} differs on this worker: install the same commit and restart it"
         )
 
 

@@ -100,7 +100,7 @@ class Study:
         rows = []
         for claim in self.ledger.values():
             for part in claim.parts:
-                bar = "" if claim.kind == "question" else claims.bar_in_words(part)
+                bar = "" if claim.kind == "question" else claims.format_bar(part)
                 rows.append((claim.sentence, part.question, bar))
             if claim.open:
                 rows.append((claim.sentence, claim.open, ""))

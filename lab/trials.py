@@ -316,7 +316,7 @@ def write(path, code, lines):
 
 
 class TrialCache:
-    """Cached points of a trial: `known` is {name of a point: line} from the store and the record."""
+    """The cached points of a trial: `known` is {name of a point: line} of store and record."""
 
     def __init__(self, trial, place):
         self.trial, self.place = trial, place

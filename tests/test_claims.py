@@ -91,9 +91,9 @@ def test_an_answer_lies_wholly_beyond_the_bar_or_short_of_it(direction, bar, val
 
 def test_what_touches_the_bar_is_not_beyond_it():
     part = claim(measure="", compare={}, direction="above", bar=1.0).parts[0]
-    assert claims.answered(part, statistics.Interval(2.0, 1.0, 3.0, 5))["answer"] == "unclear"
+    assert claims.verdict(part, statistics.Interval(2.0, 1.0, 3.0, 5))["answer"] == "unclear"
     within = claim(measure="", compare={}, direction="within", bar=1.0).parts[0]
-    assert claims.answered(within, statistics.Interval(0.0, -1.0, 1.0, 5))["answer"] == "yes"
+    assert claims.verdict(within, statistics.Interval(0.0, -1.0, 1.0, 5))["answer"] == "yes"
 
 
 def test_unclear_says_what_would_help():
@@ -112,7 +112,7 @@ def test_nothing_is_said_of_numbers_that_are_not_finite(direction, bad):
     assert (found.answer, found.why) == ("unclear", "some numbers are not finite") and math.isnan(found.effect)
     part = claim(measure="", compare={}, direction=direction).parts[0]
     fit = statistics.Interval(0.0, math.nan, math.nan, 3)  # of a perfect fit
-    assert claims.answered(part, fit)["answer"] == "unclear"
+    assert claims.verdict(part, fit)["answer"] == "unclear"
 
 
 def test_runs_that_all_agree_have_an_interval_without_width():
@@ -266,11 +266,11 @@ def test_answers_come_back_as_they_were_written(tmp_path):
 
 def test_numbers_in_words():
     found = line(claim(**{"as": "change"}), table())
-    assert claims.effect_in_words(found).startswith("-0.4")
+    assert claims.format_effect(found).startswith("-0.4")
     percent = line(claim(**{"as": "change", "unit": "relative change"}), table())
-    assert claims.effect_in_words(percent).startswith("-49 % [-55.1 %")
-    assert claims.bar_in_words(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
-    assert claims.bar_in_words(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
+    assert claims.format_effect(percent).startswith("-49 % [-55.1 %")
+    assert claims.format_bar(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
+    assert claims.format_bar(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
 
 
 def test_a_card_quotes_the_book_and_escapes_what_a_table_cannot_hold():
