@@ -150,7 +150,7 @@ def json_of(value, name, user):
     except (TypeError, ValueError):
         raise ImpureTrial(
             f"{user.__qualname__} reads the variable {name!r} ({type(value).__name__}), whose "
-            f"changes cannot be detected: pass {name!r} as a parameter or create it inside the function"
+            f"changes cannot be detected: pass {name!r} as a parameter or create it in the function"
         ) from None
 
 

@@ -5,8 +5,8 @@
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     position: Literal["t5", "rotary"] = "t5"
 
-The cell tagged `parameters` declares one parameter per line, with types of pydantic or typing. Lists
-must not be empty or have duplicates, and floats must be finite. The cell tagged `checks` holds
+The cell tagged `parameters` declares one parameter per line, with a type of pydantic or typing.
+Lists must not be empty or have duplicates; floats must be finite. The cell tagged `checks` holds
 asserts about several parameters, each with a message. `lab run` validates before it starts a
 kernel; `lab.study` validates again in the notebook.
 """
@@ -140,8 +140,8 @@ def type_of(name, annotation):
             home = next((m for m in (pydantic, typing) if node.id in m.__all__), None)
             if home is None and node.id not in PLAIN:
                 raise ValueError(
-                    f"{name}: {node.id} is not a parameter type; use {', '.join(PLAIN)} or a type of "
-                    "pydantic or typing, such as PositiveInt or Literal['a', 'b']"
+                    f"{name}: {node.id} is not a parameter type; use {', '.join(PLAIN)} or a type "
+                    "of pydantic or typing, such as PositiveInt or Literal['a', 'b']"
                 )
             known[node.id] = PLAIN[node.id] if home is None else getattr(home, node.id)
     code = compile(ast.Expression(annotation), "<parameters>", "eval")

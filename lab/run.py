@@ -95,7 +95,7 @@ class Job:
 
     @property
     def is_done(self):
-        """Whether the results are current; always False for a user's notebook, which may read any file."""
+        """Whether a lesson's results are current. A user's notebook always runs again."""
         run = files.read_run(self.folder) or {}
         return (
             self.notebook in files.notebooks()

@@ -32,9 +32,9 @@ def test_a_map_in_long_form_is_the_map_but_for_what_is_light():
     weights = random_maps(1, 1, 9)[0, 0].numpy()
     table = charts.long_map(list("abcdefghi"), weights, panel="x")
     back = charts.dense_map(table)
-    assert back.shape == (9, 9) and np.abs(back - weights).max() <= charts.LEAST
+    assert back.shape == (9, 9) and np.abs(back - weights).max() <= charts.MIN_WEIGHT
     assert (table.query_token == [chr(97 + q) for q in table["query"]]).all() and set(table.panel) == {"x"}
-    assert table.weight.min() > charts.LEAST
+    assert table.weight.min() > charts.MIN_WEIGHT
 
 
 def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape():
@@ -43,7 +43,7 @@ def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape()
     wide = np.random.default_rng(0).dirichlet(np.ones(9), size=4)  # four new tokens on nine, five of them cached
     table = charts.long_map(list("abcdefghi"), wide)
     back = charts.dense_map(table)
-    assert back.shape == (4, 9) and np.abs(back - wide).max() <= charts.LEAST
+    assert back.shape == (4, 9) and np.abs(back - wide).max() <= charts.MIN_WEIGHT
     assert set(table.query_token) == set("fghi")
     figure, axis = plt.subplots()
     charts.draw_map(axis, table)
@@ -128,7 +128,7 @@ def two_panels(same):
 def test_a_figure_fits_the_page_and_its_legends_stand_outside(same):
     with charts.drawn(two_panels, same) as figure:
         figure.draw_without_rendering()
-        assert figure.get_size_inches().tolist() == [charts.WIDEST, charts.TALLEST]
+        assert figure.get_size_inches().tolist() == [charts.MAX_WIDTH, charts.MAX_HEIGHT]
         inside = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
         assert (len(figure.legends), len(inside)) == ((1, 0) if same else (0, 2))
         for legend in [*figure.legends, *inside]:
