@@ -58,13 +58,13 @@ def test_dropout_acts_in_training_only(place):
     part, plain = (model(kind).blocks[0].ffn for kind in ({"kind": "gelu", place: 0.25}, "gelu"))
     seen, x = {}, randn(40, 50, 32)
     part.down.register_forward_hook(lambda module, inputs, out: seen.update(hidden=inputs[0], output=out))
-    kept = {"output": part(x), "hidden": seen["hidden"]}
-    whole = {"output": plain(x), "hidden": plain.act(plain.up(x))}
-    for where, values in kept.items():
+    dropped_out = {"output": part(x), "hidden": seen["hidden"]}
+    reference = {"output": plain(x), "hidden": plain.act(plain.up(x))}
+    for where, values in dropped_out.items():
         dropped = (values == 0).float().mean()
         assert abs(dropped - (0.25 if where == place else 0)) < 0.01, where
-    rest = kept[place] != 0
-    close(kept[place][rest], whole[place][rest] / 0.75)  # inverted dropout rescales the rest
+    rest = dropped_out[place] != 0
+    close(dropped_out[place][rest], reference[place][rest] / 0.75)  # inverted dropout rescales the rest
     assert torch.equal(part.eval()(x), plain(x))
 
 
