@@ -233,7 +233,9 @@ def test_notebook_runs_under_plain_papermill_from_another_folder(tmp_path):
     assert process.returncode == 0, process.stderr[-3000:]
     check_run(tmp_path / "results" / notebook.stem, notebook)
     assert [path.name for path in (tmp_path / "results").iterdir()] == [notebook.stem]
-    assert {p.name for p in tmp_path.iterdir()} == {"out.ipynb", "results"}, "files were written outside the results folder"
+    assert {p.name for p in tmp_path.iterdir()} == {"out.ipynb", "results"}, (
+        "files were written outside the results folder"
+    )
 
 
 @pytest.mark.parametrize("values, message", [

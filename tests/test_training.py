@@ -148,7 +148,9 @@ def test_gradient_norm_is_clipped(clip, largest):
     norms, model = [], Two()
 
     def loss(model, inputs, targets):
-        norms.append(0.0 if model.weight.grad is None else model.weight.grad.norm().item())  # clipped gradient of the previous step
+        norms.append(
+            0.0 if model.weight.grad is None else model.weight.grad.norm().item()
+        )  # clipped gradient of the previous step
         return 4 * model.weight.sum()
 
     train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)

@@ -123,7 +123,9 @@ def test_measures_equal_their_definitions():
                     expected["max_weight"].append(max(p))
                     expected["row_sum"].append(1)
                     expected["target"] += [p[target[q]]] if target[q] >= 0 else []
-                    expected["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[q].any()
+                    expected["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[
+                        q
+                    ].any()
             for name, values in expected.items():
                 assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (
                     causal,

@@ -50,7 +50,9 @@ def test_match_entropy_matches_mean_entropy_and_keeps_order():
     def entropy(m):
         return -(m * m.log()).sum(-1).mean()
 
-    assert torch.isclose(entropy(matched), entropy(sharp), atol=1e-3) and torch.allclose(matched.sum(-1), torch.ones(2, 3, 5))
+    assert torch.isclose(entropy(matched), entropy(sharp), atol=1e-3) and torch.allclose(
+        matched.sum(-1), torch.ones(2, 3, 5)
+    )
     assert (matched.argmax(-1) == flat.argmax(-1)).all() and torch.allclose(
         heads.match_entropy(sharp, sharp), sharp, atol=1e-4
     )

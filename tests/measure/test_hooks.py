@@ -1,4 +1,4 @@
-"""Hooks: `tap` measures activations and gradients, `edit` replaces outputs, `capture` keeps them; none leaves a handle."""
+"""Hooks: `tap` measures, `edit` replaces and `capture` keeps activations; none leaves a handle behind."""
 
 import pandas as pd
 import pytest

@@ -155,7 +155,9 @@ def test_last_window_scores_the_remaining_targets(length, stride, n):
     first_target = length - stride + 1
     assert (~losses.isnan()).sum() == n - first_target
     for target in range(first_target, n):
-        target_losses = window_losses(lambda x, at=target: torch.eye(n)[at].expand(*x.shape, n) * 9, text, length, stride)
+        target_losses = window_losses(
+            lambda x, at=target: torch.eye(n)[at].expand(*x.shape, n) * 9, text, length, stride
+        )
         assert (target_losses < 1).sum() == 1, "a target is not scored exactly once"
     position_losses = window_losses(counting, torch.zeros(n, dtype=torch.long), length, stride)
     rows, columns = (~position_losses.isnan()).nonzero().T

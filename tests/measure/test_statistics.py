@@ -166,7 +166,9 @@ def test_change_is_relative_to_the_second_arm_per_seed():
     a, b = pd.Series([1.0, 3.0], index=[0, 1]), pd.Series([2.0, 2.0], index=[1, 0])
     logs = statistics.mean(np.log([0.5, 1.5]))
     interval = statistics.change(a, b)
-    assert (interval.effect, interval.low, interval.high) == pytest.approx(tuple(np.expm1([logs.effect, logs.low, logs.high])))
+    assert (interval.effect, interval.low, interval.high) == pytest.approx(
+        tuple(np.expm1([logs.effect, logs.low, logs.high]))
+    )
     for wrong in ([1.0, 0.0], [1.0, -1.0]):
         with pytest.raises(statistics.NotFinite):
             statistics.change(wrong, [1.0, 2.0])

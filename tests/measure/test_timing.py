@@ -55,7 +55,9 @@ def test_benchmark_reports_the_minimum_of_rounds(clocks, monkeypatch):
         torch.set_num_threads(threads)
         assert table[["name", "n"]].values.tolist() == [["steady", 5], ["once fast", 6]]
         assert table.wall_seconds_a_call.tolist() == [2**-7, 2**-9]
-        assert (table.seconds_a_call == cpu_share * table.wall_seconds_a_call).all(), "with one thread the CPU time is reported"
+        assert (table.seconds_a_call == cpu_share * table.wall_seconds_a_call).all(), (
+            "with one thread the CPU time is reported"
+        )
         assert runs.count("steady") == runs.count("once fast") == 2 + 8, "TOTAL is 8 rounds"
     orders = {tuple(runs)}
     for _ in range(4):

@@ -23,9 +23,7 @@ def test_omega_squared_is_the_accumulated_branch_variance():
     initial = [omega.clone() for omega in omegas(model)]
     for omega in omegas(model):
         omega.fill_(1)
-    tokens = torch.randint(
-        13, (64, 16), generator=torch.Generator().manual_seed(0)
-    )  # not the profiling batch
+    tokens = torch.randint(13, (64, 16), generator=torch.Generator().manual_seed(0))  # not the profiling batch
     x = model.position.at_input(model.embedding(tokens))
     total, expected = x.var(), []
     for block in model.blocks:
@@ -40,7 +38,7 @@ def test_omega_squared_is_the_accumulated_branch_variance():
 
 @torch.no_grad()
 def test_admin_output_is_less_sensitive_to_weight_perturbation():
-    """Liu 2020: with post-norm, the output change from a small weight perturbation grows with depth; with Admin it does not."""
+    """Liu 2020: the output change from a weight perturbation grows with depth in post-norm, not with Admin."""
     moved = {}
     for name, fields in {"admin": {"residual": "admin", "initialization": "admin"},
                          "post": {"residual": "post", "initialization": "xavier"}}.items():  # fmt: skip

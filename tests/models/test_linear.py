@@ -128,7 +128,9 @@ def test_orthogonal_rows_are_orthogonal_per_group_with_gaussian_norms():
         products = group @ group.T
         close(products, products.diag().diag(), 1e-4)
     long = orthogonal_rows(4000, 16, torch.Generator().manual_seed(0)).square().sum(1)
-    assert abs(long.mean() - 16) < 0.5 and abs(long.var() - 32) < 3, "squared row norms do not follow the chi-square distribution"
+    assert abs(long.mean() - 16) < 0.5 and abs(long.var() - 32) < 3, (
+        "squared row norms do not follow the chi-square distribution"
+    )
 
 
 # Windows, blocks, LSH and Linformer
@@ -160,7 +162,9 @@ def test_block_sparse_attention_equals_masked_attention():
     for i, row in enumerate(blocks.tolist()):
         linked = [j for j in row if j >= 0]
         assert (
-            len(set(linked)) == len(linked) == min(i + 1, 5) and {0, max(i - 1, 0), i} <= set(linked) and max(linked) == i
+            len(set(linked)) == len(linked) == min(i + 1, 5)
+            and {0, max(i - 1, 0), i} <= set(linked)
+            and max(linked) == i
         )
         visible_blocks[i, linked] = True
     pairs = visible_blocks.repeat_interleave(size, 0).repeat_interleave(size, 1).tril()
@@ -181,7 +185,11 @@ def test_lsh_collisions_fall_with_distance():
         (hashes(x, rotations) == hashes(F.normalize(x + t * noise, dim=-1), rotations)).float().mean().item()
         for t in (0.0, 0.3, 1.0, 3.0)
     ]
-    assert collision_rates[0] == 1 and sorted(collision_rates, reverse=True) == collision_rates and collision_rates[3] < 0.5
+    assert (
+        collision_rates[0] == 1
+        and sorted(collision_rates, reverse=True) == collision_rates
+        and collision_rates[3] < 0.5
+    )
     assert not (hashes(x, rotations) == hashes(-x, rotations)).any()
     share = torch.bincount(hashes(x, rotations).flatten(), minlength=8) / 2000
     assert share.min() > 0.05, "a bucket is nearly empty"

@@ -147,7 +147,9 @@ def test_layers_with_different_head_counts_share_tables_and_draws(position, n_he
     model(tokens()).square().mean().backward()
     assert all(p.grad is not None for p in model.parameters())
     own = {id(p) for p in model.position.parameters()}
-    assert all(id(p) in own for block in model.blocks for p in block.mixer.position.parameters()), "layers do not share one table"
+    assert all(id(p) in own for block in model.blocks for p in block.mixer.position.parameters()), (
+        "layers do not share one table"
+    )
     randomized = position["kind"] == "randomized"
     assert torch.equal(model(tokens()), model(tokens())) != randomized
     rotary = build({"kind": "randomized", "encoding": "rotary"}, n_heads=n_heads).train()

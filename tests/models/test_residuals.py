@@ -138,7 +138,9 @@ def test_dense_residual_with_unit_weights_equals_pre_norm():
     for i, layer in enumerate(dense.blocks):
         for j, name in enumerate(("mixer", "ffn")):
             seen = layer.weights[name].grad != 0
-            assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), "an output must depend on all earlier sublayers and no later one"
+            assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), (
+                "an output must depend on all earlier sublayers and no later one"
+            )
     with torch.no_grad():
         dense.blocks[2].weights["ffn"][0] = 3.0
     differs(dense(tokens()), pre(tokens()))

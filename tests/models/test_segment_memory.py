@@ -25,8 +25,12 @@ def test_memory_extends_the_context_by_one_segment_per_layer(position):
     close(torch.cat(segments(model, x, 8), 1), model(x))
     close(model(x), build(mixer="attention", position=position)(x))
     short, perturbed = build(mixer={"kind": "transformer-xl", "memory": 4}, position=position), x.clone()
-    perturbed[:, 4:8] = (perturbed[:, 4:8] + 1) % VOCABULARY  # segment 1; with two layers it reaches two segments further
-    changed = [(a - b).abs().max() > 1e-6 for a, b in zip(segments(short, x, 4), segments(short, perturbed, 4), strict=True)]
+    perturbed[:, 4:8] = (
+        perturbed[:, 4:8] + 1
+    ) % VOCABULARY  # segment 1; with two layers it reaches two segments further
+    changed = [
+        (a - b).abs().max() > 1e-6 for a, b in zip(segments(short, x, 4), segments(short, perturbed, 4), strict=True)
+    ]
     assert changed == [False, True, True, True, False, False]
 
 

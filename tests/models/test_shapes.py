@@ -66,7 +66,9 @@ def test_decoder_is_causal_and_attends_to_the_whole_source(field, kind):
     later = TARGET_IN.clone()
     later[:, 4:] = (later[:, 4:] + 1) % VOCABULARY
     close(model((SOURCE, later))[:, :4], logits[:, :4])
-    by = 1e-7 if (field, kind) == ("residual", "none") else 1e-3  # without skip connections the target acts through queries only
+    by = (
+        1e-7 if (field, kind) == ("residual", "none") else 1e-3
+    )  # without skip connections the target acts through queries only
     differs(model((SOURCE, later))[:, 4:], logits[:, 4:], by)
     if (field, kind) != ("initialization", "mean-field"):
         for i in range(9):
@@ -156,7 +158,9 @@ def test_cross_attention_sees_the_whole_source_or_raises(kind):
             other = memory.clone()
             other[:, i] *= -2
             moved = (cross(x, other) - before).abs().amax(-1) > 1e-7
-            assert moved.all() or kind in ("lsh", "top-k", "sparsemax"), "only selecting scores may ignore a source token"
+            assert moved.all() or kind in ("lsh", "top-k", "sparsemax"), (
+                "only selecting scores may ignore a source token"
+            )
 
 
 def test_invalid_decoder_options_raise():

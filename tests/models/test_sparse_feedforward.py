@@ -64,7 +64,9 @@ def test_adaptive_width_ignores_units_beyond_the_requested_width():
     assert (share.diff(dim=-1) <= 0).all() and (share[..., 0] == 1).all()
     used = (share > 0).sum(-1)
     requested = 128 * (torch.sigmoid(part.ask(x)[..., 0] + 2) + part.ramp)
-    assert ((used - requested.clamp(max=128)).abs() <= 1).all() and len(used.unique()) > 3, "width does not vary by token"
+    assert ((used - requested.clamp(max=128)).abs() <= 1).all() and len(used.unique()) > 3, (
+        "width does not vary by token"
+    )
     part.ask.weight.copy_(randn(1, 32, seed=3))
     out, new_share = part(x), part.share(x)
     for b, t in ((0, 0), (1, 8)):

@@ -36,7 +36,9 @@ def test_hierarchical_codes_extend_learned_positions_to_unit_squared():
     close(got[:unit], table)
     assert (got[:, None] - got).norm(dim=-1).fill_diagonal_(1).min() > 0.1, "two positions share a code"
     grid = got.view(unit, unit, 32)
-    close(grid[1:] - grid[:1], (grid[1:, :1] - grid[:1, :1]).expand(-1, unit, -1))  # a unit adds the same offset to every position in it
+    close(
+        grid[1:] - grid[:1], (grid[1:, :1] - grid[:1, :1]).expand(-1, unit, -1)
+    )  # a unit adds the same offset to every position in it
     close((grid[1, 0] - grid[0, 0]) / alpha, (grid[0, 1] - grid[0, 0]) / (1 - alpha))
     with pytest.raises(ValueError, match="end at 6² = 36, 37 are needed"):
         codes({"kind": "hierarchical", "unit": unit}, 37)

@@ -81,7 +81,9 @@ def test_trained_model_equals_direct_training_bit_for_bit():
     with as_in_a_trial():
         training.train(reference, task.batch, schedule, seed=3)
     assert (
-        bits(trained_model(config, task, schedule, 3)) == bits(reference) != bits(trained_model(config, task, schedule, 4))
+        bits(trained_model(config, task, schedule, 3))
+        == bits(reference)
+        != bits(trained_model(config, task, schedule, 4))
     )
 
 

@@ -45,7 +45,11 @@ def test_validation_windows_do_not_occur_in_training_text(tmp_path, context):
     if context >= 64:
         assert not any(window in training_text for window in windows)
     else:  # extended to 64 bytes; only windows with a unique position can be extended
-        spans = [validation_text[validation_text.find(w) : validation_text.find(w) + 64] for w in windows if validation_text.count(w) == 1]
+        spans = [
+            validation_text[validation_text.find(w) : validation_text.find(w) + 64]
+            for w in windows
+            if validation_text.count(w) == 1
+        ]
         assert spans and not any(span in training_text for span in spans if len(span) == 64)
 
 
