@@ -22,9 +22,9 @@ def on_any_cpu(monkeypatch):
 def replaced():
     """Whether a matmul currently runs in oneDNN."""
     a, b = randn(512, 512), randn(512, 512, seed=1)
-    with torch.profiler.profile() as seen:
+    with torch.profiler.profile() as profile:
         a @ b
-    return any("mkldnn" in event.key for event in seen.key_averages())
+    return any("mkldnn" in event.key for event in profile.key_averages())
 
 
 def randn(*shape, seed=0, **kind):
@@ -102,7 +102,7 @@ def test_torch_is_restored_on_exit_and_error(fails):
 
 def test_last_thread_restores_torch():
     inside, left = Barrier(2), Barrier(2)
-    seen = []
+    still_replaced = []
 
     def short():
         with arithmetic.fast():
@@ -113,14 +113,14 @@ def test_last_thread_restores_torch():
         with arithmetic.fast():
             inside.wait()
             left.wait()
-            seen.append(replaced())
+            still_replaced.append(replaced())
 
     threads = [Thread(target=short), Thread(target=long)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == [True] and not replaced()
+    assert still_replaced == [True] and not replaced()
 
 
 def test_trials_use_onednn():

@@ -42,9 +42,9 @@ def test_making_the_reference_is_deterministic_and_records_marks(tmp_path):
 
 
 def test_trials_record_the_reference_by_hash():
-    with uses.watched() as seen:
+    with uses.watched() as watched:
         reference_model()
-    assert "reference" in seen.names and key.now("reference") == reference_hash()
+    assert "reference" in watched.names and key.now("reference") == reference_hash()
 
 
 def test_modified_reference_weights_raise(tmp_path, monkeypatch):

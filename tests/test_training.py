@@ -203,12 +203,12 @@ def test_decay_on_without_a_match_raises():
     (12, 5, [0, 5, 10, 12]), (10, 5, [0, 5, 10]), (4, 0, [0, 4]), (1, 1, [0, 1]),
 ])  # fmt: skip
 def test_evaluation_runs_at_the_documented_steps(steps, every, expected):
-    seen = []
+    fingerprints = []
 
     def evaluate(model):
         assert not model.training and not torch.is_grad_enabled()
-        seen.append(output_fingerprint(model, torch.arange(8)[None]))
-        return {"calls": len(seen)}
+        fingerprints.append(output_fingerprint(model, torch.arange(8)[None]))
+        return {"calls": len(fingerprints)}
 
     def loss(model, inputs, targets):
         assert model.training and torch.is_grad_enabled()
@@ -219,8 +219,8 @@ def test_evaluation_runs_at_the_documented_steps(steps, every, expected):
     history = train(model, TASK.batch, short(steps=steps), loss=loss, evaluate=evaluate, every=every)
     assert history.step.tolist() == expected
     assert history.calls.tolist() == list(range(1, len(expected) + 1))
-    assert len(set(seen)) == len(seen), "two evaluations saw the same model"
-    assert seen[0] == untrained and seen[-1] == output_fingerprint(model, torch.arange(8)[None])
+    assert len(set(fingerprints)) == len(fingerprints), "two evaluations saw the same model"
+    assert fingerprints[0] == untrained and fingerprints[-1] == output_fingerprint(model, torch.arange(8)[None])
     assert not model.training
     assert history.learning_rate.tolist() == [short(steps=steps).rate(step) for step in expected]
 

@@ -57,9 +57,9 @@ def test_observed_weights_reproduce_the_attention_output(bgr, qk, mask, scale, b
     (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
     shape = (b, g * r, q, k) if mask == "bool per head" else (q, k)
     attn_mask = torch.rand(shape, generator=rng)
-    seen = attn_mask > 0.3
-    seen[..., -1, :] = True  # else a key may be masked for all queries
-    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, seen)
+    visible = attn_mask > 0.3
+    visible[..., -1, :] = True  # else a key may be masked for all queries
+    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, visible)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
     options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
@@ -67,21 +67,21 @@ def test_observed_weights_reproduce_the_attention_output(bgr, qk, mask, scale, b
     assert maps.shape == (b, g * r, q, k)
     mixed = maps @ value.repeat_interleave(r, 1)
     torch.testing.assert_close(mixed, out, rtol=1e-4, atol=1e-5)
-    whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
-    torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
-    assert probe.table().value.tolist() == pytest.approx(whole.table().value.tolist(), abs=1e-5, nan_ok=True)
+    unblocked = observed_maps(query, key, value, measures=MEASURES, **options)[2]
+    torch.testing.assert_close(maps, unblocked.maps[0], rtol=1e-5, atol=1e-6)
+    assert probe.table().value.tolist() == pytest.approx(unblocked.table().value.tolist(), abs=1e-5, nan_ok=True)
 
 
 def test_probe_accepts_every_sdpa_call_signature():
     (query, key, value), rng = tensors(1, 2, 2, 5, 5, 4)
     mask = torch.rand(5, 5, generator=rng) > 0.3
     positional = observed_maps(query, key, value, mask, 0.0, False)[0]
-    named = observed_maps(value=value, key=key, query=query, attn_mask=mask)[0]
-    torch.testing.assert_close(positional, named, rtol=0, atol=0)
+    by_keyword = observed_maps(value=value, key=key, query=query, attn_mask=mask)[0]
+    torch.testing.assert_close(positional, by_keyword, rtol=0, atol=0)
     causal = observed_maps(query, key, value, None, 0.0, True)[0]
     assert not causal.triu(1).any() and causal[..., 0, 0].eq(1).all()
     without_batch = observed_maps(query[0], key[0], value[0], mask)[0]
-    torch.testing.assert_close(without_batch, named)
+    torch.testing.assert_close(without_batch, by_keyword)
     with attention_probe([row_sum]) as probe:  # the probe reports weights before dropout
         F.scaled_dot_product_attention(query, key, value, None, 0.5)
     assert probe.table().value.tolist() == pytest.approx([1, 1])
@@ -197,22 +197,22 @@ def test_measures_of_kept_maps_equal_streamed_measures():
         arguments = query, key[:, :, :keys], value[:, :, :keys]
         with attention_probe(measures, block_bytes=400) as probe:
             F.scaled_dot_product_attention(*arguments, **options)
-        (whole,) = at.attention_maps(F.scaled_dot_product_attention, *arguments, **options)
+        (attention_map,) = at.attention_maps(F.scaled_dot_product_attention, *arguments, **options)
         for name, measure in measures.items():
             streamed = probe.table().query("measure == @name").value.tolist()
-            assert at.query_mean(measure(whole)).tolist() == pytest.approx(streamed, rel=1e-5), name
+            assert at.query_mean(measure(attention_map)).tolist() == pytest.approx(streamed, rel=1e-5), name
 
 
 @pytest.mark.parametrize("mask", ["padding", "float padding", "unused cache slots"])
 def test_mask_hiding_a_key_from_all_queries_warns(mask):
     (query, key, value), _ = tensors(2, 1, 1, 3, 5, 4)
-    seen = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
+    visible = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
     if mask == "unused cache slots":
-        seen = (torch.arange(5) < 4).expand(3, 5)
+        visible = (torch.arange(5) < 4).expand(3, 5)
     if mask == "float padding":
-        seen = torch.zeros(2, 1, 3, 5).masked_fill(~seen, -torch.inf)
+        visible = torch.zeros(2, 1, 3, 5).masked_fill(~visible, -torch.inf)
     with pytest.warns(UserWarning, match="a mask hides a key from all queries"), attention_probe([at.entropy]):
-        F.scaled_dot_product_attention(query, key, value, seen)
+        F.scaled_dot_product_attention(query, key, value, visible)
 
 
 def test_unobserved_layer_is_reported():

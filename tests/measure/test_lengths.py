@@ -92,13 +92,13 @@ def test_carry_propagates_through_all_digits():
     assert add(nines, one).tolist() == [[0] * 25 + [1]] == add(one, nines).tolist()
 
 
-@pytest.mark.parametrize("wrong, named", [
+@pytest.mark.parametrize("wrong, message", [
     (lambda: Copy(order="sideways"), "sideways.*forward, reversed, same"),
     (lambda: Copy(shortest=5, longest=4), "got 5, 4"),
     (lambda: Addition(shortest=0), "got 0, 3"),
 ])  # fmt: skip
-def test_invalid_task_options_raise(wrong, named):
-    with pytest.raises(ValueError, match=named):
+def test_invalid_task_options_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         wrong()
 
 
@@ -132,9 +132,9 @@ def test_accuracy_by_length_per_token_and_exact_match():
 
 def counting(tokens):
     """A model whose loss depends only on the position in the window."""
-    seen = torch.arange(1.0, tokens.shape[1] + 1)
+    position = torch.arange(1.0, tokens.shape[1] + 1)
     logits = torch.zeros(*tokens.shape, 2)
-    logits[..., 1] = seen
+    logits[..., 1] = position
     return logits
 
 
@@ -195,11 +195,12 @@ def test_window_losses_begin_at_start():
     assert torch.equal(batched, window_losses(successor, text, 8, 2, start=8))
 
 
-@pytest.mark.parametrize("arguments, named", [((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"),
-                                              ((4, 1, 2), "start >= 4")])  # fmt: skip
-def test_invalid_windows_raise(arguments, named):
+@pytest.mark.parametrize("arguments, message", [
+    ((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"), ((4, 1, 2), "start >= 4"),
+])  # fmt: skip
+def test_invalid_windows_raise(arguments, message):
     length, stride, *start = arguments
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=message):
         window_losses(counting, torch.zeros(40, dtype=torch.long), length, stride, start=start[0] if start else None)
 
 
@@ -228,11 +229,11 @@ def test_order_in_similarity_separates_ordered_from_shuffled_codes():
 # Parameters of the notebooks
 
 
-@pytest.mark.parametrize("exercise, values, named", [
+@pytest.mark.parametrize("exercise, values, message", [
     ("1.8", {"stride": 65}, "stride: 65 does not divide .* context 64"),
     ("1.8", {"scored": 511}, "scored: 511 is no multiple of context 64"),
     ("1.7", {"mark": 1.5}, "mark.*1.5"),
 ])  # fmt: skip
-def test_invalid_lesson_parameters_are_refused(exercise, values, named):
-    with pytest.raises(parameters.Refused, match=named):
+def test_invalid_lesson_parameters_are_refused(exercise, values, message):
+    with pytest.raises(parameters.Refused, match=message):
         parameters.validate(files.notebook_of(exercise), ("file", values))

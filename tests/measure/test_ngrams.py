@@ -31,11 +31,11 @@ def counted(read, order):
 
 
 def odds(followers, context, token, vocabulary):
-    shorter = odds(followers, context[1:], token, vocabulary) if context else 1 / vocabulary
-    seen = followers.get(context)
-    if not seen:
-        return shorter
-    return (seen[token] + len(seen) * shorter) / (seen.total() + len(seen))
+    backoff = odds(followers, context[1:], token, vocabulary) if context else 1 / vocabulary
+    counts = followers.get(context)
+    if not counts:
+        return backoff
+    return (counts[token] + len(counts) * backoff) / (counts.total() + len(counts))
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
@@ -64,5 +64,5 @@ def test_trigram_loss_reaches_the_entropy_of_a_second_order_chain():
 def test_only_training_windows_are_counted():
     read = text(20, 30)
     assert ngram_losses(read[:, :10], read, 3, 5)[3] > ngram_losses(read, read, 3, 5)[3] + 0.05
-    whole, windows = (ngram_losses(x, read, 3, 5) for x in (read.reshape(1, -1), read))
-    assert whole[1] != windows[1], "the first token of a window must not be a target"
+    one_window, windows = (ngram_losses(x, read, 3, 5) for x in (read.reshape(1, -1), read))
+    assert one_window[1] != windows[1], "the first token of a window must not be a target"

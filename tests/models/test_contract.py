@@ -314,8 +314,8 @@ def test_bfloat16_state_after_1000_steps_matches_full_forward(mixer):
     model, x = Transformer(config).eval().bfloat16(), tokens(1000, batch=1)
     caches = model.caches(1)
     steps = torch.cat([model(token, caches=caches) for token in x.split(1, 1)], 1)[:, -50:].float()
-    whole = model(x)[:, -50:].float()
-    assert (steps - whole).norm() / whole.norm() < 0.01
+    full = model(x)[:, -50:].float()
+    assert (steps - full).norm() / full.norm() < 0.01
 
 
 # Copies and checkpoints

@@ -56,9 +56,9 @@ def test_bilinear_layer_without_bias_is_even():
 @pytest.mark.parametrize("place", ["hidden", "output"])
 def test_dropout_acts_in_training_only(place):
     part, plain = (model(kind).blocks[0].ffn for kind in ({"kind": "gelu", place: 0.25}, "gelu"))
-    seen, x = {}, randn(40, 50, 32)
-    part.down.register_forward_hook(lambda module, inputs, out: seen.update(hidden=inputs[0], output=out))
-    dropped_out = {"output": part(x), "hidden": seen["hidden"]}
+    recorded, x = {}, randn(40, 50, 32)
+    part.down.register_forward_hook(lambda module, inputs, out: recorded.update(hidden=inputs[0], output=out))
+    dropped_out = {"output": part(x), "hidden": recorded["hidden"]}
     reference = {"output": plain(x), "hidden": plain.act(plain.up(x))}
     for where, values in dropped_out.items():
         dropped = (values == 0).float().mean()

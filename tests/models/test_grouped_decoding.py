@@ -38,10 +38,10 @@ def test_gqa_applies_masks_and_biases_per_query_head(mask_heads, biased):
 
 @pytest.mark.parametrize("g", [1, 2, 4])
 def test_decoding_passes_the_cache_to_sdpa_without_a_copy(g, monkeypatch):
-    seen, fused = [], torch.nn.functional.scaled_dot_product_attention
+    calls, fused = [], torch.nn.functional.scaled_dot_product_attention
 
     def spy(q, k, v, **options):
-        seen.append((tuple(q.shape), k.data_ptr(), options["enable_gqa"]))
+        calls.append((tuple(q.shape), k.data_ptr(), options["enable_gqa"]))
         return fused(q, k, v, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
@@ -49,7 +49,7 @@ def test_decoding_passes_the_cache_to_sdpa_without_a_copy(g, monkeypatch):
     caches = model.caches(2)
     for _ in range(3):
         model(torch.ones(2, 1, dtype=torch.long), caches=caches)
-    assert seen == 3 * [((2, g, 8 // g, 4), caches[0].keys.data_ptr(), False)]
+    assert calls == 3 * [((2, g, 8 // g, 4), caches[0].keys.data_ptr(), False)]
 
 
 @pytest.mark.parametrize("g", [1, 2, 4, 8])

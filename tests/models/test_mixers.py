@@ -123,5 +123,5 @@ def test_convolution_is_depthwise_and_causal_with_its_width(width):
     close(mixer(x), mixer.out(mixed * gate))
     moved = x.clone()
     moved[:, 3] += 1
-    seen = (mixer(moved) - mixer(x)).abs().sum((0, 2)) > 1e-5
-    assert seen.nonzero().flatten().tolist() == list(range(3, 3 + width))
+    changed = (mixer(moved) - mixer(x)).abs().sum((0, 2)) > 1e-5
+    assert changed.nonzero().flatten().tolist() == list(range(3, 3 + width))

@@ -111,10 +111,10 @@ def test_by_layer_assigns_an_encoding_per_layer():
     model = build({"kind": "by-layer", "layers": ["none", "alibi"]}, n_layers=3)
     kinds = [type(block.mixer.position) for block in model.blocks]
     assert kinds == [Position, Position.kinds["alibi"], Position]
-    alike = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
-    assert torch.equal(alike(tokens()), build("rotary")(tokens()))
+    all_rotary = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
+    assert torch.equal(all_rotary(tokens()), build("rotary")(tokens()))
     for layers in (["none", "rotary"], ["rotary", "none"], ["sinusoidal", "alibi"]):
-        differs(build({"kind": "by-layer", "layers": layers})(tokens()), alike(tokens()))
+        differs(build({"kind": "by-layer", "layers": layers})(tokens()), all_rotary(tokens()))
     with pytest.raises(ValueError, match="'learned' acts at the input.*not at 1"):
         build({"kind": "by-layer", "layers": ["none", "learned"]})
 
@@ -208,11 +208,11 @@ def test_positions_are_drawn_in_training_and_fixed_in_eval():
     before = torch.get_rng_state()
     model(x)
     assert torch.equal(torch.get_rng_state(), before)
-    seen = torch.zeros(48)
+    counts = torch.zeros(48)
     for _ in range(300):
         model(x)
-        seen[model.position.places(12)] += 1
-    assert (seen > 0).all() and seen.max() < 4 * seen.mean(), "positions are not drawn uniformly"
+        counts[model.position.places(12)] += 1
+    assert (counts > 0).all() and counts.max() < 4 * counts.mean(), "positions are not drawn uniformly"
     model.eval()
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 

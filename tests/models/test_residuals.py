@@ -137,8 +137,8 @@ def test_dense_residual_with_unit_weights_equals_pre_norm():
     dense(tokens()).square().sum().backward()
     for i, layer in enumerate(dense.blocks):
         for j, name in enumerate(("mixer", "ffn")):
-            seen = layer.weights[name].grad != 0
-            assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), (
+            has_gradient = layer.weights[name].grad != 0
+            assert has_gradient[: 2 * i + j + 1].all() and not has_gradient[2 * i + j + 1 :].any(), (
                 "an output must depend on all earlier sublayers and no later one"
             )
     with torch.no_grad():
@@ -179,10 +179,10 @@ def test_reversible_inverse_recovers_inputs():
 
 
 def test_reversible_saved_memory_is_independent_of_depth():
-    def kept(residual, n_layers):
+    def saved(residual, n_layers):
         model = small_model(residual=residual, n_layers=n_layers)
         owned = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
         return saved_bytes(lambda: loss_of(model)) - sum(owned.values()) * (residual != "reversible")
 
-    assert kept("reversible", 16) == kept("reversible", 2)
-    assert kept("pre", 16) > 6 * kept("pre", 2)
+    assert saved("reversible", 16) == saved("reversible", 2)
+    assert saved("pre", 16) > 6 * saved("pre", 2)

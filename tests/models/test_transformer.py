@@ -129,17 +129,17 @@ def test_model_is_permutation_equivariant_only_without_mask_and_position(residua
     order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
     x = tokens()
 
-    def moved(**fields):
+    def deviation(**fields):
         model = small_model(residual=residual, norm=norm, **fields)
         with torch.no_grad():
             return (model(x[:, order]) - model(x)[:, order]).abs().max()
 
-    assert moved(mask="none", position="none") < 1e-5
-    assert moved(mask="causal", position="none") > 1e-3
+    assert deviation(mask="none", position="none") < 1e-5
+    assert deviation(mask="causal", position="none") > 1e-3
     for position in choices(Position):
         compatible = (residual, position) != ("reversible", "randomized")  # rejected at construction
         if position != "none" and compatible:
-            assert moved(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
+            assert deviation(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
 
 
 @each(Position)
@@ -438,27 +438,27 @@ def test_variant_names_are_unique_per_seam():
                 declared += [(node.name, k.value.value) for k in node.keywords if k.arg == "kind"]
 
     def seams(name):
-        found = [seams(parent) for parent in parents[name] if parent in parents]
-        return {name} if "Seam" in parents[name] else set().union(*found)
+        result = [seams(parent) for parent in parents[name] if parent in parents]
+        return {name} if "Seam" in parents[name] else set().union(*result)
 
     counts = Counter((seam, kind) for name, kind in declared for seam in seams(name))
     assert [pair for pair, n in counts.items() if n > 1] == []
-    found = {
+    registered = {
         (cls.__name__, kind)
         for cls in Seam.__subclasses__()
         if cls.__module__.startswith("lab.models.")  # tasks join Problem as objects
         for kind in cls.kinds
     }
-    assert found <= set(counts), "the source scan missed a registration"
+    assert registered <= set(counts), "the source scan missed a registration"
 
 
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_variants_of_a_seam_give_different_outputs(field, seam):
     """A variant without effect would look like a tie in a comparison."""
-    usual = {"bias": True}
-    usual |= {"position": "none"} if seam is Mixer else {}  # not every mixer supports rotary
-    usual |= {"residual": "admin"} if seam is Initialization else {}  # otherwise "admin" equals Xavier
-    outputs = [perturbed(small_model(**{field: choice}, **usual))(tokens()).detach() for choice in choices(seam)]
+    defaults = {"bias": True}
+    defaults |= {"position": "none"} if seam is Mixer else {}  # not every mixer supports rotary
+    defaults |= {"residual": "admin"} if seam is Initialization else {}  # otherwise "admin" equals Xavier
+    outputs = [perturbed(small_model(**{field: choice}, **defaults))(tokens()).detach() for choice in choices(seam)]
     for a, b in itertools.combinations(outputs, 2):
         differs(a, b, 1e-6)
 

@@ -39,8 +39,8 @@ def test_run_returns_complete_rows(run_beyond):
     assert list(table[table.what == "accuracy"].length) == [4, 6, 8]
     assert list(table[table.what == "attention"].length) == [4, 6, 8]
     assert len(table[table.what == "cosine"]) == Copy(symbols=4, longest=4).length ** 2
-    seen = table[table.what == "map"]
-    assert seen.value.between(0, 1).all() and (seen.i >= seen.j).all() and seen.i.max() == 12
+    maps = table[table.what == "map"]
+    assert maps.value.between(0, 1).all() and (maps.i >= maps.j).all() and maps.i.max() == 12
     assert set(run_beyond(seed=1).what) == {"curve", "accuracy", "attention"}
     assert set(run_beyond(task=SUMS, lengths=[1, 2], position="none").what) == {"curve", "accuracy"}
     assert table.order_before.notna().all() and run_beyond(position="none").order_before.isna().all()

@@ -70,9 +70,9 @@ def test_trained_model_is_identical_in_trials_and_cells(tmp_path):
     model = trained_model(*small(), seed=1)
     assert sum(p.double().sum().item() for p in model.parameters()) == first.value[2]
     assert not model.training and model.run["parameters"] == sum(p.numel() for p in model.parameters())
-    with uses.watched() as seen:
+    with uses.watched() as watched:
         trained_model(*small(), seed=1)
-    assert "Residual.post" in seen.names
+    assert "Residual.post" in watched.names
 
 
 def test_trained_model_equals_direct_training_bit_for_bit():

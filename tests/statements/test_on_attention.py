@@ -265,10 +265,10 @@ def test_exact_attention_needs_no_square_matrix():
     """
     q, k, v = normal(3, 1, 4, 512, 8)
     with LargestTensor() as stored:
-        whole = naive_attention(q, k, v)
+        naive = naive_attention(q, k, v)
     with LargestTensor() as tiled:
-        parts = tiled_attention(q, k, v, block=32)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+        tiles = tiled_attention(q, k, v, block=32)
+    torch.testing.assert_close(tiles, naive, rtol=0, atol=1e-12)
     assert stored.elements == 4 * 512**2 and tiled.elements == 4 * 512 * 8
 
 
@@ -279,8 +279,8 @@ def test_tiled_attention_is_exact_and_stable(largest):
     """
     q, k, v = normal(3, 1, 2, 64, 16)
     q *= largest / ((q @ k.mT).abs().max() / 4)
-    whole, parts = naive_attention(q, k, v), tiled_attention(q, k, v, block=24)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-9)
+    naive, tiled = naive_attention(q, k, v), tiled_attention(q, k, v, block=24)
+    torch.testing.assert_close(tiled, naive, rtol=0, atol=1e-9)
     unshifted = torch.exp(q @ k.mT / 4)  # without subtracting the maximum
     assert (unshifted / unshifted.sum(-1, keepdim=True)).isnan().any() == (largest > 1000)
 

@@ -228,11 +228,11 @@ def test_multi_query_keeps_more_than_a_third():
     (chapter §1.2.5)
     False: 5/12 with 8 heads, 9/16 with W_O; one third is the limit for many heads without W_O.
     """
-    few, many = chapter_heads(1), chapter_heads(8)
-    assert Fraction(few.qkv.weight.numel(), many.qkv.weight.numel()) == Fraction(5, 12)
-    assert Fraction(parameters(few), parameters(many)) == Fraction(9, 16)
-    of_many = attention_parameters(1, 10**6, 1, 1) / attention_parameters(1, 10**6, 10**6, 1)
-    assert of_many == pytest.approx(1 / 2)
+    mqa, mha = chapter_heads(1), chapter_heads(8)
+    assert Fraction(mqa.qkv.weight.numel(), mha.qkv.weight.numel()) == Fraction(5, 12)
+    assert Fraction(parameters(mqa), parameters(mha)) == Fraction(9, 16)
+    limit = attention_parameters(1, 10**6, 1, 1) / attention_parameters(1, 10**6, 10**6, 1)
+    assert limit == pytest.approx(1 / 2)
 
 
 def test_all_query_heads_count_and_the_output_matrix():
@@ -296,5 +296,5 @@ def test_value_map_factors_into_down_and_up_projection():
     torch.testing.assert_close(part.split(x)[2][0, 1] @ up, x[0] @ (down @ up))
     w_q, w_k, _ = part.qkv.weight.split(128)
     assert down.numel() + up.numel() == (w_q[:32].numel() + w_k[:32].numel()) == 2 * 128 * 32
-    whole = QKVProjection.build("full-value", config()).out.weight.numel() // 4  # a head's
-    assert whole == 128**2 and whole / down.numel() == 4, "a full value map has h times the parameters of W_Q"
+    full_size = QKVProjection.build("full-value", config()).out.weight.numel() // 4  # a head's
+    assert full_size == 128**2 and full_size / down.numel() == 4, "a full value map has h times the parameters of W_Q"

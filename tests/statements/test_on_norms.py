@@ -103,9 +103,9 @@ def test_pre_norm_main_path_is_the_identity():
     """
     block, x = deep(d_model=16).blocks[0], normal(16)
     block.mixer.heads.out.weight.zero_()
-    whole = jacobian(lambda x: block(x[None, None])[0, 0], x)
+    of_block = jacobian(lambda x: block(x[None, None])[0, 0], x)
     of_norm, of_branch = jacobian(block.ffn_norm, x), jacobian(block.ffn, block.ffn_norm(x))
-    torch.testing.assert_close(whole, torch.eye(16).double() + of_branch @ of_norm)
+    torch.testing.assert_close(of_block, torch.eye(16).double() + of_branch @ of_norm)
 
 
 def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():

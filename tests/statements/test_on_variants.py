@@ -19,10 +19,10 @@ def exponent(a, b, times):
 
 def receptive_field(masks):
     """Receptive field of the last output through layers with these masks (1, 1, n, n)."""
-    seen = torch.eye(masks[0].shape[-1])[-1:]
+    visible = torch.eye(masks[0].shape[-1])[-1:]
     for mask in reversed(masks):
-        seen = (seen @ mask[0, 0].float() > 0).float()
-    return int(seen.sum())
+        visible = (visible @ mask[0, 0].float() > 0).float()
+    return int(visible.sum())
 
 
 def test_doubling_dilation_gives_an_exponential_receptive_field():

@@ -66,8 +66,8 @@ def test_validation_covers_every_length_with_the_targets_of_a_batch(task):
         if getattr(task, "padded", True):
             assert single_length.shape[1] == task.text_length(n)
             assert part.any(0).nonzero()[0] == (single_length != -100).any(0).nonzero()[0]
-    few = task.validation(2)[1]
-    assert len(few) == 2 and few.shape[1] <= task.length
+    small = task.validation(2)[1]
+    assert len(small) == 2 and small.shape[1] <= task.length
 
 
 @every_task
