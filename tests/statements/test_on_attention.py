@@ -37,7 +37,7 @@ def test_output_lies_in_the_convex_hull_of_the_values():
     assert (outputs >= values.amin(-2, keepdim=True)).all()
 
 
-def test_a_lookup_prefers_the_most_similar_key():
+def test_attention_weights_increase_with_similarity():
     """attention-similarity-lookup. "Attention is a soft dictionary lookup: weights exp(q.k_i)/sum
     exp(q.k_i) increase with similarity and concentrate on the best matching key." (note 1, 注意力机制)
     The printed weights lack 1/√d_k; without it they are nearly one-hot.
@@ -54,7 +54,7 @@ def test_a_lookup_prefers_the_most_similar_key():
     assert unscaled.amax(-1).mean() > 5 * weights_of(q[None, None], k[None, None]).amax(-1).mean()
 
 
-def test_a_dot_product_is_no_cosine():
+def test_dot_product_differs_from_cosine():
     """attention-dot-is-cosine. "The dot product of a query and a key is the same thing as their
     cosine similarity (the angle decides)." (note 1, 注意力机制, 细节讨论2)
     False: scaling up a key with a positive score makes it win, and the score is not symmetric.
@@ -71,7 +71,7 @@ def test_a_dot_product_is_no_cosine():
     assert (scores - scores.T).abs().max() > 1, "scores must not be symmetric"
 
 
-def test_a_negative_score_is_not_unrelated():
+def test_softmax_depends_on_score_differences_only():
     """attention-negative-dot-unrelated. "A dot product can be any real number; a large one means
     relevance, a small positive or negative one means the words are unrelated." (note 3, dot
     production)
@@ -82,7 +82,7 @@ def test_a_negative_score_is_not_unrelated():
     assert torch.softmax(scores, 0)[1] > 0.7
 
 
-def test_no_weight_contains_a_value():
+def test_weights_do_not_depend_on_values():
     """attention-v-in-weights. "Attention weights come from dot products between queries, keys and
     values." (note 4, §3.1)
     False: the output is linear in the values, so the weights cannot depend on them.
@@ -98,7 +98,7 @@ def test_no_weight_contains_a_value():
     )
 
 
-def test_outputs_depend_on_the_values_beyond_the_weights():
+def test_output_depends_on_values_given_the_weights():
     """attention-conditional-independence. "Given the attention weights, the output is conditionally
     independent of the original input." (chapter §1.1.5)
     False: the output depends on the values too. Nor are n vectors compressed into one: n queries give n outputs.
@@ -110,7 +110,7 @@ def test_outputs_depend_on_the_values_beyond_the_weights():
     assert ((weights @ other - weights @ values).abs() > 1e-6).all()
 
 
-def test_values_may_have_a_width_of_their_own():
+def test_value_width_can_differ_from_key_width():
     """attention-equal-qkv-dims. "Queries, keys and values must all share one embedding width; the
     number of queries may differ but keys and values must be equal in number." (note 1, 注意力机制;
     note 3, Value matrix)
@@ -123,7 +123,7 @@ def test_values_may_have_a_width_of_their_own():
             naive_attention(q, keys, values)
 
 
-def test_the_query_attends_to_the_key():
+def test_weights_are_normalized_per_query():
     """Where the product of key and query is large, the key attends to the query (note 3, dot
     production).
     False: weights sum to 1 per query, and a larger score changes the output of the query.
@@ -152,7 +152,7 @@ def test_softmax_goes_from_uniform_to_argmax_with_score_variance():
     assert entropy(1000) < 0.01 and entropy(0.001) > 0.99 and 0.5 < entropy(1) < 0.99
 
 
-def test_the_width_under_the_root_is_that_of_one_head():
+def test_d_k_is_the_head_width():
     """attention-dk-typical-512. "In practice the d_k inside the root is very large, typically 512
     and that still counts as small." (note 1, 细节讨论2)
     False: heads are 64 to 128 wide.
@@ -162,7 +162,7 @@ def test_the_width_under_the_root_is_that_of_one_head():
     assert [each.hidden_size // each.num_attention_heads for each in configs] == [64, 64, 128]
 
 
-def test_another_scale_is_another_query_matrix():
+def test_scale_can_be_absorbed_by_w_q():
     """A smaller factor makes the softmax too soft; √d_k is optimal (note 1, 细节讨论2).
     False: half the scale with twice W_Q is the same function, though with other training dynamics.
     """
@@ -184,7 +184,7 @@ def test_another_scale_is_another_query_matrix():
     torch.testing.assert_close(step(2 * w_q, 0.5), step(w_q, 1.0) / 4)
 
 
-def test_a_dot_product_has_variance_d_sigma_to_the_fourth():
+def test_dot_product_variance():
     """attention-dot-variance. "For independent zero-mean entries of variance s^2 the dot product
     has variance d_k s^4; dividing by sqrt(d_k) removes the dependence on d_k." (chapter §1.1.2;
     note 1, 细节讨论2; note 3, softmax)
@@ -200,7 +200,7 @@ def test_a_dot_product_has_variance_d_sigma_to_the_fourth():
     assert (q * q).sum(-1).div(4).mean().item() == pytest.approx(4, abs=0.05)
 
 
-def test_additive_scores_are_made_pair_by_pair_and_are_no_weights():
+def test_additive_scores_are_pairwise_and_unnormalized():
     """The weights are α(q, k) = vᵀ tanh(W_q q + W_k k) (chapter §1.1.2); in matrices, softmax(W
     tanh(W_q Q + W_k K)) V (note 1, 细节讨论2).
     False: these are scores; the weights are their softmax, and each pair has its own sum.
@@ -235,7 +235,7 @@ def test_softmax_does_not_overflow(dtype):
 # Cost
 
 
-def test_projections_are_most_of_attention_until_the_sequence_is_long():
+def test_projections_dominate_attention_macs_until_n_equals_2d():
     """Self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d
     dimension of those products (chapter §1.1.3, exercise 1.1).
     False: projections take 4nd² MACs, scores and mixing 2n²d; projections dominate until n = 2d.
@@ -259,7 +259,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def test_exact_attention_needs_no_square_matrix():
+def test_exact_attention_needs_no_n_by_n_matrix():
     """Self-attention takes O(n²) memory (chapter, exercise 1.1).
     False: naive attention stores n² weights per head; tiled attention no tensor larger than the output.
     """
@@ -285,7 +285,7 @@ def test_tiled_attention_is_exact_and_stable(largest):
     assert (unshifted / unshifted.sum(-1, keepdim=True)).isnan().any() == (largest > 1000)
 
 
-def test_sorting_counting_and_brackets_reach_across_the_sequence():
+def test_sorting_counting_and_bracket_matching_are_global():
     """Bracket matching, sorting and counting call for local attention; counting an element calls
     for global attention (chapter, exercise 1.2).
     False: the last element can determine the first sorted one and a count; brackets match at any distance.
@@ -306,7 +306,7 @@ def test_sorting_counting_and_brackets_reach_across_the_sequence():
 # Masks
 
 
-def test_an_encoder_may_look_ahead_and_infilling_needs_it():
+def test_infilling_needs_bidirectional_attention():
     """Self-attention needs a causal mask so that no information leaks (chapter §1.1.6).
     False for encoders: predicting a masked token can require tokens to its right.
     """
@@ -325,7 +325,7 @@ def test_an_encoder_may_look_ahead_and_infilling_needs_it():
     assert accuracy("none") == 1 and accuracy("causal") <= 1 / 8
 
 
-def test_the_masked_corner_follows_from_the_drawing():
+def test_masked_triangle_depends_on_the_layout_of_scores():
     """attention-mask-triangle. "The masked part is the upper triangle (note 1), a lower-triangular
     matrix is built (note 2), or the lower left must vanish and columns sum to one (note 3)." (note
     1, 细节讨论1; note 2, §2.2.2; note 3, masking, softmax)
@@ -351,7 +351,7 @@ def test_the_masked_corner_follows_from_the_drawing():
     assert future(lambda x: rows(x, lower)) > 0.1
 
 
-def test_masked_weights_are_zero():
+def test_masked_weights_are_exactly_zero():
     """After the softmax masked weights are close to 0 (note 3, masking). False: they are exactly 0."""
     weights = torch.softmax(torch.tensor([3.0, -math.inf, 1.0]), 0)
     assert weights[1] == 0 and weights.sum().item() == pytest.approx(1)
@@ -422,7 +422,7 @@ def test_convolutions_need_many_layers_to_connect_distant_positions(n, width, la
     assert x[0, 0, -1] == 1 and layers == math.ceil((n - 1) / (width - 1))
 
 
-def test_convolutions_take_any_length():
+def test_convolutions_and_rnns_accept_any_length():
     """stack-cnn-fixed-length. "CNNs are limited to inputs of fixed length and RNN/LSTM by sequence
     length." (note 4, §1.1)
     False: only a dense layer after the convolutions fixes the length.

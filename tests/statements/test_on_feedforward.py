@@ -55,7 +55,7 @@ def test_ffn_acts_on_each_position_separately():
         assert gradient[0].abs().amax(-1).nonzero().flatten().tolist() == reached
 
 
-def test_keys_are_columns_of_w1_and_values_rows_of_w2():
+def test_ffn_keys_are_columns_of_w1_and_values_rows_of_w2():
     """ffn-key-value-layout. "An FFN is a key-value memory whose keys are the rows of W_1 and values
     the columns of W_2, with the activation selecting memories." (chapter §1.4.2)
     False: for x W_1, keys are the columns of W_1 and values the rows of W_2.
@@ -70,7 +70,7 @@ def test_keys_are_columns_of_w1_and_values_rows_of_w2():
     )
 
 
-def test_the_noted_feed_forward_formula_does_not_fit_together():
+def test_ffn_formula_of_note_2_has_mismatched_shapes():
     """ffn-note-ffn. "The classic FFN is max(0, W_1 x + b_1) + W_2 x + b_2." (note 2, §2.2.4)
     False: W_2 takes the d_ff hidden units as input, not x.
     """
@@ -80,7 +80,7 @@ def test_the_noted_feed_forward_formula_does_not_fit_together():
     torch.testing.assert_close(part(x), part.down(torch.relu(part.up(x))))
 
 
-def test_the_noted_swiglu_is_affine():
+def test_swiglu_formula_of_note_2_is_affine():
     """ffn-note-swiglu. "SwiGLU is two linear layers with Swish in between, W_1 x + b_1 + W_2 x +
     b_2." (note 2, §2.2.4)
     False: that is affine; SwiGLU has three matrices and an elementwise product.
@@ -94,7 +94,7 @@ def test_the_noted_swiglu_is_affine():
     torch.testing.assert_close(part(x), part.down(F.silu(part.gate(x)) * part.up(x)))
 
 
-def test_two_thirds_of_a_block_are_feed_forward():
+def test_ffn_holds_two_thirds_of_block_parameters():
     """ffn-parameter-share. "The FFN holds the larger part of the parameters." (chapter §1.4.6)
     stack-all-attention. "Compared with CNNs the whole network architecture is the attention
     mechanism (built entirely on self-attention)." (note 1, Transformer架构; note 3, 为什么需要Transformer)
@@ -118,7 +118,7 @@ def test_attention_and_feed_forward_share_no_weights():
     assert not {p.shape for p in block.mixer.parameters()} & {p.shape for p in block.ffn.parameters()}
 
 
-def test_dropout_also_stands_after_the_output_matrix():
+def test_ffn_dropout_is_also_applied_after_w2():
     """Dropout in the feed-forward layer usually stands before W_2 only (chapter §1.4.6).
     False: GPT-2 applies it after W_2, torch's encoder layer in both places.
     """
@@ -142,7 +142,7 @@ def slope(f):
     return torch.func.grad(lambda x: f(x).sum())
 
 
-def test_gelu_is_no_s_curve():
+def test_gelu_is_not_s_shaped():
     """ffn-gelu-s-shape. "On [-3, 3] ReLU is piecewise linear, GELU a smooth S-shaped curve with
     non-zero negative part." (chapter §1.4.3, exercise 1.9)
     False: GELU falls to -0.170 before it rises, its slope exceeds 1, and it is unbounded above.
@@ -202,7 +202,7 @@ def test_only_the_derivative_of_relu_jumps(kind, jump):
     assert change.abs().max().item() == pytest.approx(jump, abs=1e-5)
 
 
-def test_an_activation_stands_against_many_products():
+def test_activations_cost_little_next_to_matmuls():
     """Relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (chapter, exercise
     1.9). It hardly matters: there are 2 d_model multiply-adds per activation.
     """
@@ -217,7 +217,7 @@ def test_an_activation_stands_against_many_products():
 
 
 @pytest.mark.parametrize("d", [48, 96, 384])
-def test_two_thirds_of_the_width_keep_the_parameters(d):
+def test_gated_ffn_with_two_thirds_width_keeps_the_parameter_count(d):
     """ffn-glu-two-thirds. "The extra gate matrix adds parameters; keeping the total constant
     requires shrinking the hidden width to 2/3." (chapter §1.4.4; note 2, §2.2.4)
     So the ratio 8/3 follows from the gate, not from model size (chapter §1.4.5).

@@ -52,7 +52,7 @@ def test_heads_split_features_not_the_sequence():
     assert (torch.autograd.grad(first_half.sum(), x)[0][0].abs().amax(-1) > 0).all()
 
 
-def test_the_split_has_room_for_narrow_heads_only():
+def test_head_split_has_width_d_model_over_h():
     """heads-reshape. "The split reshapes [batch, seq, d_model] to [batch, seq, h, d_model] and
     transposes to [batch, h, seq, d_head]." (note 2, §2.2.2)
     False: the last axis is d_model / h.
@@ -67,7 +67,7 @@ def test_the_split_has_room_for_narrow_heads_only():
     assert q.flatten(1, 2).shape == (2, 20, 32) and heads().join(q).shape == x.shape
 
 
-def test_updates_of_heads_are_summed():
+def test_output_is_the_sum_of_head_updates():
     """heads-sum-of-updates. "Each head proposes an update and the updates are summed onto the
     embedding; the stacked value-up matrices are the output matrix." (note 3, multi-head of
     attention, output matrix, 更新嵌入向量)
@@ -81,7 +81,7 @@ def test_updates_of_heads_are_summed():
 
 
 @pytest.mark.parametrize(("kind", "inputs"), [("full", 4), ("concatenated", 1)])
-def test_without_the_output_matrix_heads_do_not_mix(kind, inputs):
+def test_w_o_mixes_heads(kind, inputs):
     """Multi-head attention only concatenates the results of its heads (note 3, softmax).
     False: W_O follows; without it each output feature comes from one head only.
     """
@@ -90,7 +90,7 @@ def test_without_the_output_matrix_heads_do_not_mix(kind, inputs):
     assert (gradient.abs().sum((0, 2, 3)) > 0).sum() == inputs
 
 
-def test_the_output_matrix_stands_on_the_right_and_is_linear():
+def test_w_o_multiplies_from_the_right_and_is_linear():
     """The output is W_o·Concat(heads), a linear MLP (note 1, 多头注意力机制).
     False: tokens are rows, so W_O multiplies from the right; and a single linear map is not an MLP.
     """
@@ -139,7 +139,7 @@ class MultiHeadSelfAttention(nn.Module):
 """  # of note 4, §5.2
 
 
-def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
+def test_listing_of_note_4_misses_an_import_and_ignores_padding():
     """heads-listing-runs. "The listed PyTorch module implements multi-head self-attention including
     masks." (note 4, §5.2, §5.3)
     False: it lacks an import, ignores the padding mask, and interleaves Q, K, V per head.
@@ -168,7 +168,7 @@ def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
 # Number of heads
 
 
-def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
+def test_head_width_bounds_the_rank_of_logits_not_of_weights():
     """heads-single-rank-limit. "A single head's attention has rank limited by d_k, which is a
     reason for several heads." (chapter §1.2.2)
     False: d_k limits the rank of the logits, d_v that of the output; the weights have full rank.
@@ -185,7 +185,7 @@ def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
     torch.testing.assert_close(q @ basis @ (k @ torch.linalg.inv(basis).T).T / math.sqrt(32), logits)
 
 
-def test_heads_do_not_react_when_one_of_them_fails():
+def test_heads_do_not_compensate_for_a_failed_head():
     """Several heads act as an ensemble: if some fail, others compensate (chapter §1.2.2).
     False: the output is a sum over heads; if one fails, the other terms do not change.
     """
@@ -198,7 +198,7 @@ def test_heads_do_not_react_when_one_of_them_fails():
     assert not torch.allclose(part.join(mixed), alone[0] * 8), "heads must not be interchangeable"
 
 
-def test_the_number_of_heads_does_not_change_the_parameters():
+def test_head_count_does_not_change_the_parameter_count():
     """heads-params-independent. "To compare head counts at fixed d_model the number of layers must
     be adjusted so that total parameters stay roughly equal." (chapter §1.2.1, exercise 1.4)
     False: they are equal at any head count; changing the layers would make them unequal.
@@ -210,7 +210,7 @@ def heads_of(h):
     return Transformer(ModelConfig(vocab_size=8, block_size=16, d_model=64, n_layers=1, n_heads=h, position="none"))
 
 
-def test_more_heads_do_the_same_products_and_more_softmax():
+def test_more_heads_take_equal_macs_and_more_softmax():
     """More heads raise parallel efficiency (note 4, §1.1, §2).
     False: h heads need the MACs of one head and h times the softmax.
     """
@@ -223,7 +223,7 @@ def test_more_heads_do_the_same_products_and_more_softmax():
 # Shared keys and values
 
 
-def test_multi_query_keeps_more_than_a_third():
+def test_mqa_keeps_more_than_a_third_of_the_parameters():
     """heads-mqa-third. "Multi-query attention cuts the parameter count to about one third."
     (chapter §1.2.5)
     False: 5/12 with 8 heads, 9/16 with W_O; one third is the limit for many heads without W_O.
@@ -235,7 +235,7 @@ def test_multi_query_keeps_more_than_a_third():
     assert limit == pytest.approx(1 / 2)
 
 
-def test_all_query_heads_count_and_the_output_matrix():
+def test_parameter_counts_of_mha_gqa_and_mqa():
     """heads-mha-786k. "Standard multi-head attention has 3 h d_model d_k parameters, 786K for
     d_model=512, h=8." (chapter §1.2.5, exercise 1.5) True without W_O, which belongs to it.
     MQA has 512·64 + 2·512·512 = 557K, GQA with 4 groups 393K (chapter, exercise 1.5). False:
@@ -247,7 +247,7 @@ def test_all_query_heads_count_and_the_output_matrix():
     assert counts[8] == 3 * 8 * 512 * 64 and parameters(chapter_heads(8)) == 4 * 8 * 512 * 64
 
 
-def test_the_cache_shrinks_with_the_groups():
+def test_kv_cache_is_proportional_to_the_groups():
     """heads-kv-mha. "Per-layer KV cache of MHA for batch 32, 1024 tokens, 8 heads of width 64 is
     33.6M." (chapter, exercise 1.5)
     heads-kv-gqa. "The GQA(4) cache is also 33.6M." (chapter, exercise 1.5) False: 16.8M.
@@ -262,7 +262,7 @@ def test_the_cache_shrinks_with_the_groups():
     assert elements(8) == 8 * elements(1) == cache_elements(1024, 8, 64, 32)
 
 
-def test_groups_save_projections_and_no_work_over_pairs():
+def test_gqa_saves_projection_flops_only():
     """heads-variant-flops. "MHA, MQA and GQA differ in FLOPs." (chapter, exercise 1.5)
     They differ in the projections only: 68.7, 51.5 and 38.7 GFLOP.
     """

@@ -23,7 +23,7 @@ def deep(**fields):
 # Norms
 
 
-def test_layer_norm_treats_every_token_by_itself():
+def test_layer_norm_is_per_token():
     """norm-ln-batch-free. "LayerNorm normalises each sample (token) over features independently of
     the batch; BatchNorm depends on batch statistics; gamma and beta have d entries shared by all
     tokens." (chapter §1.5.2; note 3, Layer Norm)
@@ -42,7 +42,7 @@ def test_layer_norm_treats_every_token_by_itself():
     assert {p.shape for p in norm().parameters()} == {(16,)}
 
 
-def test_rms_norm_does_not_divide_by_the_deviation():
+def test_rms_norm_divides_by_rms_not_std():
     """norm-rms-variance. "RMSNorm only rescales by the variance." (note 2, §2.2.5)
     False: it divides by the root mean square, which equals the std only for zero mean.
     """
@@ -53,7 +53,7 @@ def test_rms_norm_does_not_divide_by_the_deviation():
     torch.testing.assert_close(norm("rmsnorm")(centred), norm()(x))
 
 
-def test_epsilon_beside_the_deviation_has_no_gradient_at_a_constant():
+def test_epsilon_outside_the_root_gives_nan_gradients_at_a_constant():
     """norm-ln-formula. "LayerNorm is gamma (x - mu)/(sigma + eps) + beta with the biased standard
     deviation over features." (chapter §1.5.2; note 2, §2.2.5; note 3, Layer Norm)
     False: libraries divide by √(σ² + ε), which differs for small σ and is differentiable at σ = 0.
@@ -72,7 +72,7 @@ def test_epsilon_beside_the_deviation_has_no_gradient_at_a_constant():
     assert (printed(1e-3 * x) / norm()(1e-3 * x)).mean() > 3
 
 
-def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
+def test_layer_norm_jacobian_has_singular_values_one_over_sigma():
     """Layer norm may add some scaling to the gradient (chapter §1.5.1, exercise 1.11).
     Exactly: the Jacobian has d - 2 singular values 1/σ and two 0 (γ = 1, ε = 0).
     """
@@ -85,7 +85,7 @@ def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
 # Residuals
 
 
-def test_the_gradient_of_a_residual_is_a_matrix_not_a_factor():
+def test_residual_jacobian_is_a_matrix():
     """norm-residual-jacobian. "For y = x + F(x) the gradient is dL/dy (1 + dF/dx), so even with
     tiny dF/dx it passes through the '+1'." (chapter §1.5.1)
     True for the matrix I + J, not for each component.
@@ -108,7 +108,7 @@ def test_pre_norm_main_path_is_the_identity():
     torch.testing.assert_close(of_block, torch.eye(16).double() + of_branch @ of_norm)
 
 
-def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():
+def test_pre_ln_stream_grows_and_post_ln_stream_does_not():
     """In Post-LN residuals may add up, while in Pre-LN the output of the residual branch keeps its
     magnitude (chapter, exercise 1.11).
     False for the stream: Post-LN normalises it, and in Pre-LN it grows about linearly with depth.
@@ -128,7 +128,7 @@ def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():
 
 
 @pytest.mark.parametrize(("final", "grows"), [(False, True), (True, False)])
-def test_pre_ln_ends_with_a_norm(final, grows):
+def test_pre_ln_needs_a_final_norm(final, grows):
     """Pre-LN is given by its block alone, x + Sublayer(LN(x)) (chapter §1.5.3).
     False: a final norm follows; without it the input of the LM head grows with depth.
     """
@@ -141,7 +141,7 @@ def test_pre_ln_ends_with_a_norm(final, grows):
     assert (size(32) > 3 * size(2)) == grows
 
 
-def test_attention_alone_is_neither_added_nor_normed():
+def test_listing_of_note_4_has_no_residual_and_norm():
     """The title promises add and norm, which the code is meant to show (note 4, title, §5.2).
     False: the listing is attention only. With add and norm, a zero attention output leaves the normalised stream.
     """
@@ -151,7 +151,7 @@ def test_attention_alone_is_neither_added_nor_normed():
     assert heads().join(torch.zeros(1, 4, 4, 32).double()).abs().max() == 0
 
 
-def test_the_original_drops_the_branch_not_the_stream():
+def test_original_post_ln_applies_dropout_to_the_branch():
     """Post-LN as in the original is dropout(norm(sublayer(x) + x)) (note 3, Questions 2).
     False: the original is LN(x + Dropout(Sublayer(x))).
     """
@@ -163,7 +163,7 @@ def test_the_original_drops_the_branch_not_the_stream():
     torch.testing.assert_close(layer(x), layer.norm2(layer.norm1(x)))  # dropout 1 removes the branches
 
 
-def test_depth_scaling_sets_weights_once():
+def test_gpt2_depth_scaling_applies_at_initialization():
     """GPT-2 multiplies by 1/√N before the residual sum (chapter §1.5.5).
     False: it scales initial weights. A factor in the forward pass trains N times slower (N branches).
     """
@@ -184,7 +184,7 @@ def test_depth_scaling_sets_weights_once():
 
 
 @torch.no_grad()
-def test_every_decoder_layer_reads_the_final_output_of_the_encoder():
+def test_every_decoder_layer_reads_the_final_encoder_output():
     """stack-encoder-layer-pairing. "Decoder layer L takes keys and values from encoder layer L (the
     corresponding one)." (note 1, Decoder, 细节讨论1)
     False: all layers read the final encoder output, and the depths may differ.
@@ -196,7 +196,7 @@ def test_every_decoder_layer_reads_the_final_output_of_the_encoder():
     assert len(read) == 2 and all(torch.equal(memory, encoded[0]) for _, memory in read)
 
 
-def test_a_decoder_only_block_has_one_attention():
+def test_decoder_only_block_has_one_attention():
     """stack-two-self-attentions. "In decoder-only models each block has two causal self-attention
     layers (the cross-attention is replaced by self-attention)." (note 1, Decoder, 细节讨论1)
     False: GPT-2's block has one, with 12 d² weights rather than 16 d².
@@ -224,7 +224,7 @@ def test_renaming_token_ids_does_not_change_the_model():
     torch.testing.assert_close(renamed(by_name[tokens()])[..., by_name], net(tokens()))
 
 
-def test_a_norm_keeps_the_width_the_readout_changes_it():
+def test_lm_head_not_norm_maps_to_vocabulary():
     """stack-lm-head. "Mapping d_model back to vocab_size (shape [b, s, d] to [b, s, V]) is listed
     among the properties of RMSNorm/normalisation." (note 2, §2.2.5)
     False: the LM head does that, a separate linear layer after the final norm.

@@ -23,7 +23,7 @@ def parameters(module):
 # No position encoding
 
 
-def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
+def test_unmasked_attention_is_permutation_equivariant():
     """position-permutation-invariant. "The Transformer itself is permutation invariant: shuffling
     the input leaves the output unchanged." (chapter §1.3, summary)
     False: without a mask it is permutation equivariant; with a causal mask not even that.
@@ -39,7 +39,7 @@ def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
     assert (causal(tokens[:, order]) - causal(tokens)[:, order]).abs().max() > 0.1
 
 
-def test_a_causal_mask_tells_the_cat_from_the_mat():
+def test_causal_mask_distinguishes_word_orders():
     """position-cat-mat. "Without position information self-attention cannot tell 'The cat sat on
     the mat' from 'The mat sat on the cat'." (chapter §1.3.1)
     True without a mask. With a causal mask each token sees a different set of words.
@@ -58,7 +58,7 @@ def test_a_causal_mask_tells_the_cat_from_the_mat():
 # Sinusoids
 
 
-def test_the_index_of_a_position_code_counts_pairs():
+def test_sinusoidal_index_counts_pairs():
     """i is the i-th component of the code, given at 2i and 2i + 1 (note 1, 细节讨论3; chapter §1.3.2).
     False: i indexes pairs; as a component index it would exceed the width.
     """
@@ -69,7 +69,7 @@ def test_the_index_of_a_position_code_counts_pairs():
     assert 2 * 7 + 1 >= codes.shape[1]
 
 
-def test_sinusoids_beyond_training_take_values_never_seen():
+def test_sinusoids_beyond_training_leave_the_trained_range():
     """Sinusoidal codes extrapolate: they handle lengths never seen in training (chapter §1.3.2).
     False: they can be computed there, but many components leave their training range.
     """
@@ -100,7 +100,7 @@ def t5():
     return T5(small_config(n_heads=8).layer(0)).requires_grad_(False)
 
 
-def test_t5_shares_buckets_and_has_a_table_for_every_head():
+def test_t5_bias_is_bucketed_and_per_head():
     """position-relative-bias-form. "T5-style bias adds B_ij = b_(i-j) to scaled logits, so the bias
     depends on the offset only." (chapter §1.3.4)
     position-relative-bias-params. "The relative bias needs only 2*max_relative_position - 1
@@ -115,7 +115,7 @@ def test_t5_shares_buckets_and_has_a_table_for_every_head():
     assert not torch.equal(by_distance[:, 3], by_distance[:, 4])
 
 
-def test_t5_does_not_scale():
+def test_t5_does_not_scale_scores():
     """T5 adds its bias to scores divided by √d_k (chapter §1.3.4). False: T5 does not scale scores."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.t5.modeling_t5 import T5Attention
@@ -134,7 +134,7 @@ def test_t5_does_not_scale():
     assert (attend(1.0) - attend(1 / 4)).abs().max() > 1e-2
 
 
-def test_a_symmetric_bias_loses_direction():
+def test_symmetric_bias_loses_direction():
     """position-relative-bias-symmetry. "That b_k = b_(-k) can be enforced is an advantage: nothing
     is lost by it." (chapter §1.3.4)
     False: reversing the input then only reverses the outputs. Under a causal mask b_-k is unused.
@@ -159,7 +159,7 @@ def test_a_symmetric_bias_loses_direction():
 # Rotary
 
 
-def test_rotary_needs_the_conjugate_and_the_real_part():
+def test_rotary_score_needs_conjugate_and_real_part():
     """position-rope-formula. "With f_q(x,m) = x e^(im theta) and f_k(x,n) = x e^(in theta), the
     product f_q^T f_k equals x_m^T x_n e^(i(m-n) theta)." (chapter §1.3.5)
     False: this product depends on m + n; with the conjugate it depends on m - n.
@@ -182,7 +182,7 @@ def test_rotary_needs_the_conjugate_and_the_real_part():
     assert with_conjugate(3, 1).imag.abs() > 0.1, "the score must be the real part"
 
 
-def test_half_of_the_rotary_pairs_never_complete_a_turn_in_training():
+def test_half_of_the_rotary_pairs_never_complete_a_rotation_in_training():
     """RoPE unites the generalisation of relative codes with the extrapolation of sinusoids (chapter
     §1.3.5).
     False: at larger distances low-frequency pairs reach angles not seen in training.
@@ -194,7 +194,7 @@ def test_half_of_the_rotary_pairs_never_complete_a_turn_in_training():
 # ALiBi
 
 
-def test_alibi_has_a_slope_for_each_head_and_no_matrix_to_keep():
+def test_alibi_bias_follows_from_one_slope_per_head():
     """ALiBi adds -|i-j| times a slope and has to store a bias of the size of the scores (chapter
     §1.3.6, exercise 1.8).
     False: head i has slope 2^(-8i/h), and the h slopes determine the whole bias.

@@ -69,7 +69,7 @@ def test_linformer_rejects_lengths_above_its_context(kind, refused):
             assert mix(n).shape == (1, n, 128)
 
 
-def test_positive_features_estimate_the_softmax_kernel_without_bias():
+def test_positive_features_are_unbiased_for_the_softmax_kernel():
     """variants-performer-estimator. "Performer approximates the softmax kernel of attention by
     positive random features, without bias." (chapter §1.6.3)
     So it does not replace the softmax by another kernel, as §1.6.3 also says.
@@ -86,7 +86,7 @@ def test_positive_features_estimate_the_softmax_kernel_without_bias():
     assert estimates.var().item() == pytest.approx(formula, rel=0.1)
 
 
-def test_a_product_law_in_n_d_and_c_cannot_be_fitted_and_has_no_floor():
+def test_product_scaling_law_is_not_identifiable_and_lacks_irreducible_loss():
     """Loss is proportional to N^-α · D^-β · C^-γ (chapter §1.6.4).
     False: with C = 6 N D only two exponents are identifiable, and real laws have an irreducible loss.
     """
@@ -101,7 +101,7 @@ def test_a_product_law_in_n_d_and_c_cannot_be_fitted_and_has_no_floor():
 
 
 @pytest.mark.parametrize(("n", "times"), [(16, 4), (64, 1), (256, 1 / 4)])
-def test_linear_attention_costs_less_only_beyond_a_length(n, times):
+def test_linear_attention_is_cheaper_only_beyond_head_width(n, times):
     """Linear attention trains fastest (chapter, exercise 1.14).
     False for matmul FLOPs: linear and softmax attention break even at n = head width, here 64.
     """
