@@ -1,8 +1,9 @@
-"""`lab run --check`: does this code give the digits of the commit that recorded the rows?
+"""`lab run --check`: does the current code reproduce the recorded rows?
 
-Of every file of the record that today's code does not make, the cheapest row of each set of noted
-kinds runs twice on this machine: here, and in a worktree of the commit that last wrote the record of
-the notebook. `--accept` gives a file the name of today's code where all of these rows agree.
+For each record file of older code, the cheapest row of every set of dependencies is rerun with the
+current code. If it differs from the record, as it may on another type of processor, it is also
+rerun in a git worktree of the commit that last wrote the notebook's record. `--accept` moves a file
+to the key of the current code if all of these rows agree.
 """
 
 import json
@@ -15,15 +16,13 @@ from pathlib import Path
 
 import typer
 
-from lab import files, run
+from lab import files, run, trials
 
-AGREE = 1e-6  # largest relative difference of two numbers that agree
+TOLERANCE = 1e-6  # relative
 
 
 def check(jobs, options, accept):
-    """Check the record of the notebooks of these jobs; returns whether all rows agree."""
-    from lab import trials  # which takes a second
-
+    """Check the records of the jobs' notebooks; returns whether all rows agree."""
     agreed = True
     with tempfile.TemporaryDirectory(prefix="lab-check-") as place:
         place = Path(place)
@@ -34,17 +33,21 @@ def check(jobs, options, accept):
                 run.execute(scratch, **options | where | {"anyway": True})
         for job in jobs:
             name = job.notebook.stem
-            asked = sorted((place / "here" / name).glob("*.jsonl"))
-            if not asked:
+            results = {
+                path: json.loads(path.read_text()) for path in (place / "here" / name).glob("*")
+            }
+            if not results:
                 typer.echo(f"{name}: nothing to check")
-                continue
-            before(job.notebook, place)
-            for path in asked:
-                here = json.loads(path.read_text())
-                apart = furthest(here, place / "there" / name / path.name, trials.apart)
+            elif any(largest_difference(r, r["recorded"]) > TOLERANCE for r in results.values()):
+                run_recorded_commit(job.notebook, place)
+            for path, here in sorted(results.items()):
+                difference = largest_difference(here, here["recorded"])
+                there = place / "there" / name / path.name
+                if difference > TOLERANCE and there.exists():
+                    difference = largest_difference(here, json.loads(there.read_text())["rows"])
                 trial, rows = path.stem.rpartition("-")[0], len(here["points"])
-                typer.echo(f"{name}: {trial}: {rows} rows run again, {in_words(apart)}")
-                if apart is None or apart > AGREE:
+                typer.echo(f"{name}: {trial}: {rows} rows rerun, {describe(difference)}")
+                if difference > TOLERANCE:
                     agreed = False
                 elif accept:
                     record = files.project_root() / "results" / "record" / name
@@ -52,22 +55,19 @@ def check(jobs, options, accept):
     return agreed
 
 
-def furthest(here, path, apart):
-    """The largest relative difference between rows here and before; None where none ran before."""
-    if not path.exists():
-        return None
-    there = json.loads(path.read_text())["rows"]
-    return max(apart(here["rows"][name], there.get(name, "")) for name in here["rows"])
+def largest_difference(here, rows):
+    """The largest relative difference between the rerun rows and others of the same points."""
+    return max(
+        trials.max_difference(here["rows"][name], rows.get(name, "")) for name in here["rows"]
+    )
 
 
-def in_words(apart):
-    if apart is None:
-        return "but the commit that recorded them has no such trial"
-    return "all digits equal" if apart == 0 else f"at most {apart:.2g} apart"
+def describe(difference):
+    return "identical" if difference == 0 else f"largest relative difference {difference:.2g}"
 
 
-def before(notebook, place):
-    """Run the rows that `here` asks for with the commit that last wrote the record of a notebook."""
+def run_recorded_commit(notebook, place):
+    """Run the points listed in `here` with the commit that last wrote the notebook's record."""
     root, name = files.project_root(), notebook.stem
     log = ["git", "-C", root, "log", "-1", "--format=%H", "--", f"results/record/{name}"]
     commit = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
