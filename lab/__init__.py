@@ -1,4 +1,4 @@
-"""Transformer Lab: models of exchangeable parts, probes for any model, and measured claims.
+"""Transformer Lab: modular Transformers, probes for any PyTorch model, and measured claims.
 
 A notebook begins with `study = lab.study("1.4", globals())`.
 """
@@ -11,18 +11,18 @@ import time
 __version__ = "0.1.0"
 STARTED = time.time()  # before any other module of the package is imported
 
-# jsonschema, which reads notebooks, would build parsers of addresses for five seconds
+# nbformat imports jsonschema, which would spend five seconds on URI parsers
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
 def __dir__():
-    return sorted({*globals(), *(part.name for part in pkgutil.iter_modules(__path__))})
+    return sorted({*globals(), *(module.name for module in pkgutil.iter_modules(__path__))})
 
 
-def __getattr__(name):  # submodules on first use: `import lab` costs nothing
+def __getattr__(name):  # import submodules lazily
     try:
         return importlib.import_module(f"lab.{name}")
     except ModuleNotFoundError as error:
         if error.name != f"lab.{name}":
             raise
-        raise AttributeError(f"lab has no part {name!r}") from None
+        raise AttributeError(f"module 'lab' has no attribute {name!r}") from None

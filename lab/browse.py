@@ -1,4 +1,4 @@
-"""What runs found: the commands `lab list`, `lab show` and `lab diff`."""
+"""Browse results: the commands `lab list`, `lab show` and `lab diff`."""
 
 import base64
 import html
@@ -28,8 +28,8 @@ details.code > summary { cursor: pointer; color: #777; font: 13px sans-serif; pa
 <summary>{{ (cell.source.splitlines() or ["code"])[0][:80] | escape }}</summary>
 {{ super() }}</details>{% endblock %}
 """
-FORMULA = re.compile(r"(?s)(`+).*?\1|\$\$(.+?)\$\$|\$([^$\n]+)\$")  # or code, which stays
-SPELT = (  # TeX that matplotlib reads in another spelling only
+FORMULA = re.compile(r"(?s)(`+).*?\1|\$\$(.+?)\$\$|\$([^$\n]+)\$")  # code or a formula
+TEX_TO_MATHTEXT = (
     (r"\\le\b", r"\\leq"),
     (r"\\ge\b", r"\\geq"),
     (r"\\[td]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
@@ -41,7 +41,7 @@ SPELT = (  # TeX that matplotlib reads in another spelling only
 
 
 def folder_of(run, profile="quick"):
-    """The folder of a run, or of a lesson's latest run. Raises Refused where there is none."""
+    """The folder of a run, or of a lesson's latest run. Raises Refused if there is none."""
     places = [Path(run), files.project_root() / run]
     folder = next((place for place in places if (place / "run.json").exists()), None)
     if folder is None:
@@ -49,33 +49,33 @@ def folder_of(run, profile="quick"):
         known = "profile" in parameters.read_parameters(notebook)
         folder = files.latest(profile if known else "own", notebook.stem)
     if files.read_run(folder) is None:
-        raise Refused(f"{run} has not run at {profile}: use `lab run {run}` first")
+        raise Refused(f"no {profile} run of {run}: use `lab run {run}` first")
     return folder
 
 
 def scorecard(folder):
-    """The answers of a run as text; "" where nothing was asked."""
+    """The answers of a run as text; "" without claims."""
     from lab import claims
 
     return claims.scorecard_text(claims.read_answers(folder))
 
 
 def lessons():
-    """The lessons: title, minutes of the last run, and state."""
+    """List the lessons: title, minutes of the last run, and state."""
     for notebook in files.notebooks():
         folder = files.latest("quick", notebook.stem)
         run = files.read_run(folder)
         minutes, state = "", "not run yet"
         if run:
             minutes = f"{run['seconds'] / 60:.1f}"
-            state = "run here" if folder.parent.parent.name == "runs" else "published"
+            state = "local run" if folder.parent.parent.name == "runs" else "published"
         title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
         print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
     print("minutes of the last run" if files.notebooks() else files.ALONE)
 
 
 def show(lesson: Run, profile: Profile = "quick"):
-    """Open an executed lesson in the browser; the path is printed as well."""
+    """Open an executed lesson in the browser and print the path of the page."""
     import webbrowser
 
     folder = folder_of(lesson, profile)
@@ -87,25 +87,24 @@ def show(lesson: Run, profile: Profile = "quick"):
     except webbrowser.Error:
         opened = False
     if not opened:
-        print("no browser opened: open this file in one", file=sys.stderr)
+        print("no browser found: open this file in one", file=sys.stderr)
 
 
 def diff(a: Run, b: Run):
-    """The answers of two runs side by side: the lines that differ, or all where none does."""
+    """Compare the answers of two runs: the lines that differ, or all lines if none differs."""
     from lab import claims
 
     both = [claims.read_answers(folder_of(name)) for name in (a, b)]
-    where = ["id", "part", "where"]
-    told = [
-        table.assign(told=table.answer + " " + table.apply(claims.effect_in_words, axis=1))
+    a_texts, b_texts = (
+        table.assign(text=table.answer + " " + table.apply(claims.format_effect, axis=1))
         for table in both
-    ]
-    lines = told[0].merge(told[1], how="outer", on=where, suffixes=("", "_of_b"))
-    lines = lines.fillna({"told": "-", "told_of_b": "-"})
-    differ = lines[lines.told != lines.told_of_b]
+    )
+    lines = a_texts.merge(b_texts, how="outer", on=["id", "part", "where"], suffixes=("", "_b"))
+    lines = lines.fillna({"text": "-", "text_b": "-"})
+    differ = lines[lines.text != lines.text_b]
     for line in (differ if len(differ) else lines).itertuples():
         name = " ".join(filter(None, (line.id, line.part, line.where)))
-        print(f"{name}\n  {line.told:40}  |  {line.told_of_b}")
+        print(f"{name}\n  {line.text:40}  |  {line.text_b}")
     print(f"{len(differ)} of {len(lines)} lines differ")
 
 
@@ -113,39 +112,36 @@ def diff(a: Run, b: Run):
 
 
 def html_of(notebook):
-    """The HTML text of the executed notebook at a path: code is folded, no network is needed."""
+    """An executed notebook as HTML: code is folded, formulas need no network."""
     import nbformat
     from nbconvert import HTMLExporter
 
     book = nbformat.read(notebook, 4)
-    tagged = [cell.metadata.get("tags", ()) for cell in book.cells]
     book.cells = [
-        cell
-        for cell, tags in zip(book.cells, tagged, strict=True)
-        if "injected-parameters" not in tags
+        cell for cell in book.cells if "injected-parameters" not in cell.metadata.get("tags", ())
     ]
     for cell in book.cells:
         if cell.cell_type == "markdown":
-            cell.source = FORMULA.sub(drawn, cell.source)
+            cell.source = FORMULA.sub(image_of, cell.source)
     return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(book)[0]
 
 
-def drawn(found):
-    """A formula as an image that matplotlib draws; as it was where matplotlib cannot read it."""
+def image_of(match):
+    """A formula as an image drawn by matplotlib, or unchanged if matplotlib cannot parse it."""
     from matplotlib.mathtext import math_to_image
 
-    tex, picture = found[2] or found[3], io.BytesIO()
+    tex, picture = match[2] or match[3], io.BytesIO()
     if not tex:
-        return found[0]
+        return match[0]
     text = " ".join(tex.split())
-    for pattern, spelling in SPELT:
+    for pattern, spelling in TEX_TO_MATHTEXT:
         text = re.sub(pattern, spelling, text)
     try:
         depth = math_to_image(f"${text}$", picture, format="svg", dpi=72)
-    except ValueError:  # MathJax draws it, where there is a network
-        return found[0]
+    except ValueError:  # left to MathJax, which needs a network
+        return match[0]
     source = base64.b64encode(picture.getvalue()).decode()
-    style = f"vertical-align: -{depth:.1f}pt" if found[3] else "display: block; margin: 8px auto"
+    style = f"vertical-align: -{depth:.1f}pt" if match[3] else "display: block; margin: 8px auto"
     return (
         f'<img class="formula" style="{style}" alt="{html.escape(tex, quote=True)}" '
         f'src="data:image/svg+xml;base64,{source}">'

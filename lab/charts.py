@@ -1,7 +1,7 @@
-"""The look of all figures, how they are saved and shown, and verbs that draw tables.
+"""Figures: a common style, saving and display, and plot functions for tables.
 
-An attention map is kept in long form, one row per pair of query and key that matters: query, key,
-weight, query_token, key_token, and names that distinguish it from other maps.
+Attention maps are stored in long form, one row per pair of query and key with a non-negligible
+weight: query, key, weight, query_token, key_token, and columns that identify the map.
 """
 
 import base64
@@ -27,66 +27,61 @@ LOOK = mpl.rc_params_from_file(STYLE, use_default_template=False)
 COLORS = LOOK["axes.prop_cycle"].by_key()["color"]
 PREDICTION = {"color": "#555555", "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 AT_RIGHT = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-CAPTION = "Description"  # the keyword of a PNG that holds its caption
-TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # of JupyterLab's theme, light or dark
-SHOWN = 110  # pixels an inch on the page; the file has more, for fine screens
+CAPTION = "Description"  # PNG metadata keyword
+TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # follows JupyterLab's theme
+DISPLAY_DPI = 110  # the file has a higher resolution, for high-density screens
 MARKERS = "osD^vP*X"
-WIDEST, TALLEST = 8.5, 7.0  # inches: a picture that is larger is shrunk by the page
-LEAST = 0.005  # smaller weights are left out of tables
+MAX_WIDTH, MAX_HEIGHT = 8.5, 7.0  # inches; pages shrink larger figures
+MIN_WEIGHT = 0.005  # smaller weights are omitted from tables
 DOT = "\u00b7"
 
 
-# Pictures
+# Figures
 
 
 @contextmanager
 def drawn(plot, *arguments, **values):
-    """Yield the finished figure that plot(*arguments, **values) makes; it is closed afterwards."""
+    """Yield the laid-out figure that plot(*arguments, **values) creates, then close it."""
     before = set(plt.get_fignums())
     try:
         with mpl.rc_context(LOOK):
             plot(*arguments, **values)
-            (made,) = set(plt.get_fignums()) - before
-            finish(plt.figure(made))
-            yield plt.figure(made)
+            (number,) = set(plt.get_fignums()) - before
+            layout(plt.figure(number))
+            yield plt.figure(number)
     finally:
         for number in set(plt.get_fignums()) - before:
             plt.close(number)
 
 
 def png(figure, caption=""):
-    """The PNG bytes of a figure, with its caption inside.
-
-    It has 256 colours, a third of the size of full colour.
-    """
-    full = io.BytesIO()
-    small = io.BytesIO()
-    words = PngInfo()
+    """The PNG bytes of a figure, with its caption as metadata; 256 colours to save space."""
+    full, small, metadata = io.BytesIO(), io.BytesIO(), PngInfo()
     figure.savefig(full, format="png")
     if caption:
-        words.add_itxt(CAPTION, caption)
+        metadata.add_itxt(CAPTION, caption)
     picture = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    picture.save(small, format="PNG", pnginfo=words)
+    picture.save(small, format="PNG", pnginfo=metadata)
     return small.getvalue()
 
 
-def finish(figure):
-    """Fit a figure to the page, put its legends outside and clear the ticks of logarithmic axes."""
+def layout(figure):
+    """Limit the figure size, move legends out of the axes, and simplify logarithmic ticks."""
     width, height = figure.get_size_inches()
-    figure.set_size_inches(min(width, WIDEST), min(height, TALLEST))
+    figure.set_size_inches(min(width, MAX_WIDTH), min(height, MAX_HEIGHT))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
                 clear_ticks(axis)
     legends_outside(figure)
-    figure.draw_without_rendering()  # what follows depends on limits and layout
+    figure.draw_without_rendering()  # positions of labels depend on limits and layout
     for axes in figure.axes:
         wrap(axes)
-        spread([text for text in axes.texts if text.get_gid() == "mark"], axes)
+        separate([text for text in axes.texts if text.get_gid() == "mark"], axes)
 
 
 def wrap(axes):
-    """Break the titles and labels of the axes into lines that are no longer than their side."""
+    """Wrap titles and axis labels to the size of the axes."""
     box = axes.get_window_extent()
     texts = {axes.title: box.width, axes._left_title: box.width}
     texts |= {axes.xaxis.label: box.width, axes.yaxis.label: box.height}
@@ -96,20 +91,20 @@ def wrap(axes):
         text.set_text("\n".join(textwrap.fill(line, max(12, int(letters))) for line in lines))
 
 
-def spread(names, axes):
-    """Move names at the right of the axes up where they would stand on one another."""
+def separate(labels, axes):
+    """Move overlapping labels at the right of the axes upwards."""
     last = -np.inf
-    for name in sorted(names, key=lambda name: name.xy[1]):
-        height = axes.transData.transform((0, name.xy[1]))[1] / axes.figure.dpi * 72
-        last = max(height, last + 1.2 * name.get_fontsize())
-        name.set_position((4, last - height))
+    for label in sorted(labels, key=lambda label: label.xy[1]):
+        height = axes.transData.transform((0, label.xy[1]))[1] / axes.figure.dpi * 72
+        last = max(height, last + 1.2 * label.get_fontsize())
+        label.set_position((4, last - height))
 
 
 def clear_ticks(axis):
-    """Label a logarithmic axis at 1, 2 and 5, or at powers of ten where it spans many."""
+    """Label a logarithmic axis at powers of ten, or at 1, 2 and 5 if it spans less than 100."""
     axis.set_minor_formatter(NullFormatter())
     if not isinstance(axis.get_major_locator(), LogLocator):
-        return  # the plot chose its ticks
+        return  # ticks set by the plot function
     low, high = axis.get_view_interval()
     if high < 100 * low:
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
@@ -117,9 +112,9 @@ def clear_ticks(axis):
 
 
 def faults(figure):
-    """What a reader would stumble over in a finished figure, a list of sentences."""
+    """Layout faults of a figure: axes with one tick, unlabelled lines, overlapping text."""
     figure.draw_without_rendering()
-    found = []
+    faults = []
     for axes in figure.axes:
         if not axes.get_visible() or not axes.has_data():
             continue
@@ -128,17 +123,17 @@ def faults(figure):
             low, high = sorted(axis.get_view_interval())
             ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
             if 0 < len(ticks) < 2:
-                found.append(f"{name}: one tick on {side}")
+                faults.append(f"{name}: one tick on {side}")
         dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-        names = len([text for text in axes.texts if text.get_text()])
-        if unnamed := [line for line in dashed if line.get_label().startswith("_")][names:]:
-            found.append(f"{name}: {len(unnamed)} dashed lines without a name")
-    return found + collisions(figure)
+        labels = len([text for text in axes.texts if text.get_text()])
+        if unlabelled := [line for line in dashed if line.get_label().startswith("_")][labels:]:
+            faults.append(f"{name}: {len(unlabelled)} dashed lines without a label")
+    return faults + overlaps(figure)
 
 
-def collisions(figure):
-    """The pairs of texts of a drawn figure that stand on one another, a sentence each."""
-    found = []
+def overlaps(figure):
+    """The pairs of overlapping texts of a drawn figure, one sentence per pair."""
+    sentences = []
     axes = [each for each in figure.axes if each.get_visible()]
     texts = [text for each in axes for text in (*each.texts, each.title, each._left_title)]
     texts += [text for each in axes for text in (each.xaxis.label, each.yaxis.label)]
@@ -147,44 +142,44 @@ def collisions(figure):
         wide = min(here.x1, there.x1) - max(here.x0, there.x0)
         high = min(here.y1, there.y1) - max(here.y0, there.y0)
         if min(wide, high) > 3:
-            found.append(f"{one!r} stands on {other!r}")
-    return found
+            sentences.append(f"{one!r} overlaps {other!r}")
+    return sentences
 
 
 def legends_outside(figure):
-    """Move legends out of the axes: one at the right where all say the same, else each below."""
-    found = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
-    told = {tuple(text.get_text() for text in legend.get_texts()) for legend in found}
-    if len(told) == 1:
-        handles, labels = found[0].legend_handles, told.pop()
-        title = found[0].get_title().get_text()
-        for legend in found:
+    """Move identical legends to one at the right of the figure, others below their axes."""
+    legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    labels = {tuple(text.get_text() for text in legend.get_texts()) for legend in legends}
+    if len(labels) == 1:
+        handles = legends[0].legend_handles
+        title = legends[0].get_title().get_text()
+        for legend in legends:
             legend.remove()
-        figure.legend(handles, labels, title=title, loc="outside right upper")
-    elif found:
-        for legend in found:
+        figure.legend(handles, labels.pop(), title=title, loc="outside right upper")
+    elif legends:
+        for legend in legends:
             legend.set_loc("upper left")
             legend.set_bbox_to_anchor((0, -0.2), legend.axes.transAxes)
-        rows = max(len(legend.get_texts()) for legend in found)
-        figure.set_figheight(min(figure.get_figheight() + 0.17 * rows, TALLEST))
+        rows = max(len(legend.get_texts()) for legend in legends)
+        figure.set_figheight(min(figure.get_figheight() + 0.17 * rows, MAX_HEIGHT))
 
 
 def caption_in(path):
-    """The caption in a PNG; "" where there is none."""
+    """The caption in a PNG; "" if there is none."""
     with Image.open(path) as picture:
         return picture.text.get(CAPTION, "")
 
 
 def show(picture, caption=""):
-    """Display a PNG, given as bytes, with its caption below, where there is a notebook.
+    """In a notebook, display PNG bytes with a caption below.
 
-    With a caption the output is HTML, since JupyterLab and MyST-NB give a plain image no
-    alternative text.
+    With a caption the output is HTML: JupyterLab and MyST-NB do not give plain images alternative
+    text.
     """
     if get_ipython() is None:
         return
     encoded = base64.b64encode(picture).decode()
-    width = round(Image.open(io.BytesIO(picture)).width * SHOWN / LOOK["savefig.dpi"])
+    width = round(Image.open(io.BytesIO(picture)).width * DISPLAY_DPI / LOOK["savefig.dpi"])
     shown = {"image/png": encoded, "text/plain": caption or "a figure"}
     if caption:
         text = html.escape(caption)
@@ -199,12 +194,13 @@ def show(picture, caption=""):
 
 
 def long_map(tokens, weights, **names):
-    """The table of an attention map (q, k) over its tokens, which are numbers or words.
+    """The table of an attention map (q, k); tokens are byte values or words.
 
-    `names` are constant columns. With more keys than queries, the queries are the last tokens.
+    `names` are constant columns. If there are more keys than queries, the queries are the last
+    tokens.
     """
-    kept = weights > LEAST
-    kept[-1, -1] = True  # the last pair determines the size of the map
+    kept = weights > MIN_WEIGHT
+    kept[-1, -1] = True  # encodes the size of the map
     query, key = np.nonzero(kept)
     token = np.array(tokens)
     pairs = {"query": query, "key": key, "weight": weights[query, key]}
@@ -214,7 +210,7 @@ def long_map(tokens, weights, **names):
 
 
 def dense_map(table):
-    """The attention map (q, k) of a table; pairs that the table leaves out are 0."""
+    """The attention map (q, k) of a table; omitted pairs are 0."""
     queries = table["query"].max() + 1
     full = np.zeros((queries, max(queries, table.key.max() + 1)))
     full[table["query"], table.key] = table.weight
@@ -222,29 +218,29 @@ def dense_map(table):
 
 
 def characters(tokens):
-    """[(position, text)] to label an axis: words unchanged, bytes (numbers) decoded as UTF-8.
+    """[(position, text)] of tick labels: words unchanged, bytes (numbers) decoded as UTF-8.
 
-    The bytes of one character give one text, at their middle. Unprintable and incomplete characters
-    are shown as a dot; None gives no label.
+    A multi-byte character is one label, centred on its bytes. Unprintable and incomplete characters
+    become a dot; None has no label.
     """
     i = 0
-    found = []
+    labels = []
     while i < len(tokens):
         decoded = ((width, _decoded(tokens[i : i + width])) for width in (1, 2, 3, 4))
         width, text = next(((w, t) for w, t in decoded if t), (1, DOT))
         if tokens[i] is not None:
-            found.append((i + (width - 1) / 2, text))
+            labels.append((i + (width - 1) / 2, text))
         i += width
-    return found
+    return labels
 
 
 def _decoded(tokens):
-    """The one word or character that the tokens spell, or None."""
+    """The single word or character that the tokens encode, or None."""
     if isinstance(tokens[0], str):
         return tokens[0] if len(tokens) == 1 else None
     try:
         text = bytes(tokens).decode()
-    except (TypeError, ValueError):  # a word, None, no byte, or part of a character
+    except (TypeError, ValueError):  # a word, None, not a byte, or an incomplete character
         return None
     if len(text) != 1:
         return None
@@ -252,7 +248,7 @@ def _decoded(tokens):
 
 
 def _axis_tokens(table, side):
-    """The tokens of a table from position 0 on, for "query" or "key"; None where unknown."""
+    """The tokens on the "query" or "key" axis of a table; None if unknown."""
     opposite = "query" if side == "key" else "key"
     known = dict(zip(table[side], table[f"{side}_token"], strict=True))
     other = dict(zip(table[opposite], table[f"{opposite}_token"], strict=True))
@@ -262,7 +258,7 @@ def _axis_tokens(table, side):
 
 
 def draw_map(axis, table):
-    """Draw a map with its tokens along both sides, if they fit and can be printed."""
+    """Draw a map, with token labels on both axes if they fit and are printable."""
     axis.imshow(dense_map(table), cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="key", ylabel="query")
     axis.locator_params(integer=True)
@@ -286,9 +282,9 @@ def plot_maps(table, names=None):
 
 
 def plot_heads(tokens, maps):
-    """All heads on one text, one row per layer; maps are tensors (1, h, q, k).
+    """All heads on one text, one row per layer.
 
-    `tokens` as in `characters`.
+    `maps` are tensors (1, h, q, k), `tokens` as in `characters`.
     """
     rows = len(maps)
     columns = maps[0].shape[1]
@@ -303,21 +299,23 @@ def plot_heads(tokens, maps):
             axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
             axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
         axis.grid(False)
-    fig.suptitle("Every head, layer . head: rows look, columns are looked at, darker is more")
+    fig.suptitle(
+        "All heads (layer . head): queries in rows, keys in columns, darker is more weight"
+    )
 
 
-# Measured values
+# Results
 
 
 def log2_xaxis(axes, values):
-    """A horizontal axis with base-2 logarithmic scale and ticks at `values`."""
+    """Use a base-2 logarithmic x axis with ticks at `values`."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(values), [f"{value:g}" for value in sorted(values)])
     axes.minorticks_off()
 
 
 def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
-    """Draw each run as a dot, and the mean of the runs as a line; returns the line."""
+    """Draw runs as dots and their mean as a line; returns the line."""
     means = table.groupby(x)[y].mean()
     (line,) = axes.plot(means.index, means, marker=marker, color=color, label=label)
     axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
@@ -325,10 +323,10 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
 
 
 def by_arm(axes, table, x, y, arm, names=None, colors=None, **words):
-    """Draw one line per value of the column `arm` by seeds_and_mean, with a legend.
+    """Draw one seeds_and_mean line per value of the column `arm`, with a legend.
 
-    `names` is a function or mapping from values to labels, `colors` a mapping to colours, which
-    must have all values. `words` are the title and the labels of the axes.
+    `names` is a function or dict from values to labels, `colors` a dict from all values to colours.
+    `words` are passed to axes.set: title and axis labels.
     """
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
@@ -340,9 +338,9 @@ def by_arm(axes, table, x, y, arm, names=None, colors=None, **words):
 
 
 def _label(value, names):
-    """The label of a value by `names` (function, mapping or None), else the value itself.
+    """The label of a value from `names` (function, dict or None), else the value itself.
 
-    Matplotlib leaves out of a legend what begins with "_", and reads what stands between two "$".
+    Escapes what matplotlib interprets: a leading "_" hides a legend entry, "$" delimits a formula.
     """
     label = (names if callable(names) else (names or {}).get)(value)
     if label or not isinstance(value, str):
@@ -351,24 +349,24 @@ def _label(value, names):
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words):
-    """Draw a row per value of the column `arm`: runs as dots, their mean with its 95 % t interval.
+    """Forest plot: one row per value of `arm`, with runs as dots and the mean with its 95 % CI.
 
-    The numbers stand at the right. A solid line marks zero. A dashed line marks `bar`, the smallest
-    difference that matters, or two lines a range. `names`, `colors` and `words` as in by_arm.
+    A solid line marks zero. Dashed lines mark `bar`, the smallest difference that matters, or both
+    ends of a range. `names`, `colors` and `words` as in by_arm.
     """
     from lab.measure.statistics import mean
 
     groups = table.groupby(arm, sort=False)[value]
     for row, (name, values) in enumerate(groups):
         color = colors[name] if colors else f"C{row % len(COLORS)}"
-        found = mean(values)
+        interval = mean(values)
         axes.plot(values, [row + 0.25] * len(values), ".", color=color, alpha=0.45)
-        axes.plot(found.effect, row, "o", color=color, ms=6)
-        told = f"{found.effect:.3g}"
-        if np.isfinite(found.high):
-            axes.plot((found.low, found.high), (row, row), color=color)
-            told += f" [{found.low:.3g}, {found.high:.3g}]"
-        axes.annotate(told, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
+        axes.plot(interval.effect, row, "o", color=color, ms=6)
+        text = f"{interval.effect:.3g}"
+        if np.isfinite(interval.high):
+            axes.plot((interval.low, interval.high), (row, row), color=color)
+            text += f" [{interval.low:.3g}, {interval.high:.3g}]"
+        axes.annotate(text, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
         axes.axvline(at, **PREDICTION)
@@ -379,45 +377,41 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
 
 
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
-    """Draw seeds as dots on logarithmic axes, with the fitted power of `x` as a line.
+    """Draw runs as dots on log-log axes, with a fitted power law as a line.
 
-    Returns the fitted power, an Interval over seeds (statistics.exponent). `slope` is the predicted
-    power, drawn as a dashed line through the middle of the dots. The caller adds the legend.
+    Returns the exponent, an Interval over seeds (statistics.exponent). `slope` is the predicted
+    exponent, drawn as a dashed line through the centre of the dots. The caller adds the legend.
     """
     from lab.measure.statistics import exponent
 
     axes.set(xscale="log", yscale="log")
-    found = exponent(table[x], table[y], table[seed])
+    fit = exponent(table[x], table[y], table[seed])
     (dots,) = axes.plot(table[x], table[y], ".", alpha=0.45, color=color)
     ends = np.array([table[x].min(), table[x].max()])
 
-    def power(of):
-        return np.exp(np.log(table[y]).mean() + of * (np.log(ends) - np.log(table[x]).mean()))
+    def line(slope):
+        return np.exp(np.log(table[y]).mean() + slope * (np.log(ends) - np.log(table[x]).mean()))
 
-    text = f"slope {found.effect:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    axes.plot(
-        ends,
-        power(found.effect),
-        color=dots.get_color(),
-        label=f"{label}: {text}" if label else text,
-    )
+    text = f"slope {fit.effect:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
+    text = f"{label}: {text}" if label else text
+    axes.plot(ends, line(fit.effect), color=dots.get_color(), label=text)
     if slope is not None:
-        axes.plot(ends, power(slope), **PREDICTION, label=f"predicted slope {slope:g}")
-    return found
+        axes.plot(ends, line(slope), **PREDICTION, label=f"predicted slope {slope:g}")
+    return fit
 
 
 def marks(axes, levels):
-    """Draw a dashed line at each of the levels, {name: height}, with its name at the right."""
+    """Draw a dashed horizontal line per level, {name: height}, labelled at the right."""
     for name, height in levels.items():
         axes.axhline(height, **PREDICTION)
         axes.annotate(name, (1, height), (4, 0), **AT_RIGHT, va="center", fontsize=7, gid="mark")
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """Draw a heat map of `value` over the columns x and y for each pair of `across` and `down`.
+    """Draw a grid of heat maps of `value` over x and y, one per value of `across` and `down`.
 
-    All share one colour scale. `names` maps values of `across` and `down` to titles; `label` is
-    the label of the colour bar.
+    They share a colour scale. `names` maps values of `across` and `down` to titles; `label` labels
+    the colour bar.
     """
     columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
     size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)

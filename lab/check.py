@@ -1,9 +1,9 @@
-"""`lab run --check`: does this code give the digits of the recorded rows?
+"""`lab run --check`: does the current code reproduce the recorded rows?
 
-Of every file of the record that today's code does not make, the cheapest row of each set of noted
-kinds runs here. Where it differs from the record, as between two types of processor, it also runs in
-a worktree of the commit that last wrote the record of the notebook. `--accept` gives a file the name
-of today's code where all of these rows agree.
+For each record file of older code, the cheapest row of every set of dependencies is rerun with the
+current code. If it differs from the record, as it may on another type of processor, it is also
+rerun in a git worktree of the commit that last wrote the notebook's record. `--accept` moves a file
+to the key of the current code if all of these rows agree.
 """
 
 import json
@@ -18,11 +18,11 @@ import typer
 
 from lab import files, run, trials
 
-AGREE = 1e-6  # largest relative difference of two numbers that agree
+TOLERANCE = 1e-6  # relative
 
 
 def check(jobs, options, accept):
-    """Check the record of the notebooks of these jobs; returns whether all rows agree."""
+    """Check the records of the jobs' notebooks; returns whether all rows agree."""
     agreed = True
     with tempfile.TemporaryDirectory(prefix="lab-check-") as place:
         place = Path(place)
@@ -38,16 +38,16 @@ def check(jobs, options, accept):
             }
             if not results:
                 typer.echo(f"{name}: nothing to check")
-            elif any(furthest(here, here["recorded"]) > AGREE for here in results.values()):
-                before(job.notebook, place)
+            elif any(largest_difference(r, r["recorded"]) > TOLERANCE for r in results.values()):
+                run_recorded_commit(job.notebook, place)
             for path, here in sorted(results.items()):
-                apart = furthest(here, here["recorded"])
+                difference = largest_difference(here, here["recorded"])
                 there = place / "there" / name / path.name
-                if apart > AGREE and there.exists():
-                    apart = furthest(here, json.loads(there.read_text())["rows"])
+                if difference > TOLERANCE and there.exists():
+                    difference = largest_difference(here, json.loads(there.read_text())["rows"])
                 trial, rows = path.stem.rpartition("-")[0], len(here["points"])
-                typer.echo(f"{name}: {trial}: {rows} rows run again, {in_words(apart)}")
-                if apart > AGREE:
+                typer.echo(f"{name}: {trial}: {rows} rows rerun, {describe(difference)}")
+                if difference > TOLERANCE:
                     agreed = False
                 elif accept:
                     record = files.project_root() / "results" / "record" / name
@@ -55,17 +55,19 @@ def check(jobs, options, accept):
     return agreed
 
 
-def furthest(here, rows):
-    """The largest relative difference between the rows that ran here and others of these points."""
-    return max(trials.apart(here["rows"][name], rows.get(name, "")) for name in here["rows"])
+def largest_difference(here, rows):
+    """The largest relative difference between the rerun rows and others of the same points."""
+    return max(
+        trials.max_difference(here["rows"][name], rows.get(name, "")) for name in here["rows"]
+    )
 
 
-def in_words(apart):
-    return "all digits equal" if apart == 0 else f"at most {apart:.2g} apart"
+def describe(difference):
+    return "identical" if difference == 0 else f"largest relative difference {difference:.2g}"
 
 
-def before(notebook, place):
-    """Run the rows that `here` asks for with the commit that last wrote the record of a notebook."""
+def run_recorded_commit(notebook, place):
+    """Run the points listed in `here` with the commit that last wrote the notebook's record."""
     root, name = files.project_root(), notebook.stem
     log = ["git", "-C", root, "log", "-1", "--format=%H", "--", f"results/record/{name}"]
     commit = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,9 +1,9 @@
-"""The device on which a trial runs, and what is reproducible there.
+"""The device of a trial, and its reproducibility.
 
 Weights and batches are drawn on the CPU from their seeds and then moved, so a run starts from the
 same numbers on every device. After that:
 
-* cpu: equal arithmetic (torch build, processor type, threads) and equal seeds reproduce all digits;
+* cpu: bitwise reproducible for the same torch build, processor type, number of threads and seed;
 * cuda: atomic additions (the backward pass of fused attention, scatter, index_add) run in varying
   order, so runs agree up to rounding, which training amplifies;
   torch.use_deterministic_algorithms(True) with CUBLAS_WORKSPACE_CONFIG=:4096:8 makes torch
@@ -20,11 +20,11 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-current = ContextVar("device", default="auto")  # set by the engine while a trial runs
+current = ContextVar("device", default="auto")  # set while a trial runs
 
 
 def device():
-    """The torch.device for the running trial; outside a trial, the best one of this machine."""
+    """The torch.device of the running trial; outside a trial, the fastest one of this machine."""
     import torch
 
     return torch.device(available(current.get()))
@@ -37,33 +37,29 @@ def available(name):
     """
     import torch
 
-    there = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    have = [kind for kind, is_there in there.items() if is_there]
-    if name not in ("auto", *have):
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    names = [name for name, backend in backends.items() if backend.is_available()] + ["cpu"]
+    if name not in ("auto", *names):
         raise ValueError(
-            f"no device {name!r} on {platform.node()}: there is {', '.join(have)} (or auto)"
+            f"no device {name!r} on {platform.node()}: choose auto, {', '.join(names)}"
         )
-    return have[0] if name == "auto" else name
+    return names[0] if name == "auto" else name
 
 
 @cache
 def machine():
-    """This machine in one line: processor with model, frequency and cache; cores; system.
+    """This machine in one line: processor, cores, system.
 
-    Clouds name processors vaguely; model and cache tell two of one name apart.
+    Cloud providers use generic processor names; model and cache size distinguish them.
     """
-    about = {}
+    info = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
             name, _, value = line.partition(":")
-            about[name.strip()] = value.strip()
-    processor = about.get("model name") or platform.processor() or "unknown processor"
-    if "model" in about:
-        family, frequency = about.get("cpu family"), float(about.get("cpu MHz") or 0) / 1000
-        details = f"family {family} model {about['model']}, {frequency:.1f} GHz"
-        processor += f" ({details}, {about.get('cache size', 'unknown')} cache)"
+            info[name.strip()] = value.strip()
+    processor = info.get("model name") or platform.processor() or "unknown processor"
+    if "model" in info:
+        family, frequency = info.get("cpu family"), float(info.get("cpu MHz") or 0) / 1000
+        details = f"family {family} model {info['model']}, {frequency:.1f} GHz"
+        processor += f" ({details}, {info.get('cache size', 'unknown')} cache)"
     return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"

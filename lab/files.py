@@ -1,12 +1,12 @@
-"""The project's notebooks and folders, and files that are complete or absent.
+"""Project layout and atomic file writes.
 
-notebooks/NN_slug.ipynb             the lessons
-results/runs/PROFILE/NN_slug/       a run by `lab run`:
-                                    notebook.ipynb  run.json  answers.csv  tables/*.csv  figures/*.png
-results/runs/PROFILE/NN_slug-…/     a run by `lab run` with other parameters than the profile's
-results/PROFILE/NN_slug/            a published run: git holds it, and only `lab publish` writes it
-results/interactive/NN_slug/        the last run by hand
-results/.trials/                    the trials of this machine
+notebooks/NN_slug.ipynb             lessons
+results/runs/PROFILE/NN_slug/       output of `lab run`:
+                                    notebook.ipynb run.json answers.csv tables/*.csv figures/*.png
+results/runs/PROFILE/NN_slug-…/     output of `lab run` with other parameters than the profile
+results/PROFILE/NN_slug/            published run, in git; written only by `lab publish`
+results/interactive/NN_slug/        last interactive run
+results/.trials/                    local cache of trials
 """
 
 import contextlib
@@ -17,34 +17,30 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]  # the folder that holds the package
-CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # the numbers of a run depend on it
-ALONE = (
-    "only the package is installed here; the lessons and their claims are in a checkout of "
-    "Transformer Lab"
-)
+CHECKOUT = Path(__file__).resolve().parents[1]  # the repository
+CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what results depend on
+ALONE = "only the package is installed; clone Transformer Lab to get the lessons and their claims"
 
 
 class Refused(ValueError):
-    """Raised for input that cannot be run; the message says what is wrong and what is allowed."""
+    """Raised for invalid input; the message says what is wrong and what is allowed."""
 
     def _render_traceback_(self):
-        """The lines that a notebook shows for this error: the message without a traceback."""
+        """IPython hook: show the message without a traceback."""
         return [str(self)]
 
 
 def project_root():
-    """The folder of notebooks/, experiments/ and results/: the checkout that holds this package.
+    """The parent of notebooks/, experiments/ and results/: the checkout that contains this package.
 
-    Without a checkout it is the working folder, which has no lessons. The environment variable
-    LAB_PROJECT, which kernels and workers inherit, overrides it.
+    Without a checkout, the working directory. The environment variable LAB_PROJECT overrides both.
     """
     checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
     return Path(os.environ.get("LAB_PROJECT") or checkout)
 
 
 def shown(path):
-    """A path to print: relative to the project if it lies inside, else absolute."""
+    """A path to print: relative to the project root if possible, else absolute."""
     path, root = Path(path).resolve(), project_root()
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
@@ -53,14 +49,14 @@ def shown(path):
 
 
 def notebooks():
-    """The paths of all lessons, in their order."""
+    """The paths of all lessons in order."""
     return sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def notebook_of(name):
-    """The path of the notebook called 1.4, 4, 04, 04_head_count or head_count, or at a path.
+    """The path of a notebook, given as 1.4, 4, 04, 04_head_count, head_count or a path.
 
-    Raises Refused where there is none; the message lists the valid names.
+    Raises Refused if there is no such notebook; the message lists the valid names.
     """
     for path in notebooks():
         number = int(path.stem[:2])
@@ -68,18 +64,18 @@ def notebook_of(name):
             return path
     if name.endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
-    listed = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
-    valid = f"there are {listed}" if listed else ALONE
-    raise Refused(f"there is no exercise {name!r}, nor a notebook at such a path; {valid}")
+    names = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
+    hint = f"choose from {names}" if names else ALONE
+    raise Refused(f"{name!r} is neither an exercise nor the path of a notebook; {hint}")
 
 
 def exercise_of(notebook):
-    """The exercise of a lesson, such as 1.4, or the stem of another notebook."""
+    """The exercise of a lesson, such as 1.4; the stem of any other notebook."""
     return f"1.{int(notebook.stem[:2])}" if notebook in notebooks() else notebook.stem
 
 
 def cells_of(notebook):
-    """[(cell type, tags, source)] of all cells. Raises Refused where the file is no notebook."""
+    """[(cell type, tags, source)] of all cells. Raises Refused if the file is not a notebook."""
     try:
         cells = json.loads(notebook.read_text("utf-8"))["cells"]
         return [
@@ -90,7 +86,7 @@ def cells_of(notebook):
 
 
 def title_of(notebook):
-    """(title, question) of a notebook: its first heading and the paragraph below."""
+    """(title, question) of a notebook: its first heading and the next paragraph."""
     texts = [source for kind, _, source in cells_of(notebook) if kind == "markdown"]
     head = next((text for text in texts if text.startswith("#")), f"# {notebook.stem}")
     heading, _, below = head.partition("\n\n")
@@ -99,7 +95,7 @@ def title_of(notebook):
 
 
 def answer_of(notebook):
-    """The lesson's answer: the English text of its Markdown cell tagged `answer`; "" without one."""
+    """The English text of the Markdown cell tagged `answer`; "" if there is none."""
     for kind, tags, source in cells_of(notebook):
         if kind == "markdown" and "answer" in tags:
             english = " ".join(re.sub(r"(?s)<details>.*", "", source).split())
@@ -111,7 +107,7 @@ def answer_of(notebook):
 
 
 def put(aside, final):
-    """Move the complete folder `aside` to `final`, in the place of what is there."""
+    """Replace the folder `final` by the folder `aside`."""
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".replaced-") as before:
         if final.exists():
@@ -121,10 +117,7 @@ def put(aside, final):
 
 @contextlib.contextmanager
 def replacing(path):
-    """Yield a temporary path beside `path`.
-
-    The file at that path replaces `path` when the block ends, and is removed when it raises.
-    """
+    """Yield a temporary path; its file replaces `path` unless the block raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
@@ -143,18 +136,18 @@ def write_text(path, text):
 
 
 def write_table(path, frame):
-    """Write a DataFrame as CSV; missing values are empty, and floats keep every digit."""
+    """Write a DataFrame as CSV, floats with all digits."""
     with replacing(path) as temporary:
         frame.to_csv(temporary, index=False, lineterminator="\n")
 
 
 def write_run(folder, run):
-    """Write the dict `run` to run.json of a run's folder."""
+    """Write the dict `run` to run.json."""
     write_text(Path(folder) / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
 
 
 def read_run(folder):
-    """The dict in a finished run's run.json; None where the file is missing or cannot be read."""
+    """The dict in run.json; None if the file is missing or invalid."""
     try:
         run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -163,17 +156,17 @@ def read_run(folder):
 
 
 def latest(profile, stem):
-    """The folder of a notebook's finished run on this machine, else of its published run."""
+    """The folder of a notebook's local run if there is one, else of its published run."""
     results = project_root() / "results"
-    mine = results / "runs" / profile / stem
-    return mine if read_run(mine) else results / profile / stem
+    local = results / "runs" / profile / stem
+    return local if read_run(local) else results / profile / stem
 
 
-# Where a run happens
+# Git
 
 
 def commit():
-    """{"commit": hash, "changes": whether `CODE` differs from it}; "" and None without git."""
+    """{"commit": hash, "changes": whether `CODE` is uncommitted}; "" and None without git."""
 
     def git(*arguments):
         command = ["git", "-C", str(project_root()), *arguments]

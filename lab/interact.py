@@ -1,7 +1,7 @@
-"""Sliders that redraw a figure, and a button that runs a trial, by `interact` of ipywidgets.
+"""Sliders that redraw a figure, and a button that runs a trial, with ipywidgets.
 
-Where no reader can move them, as under papermill, the first state of the figure is shown: an Output
-widget in a kernel that nbclient drives can hang the run.
+Without a frontend, as under papermill, only the initial figure is shown: an Output widget can hang
+a kernel driven by nbclient.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from lab import charts, trials
 
 
 def play(plot, controls, live):
-    """Show plot(**values): with sliders that redraw it if `live`, else in its first state."""
+    """Show plot(**values) with sliders if `live`, else only the initial figure."""
 
     def redraw(**values):
         with charts.drawn(plot, **values) as figure:
@@ -23,27 +23,24 @@ def play(plot, controls, live):
     if live:
         ipywidgets.interact(redraw, **controls)
     else:
-        made = {
-            name: ipywidgets.interactive.widget_from_abbrev(each) for name, each in controls.items()
-        }
-        redraw(**{name: widget.value for name, widget in made.items()})
+        widget = ipywidgets.interactive.widget_from_abbrev
+        redraw(**{name: widget(control).value for name, control in controls.items()})
 
 
 def live(trial, draw, lines, controls, *, point=None, button="", device="auto", live=True):
     """Show draw(rows) of all runs of a trial, with a button that adds one if `live`.
 
-    A run has the parameters that the finished trials `lines` share, those of `point`, and a new
-    seed; `lab.study` says more. Raises TypeError where a parameter is missing.
+    See Study.live for the parameters of a run. Raises TypeError if one is missing.
     """
-    takes = signature(trial).parameters
-    usual = shared([line["at"] for line in lines], takes)
+    parameters = signature(trial).parameters
+    common = shared([line["at"] for line in lines], parameters)
     seeds = itertools.count(1 + max((line["at"].get("seed", -1) for line in lines), default=-1))
     tables = []
 
     def run(**values):
         chosen = point(**values) if callable(point) else (point or {}) | values
-        seed = {"seed": next(seeds)} if "seed" in takes else {}
-        (at,) = trials.points_of(trial, [usual | seed | chosen])
+        seed = {"seed": next(seeds)} if "seed" in parameters else {}
+        (at,) = trials.points_of(trial, [common | seed | chosen])
         outcome = trials.run(trial, at, device, timing=True)
         tables.append(trials.table(trial, [{"at": at} | outcome]))
         with charts.drawn(draw, pd.concat(tables, ignore_index=True)) as figure:
@@ -58,7 +55,7 @@ def live(trial, draw, lines, controls, *, point=None, button="", device="auto", 
 
 
 def shared(points, names):
-    """{name: value} of those names that have one value in all points."""
+    """{name: value} of those names whose value is the same in all points."""
     first = points[0] if points else {}
     return {
         name: value

@@ -1,12 +1,12 @@
-"""The key of a trial: the code behind it, and the kinds and data that it used, as hashes.
+"""Cache keys: hashes of the code that a trial runs, and of the kinds and data that it uses.
 
-The code of a trial is its source in the notebook, the source of all that it uses there (helpers,
+The code of a trial is its source in the notebook, the source of everything it uses there (helpers,
 classes, constants, closures, defaults), and the files of lab and of the user that these import,
-directly or indirectly. Installed packages do not count. A kind that a trial chose by its name, or
-data that it read, is noted by `lab.uses` when the trial runs.
+directly or indirectly. Installed packages are not hashed. `lab.uses` records kinds looked up by
+name and data read while the trial runs.
 
-Not seen: an attribute set after its class was defined, a function replaced in a module (monkeypatch),
-and a file that a module reads while it is imported.
+Changes that are not detected: an attribute set after its class was defined, a monkeypatched
+function, and a file that a module reads at import.
 """
 
 import ast
@@ -28,8 +28,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from lab import STARTED, uses
 
-ALWAYS = "lab.state"  # how every trial runs
-OUTSIDE = (  # modules that find, store, judge and draw trials: no number depends on them
+ALWAYS = "lab.state"  # runs around every trial
+OUTSIDE = (  # modules that schedule, cache, judge and plot trials: they do not affect results
     "lab",
     "lab.browse",
     "lab.charts",
@@ -59,11 +59,11 @@ INSTALLED = tuple(
 
 
 class ImpureTrial(TypeError):
-    """Raised where a trial depends on what its key cannot hold; the message says what to do."""
+    """Raised when a trial depends on something that cannot be hashed."""
 
 
-class OtherCode(RuntimeError):
-    """Raised where a worker has other files than the process that sends it a trial."""
+class CodeMismatch(RuntimeError):
+    """Raised when source files of a worker differ from those of the process that sent the trial."""
 
 
 def digest(*texts):
@@ -72,7 +72,7 @@ def digest(*texts):
 
 
 def digest_of(code):
-    """The hash of {name: hash} of a trial's code, which names the file of its rows."""
+    """The hash of {name: hash} of a trial's code; part of the name of its cache file."""
     return digest(json.dumps(code, sort_keys=True))
 
 
@@ -80,18 +80,18 @@ def digest_of(code):
 
 
 def code_of(item):
-    """{name: hash} of a function or class and of all that it uses.
+    """{name: hash} of a function or class and of everything it uses.
 
-    Raises ImpureTrial where it uses a variable that is no JSON value, or its source cannot be read,
-    and RuntimeError where a file was edited after this process had started.
+    Raises ImpureTrial if it uses a variable that is not a JSON value or if its source is not
+    available, RuntimeError if a file was edited after this process started.
     """
     parts, todo, seen = dict(files(ALWAYS)), [item], []
     sources = {}
     while todo:
-        item = unwrapped(todo.pop())
+        item = unwrap(todo.pop())
         if isinstance(item, ModuleType):
             parts |= files(item.__name__)
-        elif not is_typed_in(item.__module__):
+        elif not is_interactive(item.__module__):
             parts |= files(item.__module__)
         elif item not in seen:
             seen.append(item)
@@ -101,91 +101,89 @@ def code_of(item):
                 if isinstance(value, FunctionType | type | ModuleType):
                     todo.append(value)
                 elif not isinstance(value, BuiltinFunctionType):
-                    sources[f"{item.__qualname__}: {name}"] = constant(value, name, item)
+                    sources[f"{item.__qualname__}: {name}"] = json_of(value, name, item)
             for module in imported(ast.parse(source), ""):
                 parts |= files(module)
     for name in parts:
-        refuse_edited(name)
+        require_unedited(name)
     return parts | {name: digest(text) for name, text in sources.items()}
 
 
-def unwrapped(item):
+def unwrap(item):
     """The function behind decorators that use functools.wraps, such as torch.no_grad()."""
     return getattr(item, "__wrapped__", item)
 
 
 def names_in(item, source):
-    """{name: value} of what a typed-in function or class uses from outside itself."""
-    scope = vars(sys.modules[item.__module__]) | enclosed(item)
-    used = globals_of(compile(source, "<source>", "exec")) | enclosed(item).keys()
-    found = {}
+    """{name: value} of the globals, closure variables and defaults that an item uses."""
+    scope = vars(sys.modules[item.__module__]) | defaults_and_closure(item)
+    used = globals_of(compile(source, "<source>", "exec")) | defaults_and_closure(item).keys()
+    values = {}
     for name in sorted(used & scope.keys() - {item.__name__, "__annotations__"}):
-        found[name] = unwrapped(scope[name])
-        if found[name] is sys.modules["lab"]:
+        values[name] = unwrap(scope[name])
+        if values[name] is sys.modules["lab"]:
             raise ImpureTrial(
-                f"{item.__qualname__} uses `lab.…`, so what it needs of lab is not known: "
+                f"{item.__qualname__} uses `lab.…`, which hides the modules that it depends on: "
                 "write `from lab.… import …`"
             )
-    return found
+    return values
 
 
-def enclosed(item):
-    """{name: value} of a function's defaults and of the variables that it closes over."""
+def defaults_and_closure(item):
+    """{name: value} of a function's defaults and closure variables."""
     if not isinstance(item, FunctionType):
         return {}
-    takes = inspect.signature(item, follow_wrapped=False).parameters.values()
-    found = {p.name: p.default for p in takes if p.default is not p.empty}
+    parameters = inspect.signature(item, follow_wrapped=False).parameters.values()
+    values = {p.name: p.default for p in parameters if p.default is not p.empty}
     for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            values[name] = cell.cell_contents
         except ValueError:  # not set yet
             continue
-    return found
+    return values
 
 
-def constant(value, name, user):
-    """The JSON text of a variable that a trial uses. Raises ImpureTrial where JSON has none."""
+def json_of(value, name, user):
+    """The JSON text of a variable. Raises ImpureTrial if it is not a JSON value."""
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):
         raise ImpureTrial(
-            f"{user.__qualname__} reads the variable {name!r} ({type(value).__name__}) from outside "
-            f"itself, and its rows could not tell when it changes: pass {name!r} as a parameter, or "
-            "make it inside the function"
+            f"{user.__qualname__} reads the variable {name!r} ({type(value).__name__}), whose "
+            f"changes cannot be detected: pass {name!r} as a parameter or create it in the function"
         ) from None
 
 
 def globals_of(code):
-    """The names that a code object and those inside it load from outside."""
+    """The global names that a code object loads, including nested code objects."""
     loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-    found = {each.argval for each in dis.get_instructions(code) if each.opname in loads}
-    return found.union(*(globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in loads}
+    return names.union(*(globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def is_typed_in(name):
-    """Whether a module is a notebook or a script, of which only what a trial uses counts."""
+def is_interactive(name):
+    """Whether a module is a notebook or script, of which only used definitions are hashed."""
     return name == "__main__" or getattr(sys.modules.get(name), "__file__", None) is None
 
 
 def source_of(item):
-    """The source of a function or class. Raises ImpureTrial where it cannot be read."""
+    """The source of a function or class. Raises ImpureTrial if it is not available."""
     try:
         return textwrap.dedent(inspect.getsource(item)).rstrip()
     except (OSError, TypeError):
         source = class_source(item) if isinstance(item, type) else None
     if source is None:
         raise ImpureTrial(
-            f"the source of {item.__qualname__} cannot be read: "
-            "write it as a def or class in a cell or a file"
+            f"the source of {item.__qualname__} is not available: "
+            "define it with def or class in a cell or a file"
         )
     return source
 
 
 def class_source(cls):
-    """The source of a class of a cell, which Python finds only from 3.13 on; None without one.
+    """The source of a class defined in a cell, or None; inspect supports this from Python 3.13.
 
-    The methods of a class name their cell. For a class without methods it is the last cell that ran
-    and defines it.
+    Methods know their cell. A class without methods is read from the last cell that defines it.
     """
     methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
     texts = ["".join(linecache.getlines(method.__code__.co_filename)) for method in methods]
@@ -198,8 +196,8 @@ def class_source(cls):
         except SyntaxError:  # a cell with magics
             continue
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        if found := [node for node in nodes if node.name == cls.__name__]:
-            return textwrap.dedent(ast.get_source_segment(text, found[-1], padded=True))
+        if nodes := [node for node in nodes if node.name == cls.__name__]:
+            return textwrap.dedent(ast.get_source_segment(text, nodes[-1], padded=True))
     return None
 
 
@@ -208,22 +206,22 @@ def class_source(cls):
 
 @functools.cache
 def files(name):
-    """{module: hash} of a module of lab's science or of the user, and of all that it imports."""
-    found, todo = {}, [name]
+    """{module: hash} of a tracked module and of all tracked modules that it imports."""
+    hashes, todo = {}, [name]
     while todo:
         name = todo.pop()
         hashed, imports = file_and_imports(name)
-        if hashed and name not in found:
-            found[name] = hashed
+        if hashed and name not in hashes:
+            hashes[name] = hashed
             todo += imports
-    return found
+    return hashes
 
 
 @functools.cache
 def file_and_imports(name):
-    """(hash, names of the modules that it may import) of a module of ours; ("", []) of others."""
+    """(hash, names of modules it may import) of a tracked module; ("", []) for any other."""
     path = file_of(name)
-    if path is None or not is_ours(name, path):
+    if path is None or not is_tracked(name, path):
         return "", []
     text = Path(path).read_text("utf-8")
     is_package = Path(path).name == "__init__.py"
@@ -233,42 +231,39 @@ def file_and_imports(name):
 
 @functools.cache
 def file_of(name):
-    """The path of a module's Python file; None where there is none."""
+    """The path of a module's Python file, or None."""
     if name.split(".")[0] in ("torch", "numpy", "pandas", "scipy", "matplotlib", ""):
-        return None  # to save time
+        return None  # skip the slow find_spec
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, AttributeError, ValueError):  # the name of a function, not of a module
+    except (ImportError, AttributeError, ValueError):  # a function, not a module
         spec = None
     path = getattr(spec, "origin", None)
     return path if path and path.endswith(".py") else None
 
 
-def is_ours(name, path):
-    """Whether a module is of lab's science or of the user, not of an installed package."""
+def is_tracked(name, path):
+    """Whether results may depend on a module: lab's models, tasks, … or the user's own files."""
     if name.split(".")[0] == "lab":
         return name not in OUTSIDE
     return not os.path.realpath(path).startswith(INSTALLED)
 
 
 def imported(tree, package):
-    """The names of the modules that a file or function may import, anywhere in it."""
-    found = []
+    """The names of all modules that a file or function may import."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             base = importlib.util.resolve_name(base, package) if node.level else base
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return list(dict.fromkeys(found))
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return list(dict.fromkeys(names))
 
 
-def refuse_edited(name):
-    """Raise RuntimeError where a loaded module's file was edited after this process had started.
-
-    The process may run the text of before.
-    """
+def require_unedited(name):
+    """Raise RuntimeError if a loaded module's file was edited after this process started."""
     path = file_of(name) if name in sys.modules else None
     if path is None:
         return
@@ -277,35 +272,35 @@ def refuse_edited(name):
         raise RuntimeError(f"{path} was edited after this kernel started: restart the kernel")
 
 
-def refuse_other(expected):
-    """Raise OtherCode where files of this process differ from {module: hash} of another one."""
+def require_same_files(expected):
+    """Raise CodeMismatch if the files of this process differ from the expected {module: hash}."""
     for name in expected:
-        refuse_edited(name)
+        require_unedited(name)
     if other := [name for name in expected if file_and_imports(name)[0] != expected[name]]:
-        raise OtherCode(
-            f"this worker has another {', '.join(other)}: install the same commit there and restart it"
+        raise CodeMismatch(
+            f"{', '.join(other)} differs on this worker: install the same commit and restart it"
         )
 
 
-def of_files(code):
-    """{module: hash} of the files in a trial's code, which workers must have as well."""
+def file_hashes(code):
+    """{module: hash} of the files in a trial's code; workers must have the same files."""
     return {name: hashed for name, hashed in code.items() if file_and_imports(name)[0]}
 
 
-# What a trial noted
+# Kinds and data that a trial used
 
 
-def noted(names, code, data):
-    """{name: hash} of what a trial used, without kinds that its code holds anyway."""
+def hashes_of(names, code, data):
+    """{name: hash} of the kinds and data of a trial, without kinds that its code already covers."""
     return {
         name: data[name] if name in data else now(name)
         for name in sorted(names)
-        if not is_inside(name, code)
+        if not is_covered(name, code)
     }
 
 
 def kind_of(name):
-    """The class that a name such as "Position.rotary" stands for; None where it is no kind."""
+    """The class of a kind such as "Position.rotary"; None for other names."""
     seam, _, kind = name.partition(".")
     if is_data(name):
         return None
@@ -314,16 +309,16 @@ def kind_of(name):
     return dict.get(uses.SEAMS[seam].kinds, kind) if seam in uses.SEAMS else None
 
 
-def is_inside(name, code):
-    """Whether a kind stands in a file that the code of the trial holds anyway."""
+def is_covered(name, code):
+    """Whether a kind is defined in a file that is part of the trial's code."""
     variant = kind_of(name)
     return variant is not None and variant.__module__ in code
 
 
 def now(name):
-    """The hash today of a kind, or of data: "corpus PATH", "reference", "file PATH", "clock".
+    """The current hash of a kind or of data: "corpus PATH", "reference", "file PATH", "clock".
 
-    None where there is no such kind or file any more.
+    None if the kind or file no longer exists.
     """
     variant = kind_of(name)
     if variant is not None:
@@ -339,39 +334,39 @@ def now(name):
 
 
 def is_data(name):
-    """Whether a noted name is of data, not of a kind."""
+    """Whether a name refers to data, not to a kind."""
     return name.partition(" ")[0] in ("corpus", "reference", "file", "clock")
 
 
 def is_valid(also, hashes):
-    """Whether what a row noted is as it was; `hashes` caches the hashes of today."""
-    for name, was in also.items():
+    """Whether the recorded hashes are current; `hashes` caches the current ones."""
+    for name, recorded in also.items():
         if name not in hashes:
             hashes[name] = now(name)
-        if hashes[name] != was:
+        if hashes[name] != recorded:
             return False
     return True
 
 
 def paths_in(parameters):
-    """The names "file PATH" of the files and folders among parameters, in lists and dicts too."""
-    found = []
+    """The names "file PATH" of existing files and folders among parameters, also nested ones."""
+    names = []
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):
-            found += paths_in(value)
+            names += paths_in(value)
         elif isinstance(value, str) and (os.sep in value or Path(value).suffix):
-            found += [f"file {value}"] * os.path.exists(value)
-    return found
+            names += [f"file {value}"] * os.path.exists(value)
+    return names
 
 
 def content_hash(path):
-    """The hash of a file, or of the names and contents of a folder's files; None without one."""
+    """The hash of a file, or of the names and contents of a folder; None if there is neither."""
     if os.path.isfile(path):
         return digest(hashlib.sha256(Path(path).read_bytes()).hexdigest())
     if not os.path.isdir(path):
         return None
-    listed = []
+    entries = []
     for folder, _, names in os.walk(path, followlinks=True):
         for file in (Path(folder, name) for name in names):
-            listed.append(f"{file.relative_to(path)} {content_hash(file)}")
-    return digest(*sorted(listed))
+            entries.append(f"{file.relative_to(path)} {content_hash(file)}")
+    return digest(*sorted(entries))

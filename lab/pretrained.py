@@ -6,16 +6,12 @@ INSTALL = "pip install 'transformer-lab[pretrained]'"
 
 
 def load(name):
-    """(model, tokenizer) of a causal language model from a local folder or the Hugging Face hub.
+    """Load (model, tokenizer) of a causal language model from a local folder or the hub.
 
-    `name` is a path, or a hub name such as "openai-community/gpt2". The tokenizer is None if the
-    model comes without one. The model is in evaluation mode and calls
-    F.scaled_dot_product_attention, which attention_probe intercepts.
-
-    If `name` is no local folder, transformers looks for it on the hub. Code shipped with a
-    checkpoint is never run, and only safetensors are loaded. Raises ImportError if transformers is
-    not installed; other errors, such as for missing weights or another format, are those of
-    transformers.
+    `name` is a path or a hub name such as "openai-community/gpt2". The tokenizer is None if the
+    checkpoint has none. The model is in evaluation mode and uses F.scaled_dot_product_attention,
+    which attention_probe intercepts. Code in a checkpoint is never executed. Raises ImportError if
+    transformers is not installed; other errors are those of transformers.
     """
     try:
         import transformers

@@ -1,6 +1,6 @@
-"""What git holds of runs: results/quick with a page of all lessons, and the README's answers.
+"""Publish runs: results/quick with a page for all lessons, and the answers in the README.
 
-`lab publish` copies finished runs to results/quick/NN_slug; `make readme` only writes the pages.
+`lab publish` copies finished runs to results/quick/NN_slug; `make readme` only updates the pages.
 """
 
 import re
@@ -15,31 +15,29 @@ LEAD = (
     "Written by `lab publish`. Every answer with its interval is in [claims.csv](claims.csv); "
     "`lab show 1.4` opens a lesson with its figures and answers."
 )
-KEPT = (
-    "notebook.ipynb",
-    "run.json",
-    "answers.csv",
-    "tables/*.csv",
-    "figures/*.png",
-)
+PUBLISHED = ("notebook.ipynb", "run.json", "answers.csv", "tables/*.csv", "figures/*.png")
 LIST = re.compile(r"(?s)(<!-- answers -->\n).*?(<!-- /answers -->)")
 
 
 def publish(notebooks):
-    """Publish the finished runs of these notebooks, or of all that ran, and write the pages.
+    """Publish the runs of these notebooks, or of all that have run, and update the pages.
 
-    Raises Refused where a run is not of today's code or not of a clean commit.
+    Raises Refused if a run is not of the current code or of a clean commit.
     """
     results = files.project_root() / "results"
     ran = [p for p in files.notebooks() if files.read_run(results / "runs" / "quick" / p.stem)]
     if not (chosen := notebooks or ran):
-        raise Refused("no notebook has run at quick here: use `lab run` first")
+        raise Refused("there are no quick runs: use `lab run` first")
     jobs = run.plan([path.stem for path in chosen], "quick", results)
     for job in jobs:
         if not job.is_done:
-            raise Refused(f"{job.notebook.stem} has not run with this code: use `lab run` first")
+            raise Refused(
+                f"{job.notebook.stem} has no run of the current code: use `lab run` first"
+            )
         if files.read_run(job.folder)["changes"] is not False:
-            raise Refused(f"{shown(job.folder)} was made from uncommitted code: commit, then run")
+            raise Refused(
+                f"{shown(job.folder)} ran with uncommitted changes: commit, then run again"
+            )
     for job in jobs:
         move_rows(job)
         final = results / "quick" / job.notebook.stem
@@ -49,20 +47,20 @@ def publish(notebooks):
 
 
 def move_rows(job):
-    """Make the record of a notebook hold just the rows that its finished run used."""
+    """Replace the record of a notebook by the rows that its run used."""
     results = files.project_root() / "results"
     place = trials.Place(job.notebook.stem, results / ".trials", results / "record")
     trials.record(place, files.read_run(job.folder)["trials"])
 
 
 def copy(folder, final):
-    """Copy what is kept of a run to `final`, in the place of what is there."""
+    """Replace `final` by the published files of a run."""
     aside = final.with_name(f".{final.name}")
     shutil.rmtree(aside, ignore_errors=True)
-    for path in [path for pattern in KEPT for path in folder.glob(pattern)]:
-        place = aside / path.relative_to(folder)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, place)
+    for path in [path for pattern in PUBLISHED for path in folder.glob(pattern)]:
+        target = aside / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     text = (aside / "notebook.ipynb").read_text("utf-8").replace(shown(folder), shown(final))
     write_text(aside / "notebook.ipynb", text)
     files.put(aside, final)
@@ -72,31 +70,31 @@ def copy(folder, final):
 
 
 def write_pages():
-    """Write results/quick/claims.csv and README.md, and the list of answers in the README."""
+    """Write results/quick/claims.csv, results/quick/README.md and the answers in the README."""
     quick = files.project_root() / "results" / "quick"
     done = [path for path in files.notebooks() if files.read_run(quick / path.stem)]
     tables = {path: claims.read_answers(quick / path.stem) for path in done}
-    named = [table.assign(exercise=path.stem) for path, table in tables.items()]
-    if named:
+    if tables:
+        named = [table.assign(exercise=path.stem) for path, table in tables.items()]
         write_table(quick / "claims.csv", pd.concat(named))
     parts = ["# Results", LEAD]
     for path in done:
         parts += lesson(path, quick / path.stem)
-    parts += said_and_found(tables)
+    parts += claims_and_answers(tables)
     write_text(quick / "README.md", "\n\n".join(parts) + "\n")
     write_answers()
 
 
 def lesson(notebook, folder):
-    """The paragraphs on one lesson: question, picture, answer and links."""
+    """The section of one lesson: question, figure, answer and links."""
     title, question = files.title_of(notebook)
     parts = [f"## [{title}]({folder.name}/notebook.ipynb)", question]
     if figure := main_figure(notebook, folder):
-        from lab.charts import caption_in  # matplotlib takes long to import
+        from lab.charts import caption_in  # slow import
 
-        place = f"figures/{figure}.png"
-        caption = caption_in(folder / place).translate(str.maketrans("[]", "()"))
-        parts.append(f"![{caption or figure.replace('_', ' ')}]({folder.name}/{place})")
+        path = f"figures/{figure}.png"
+        caption = caption_in(folder / path).translate(str.maketrans("[]", "()"))
+        parts.append(f"![{caption or figure.replace('_', ' ')}]({folder.name}/{path})")
     parts.append(files.answer_of(notebook))
     links = {"answers": "answers.csv", "figures": "figures", "tables": "tables"}
     parts.append(" · ".join(f"[{name}]({folder.name}/{at})" for name, at in links.items()))
@@ -104,39 +102,36 @@ def lesson(notebook, folder):
 
 
 def main_figure(notebook, folder):
-    """The stem of the figure of the run in `folder` that the notebook draws first; "" without one."""
+    """The stem of the notebook's first figure that the run has; "" if there is none."""
     code = notebook.read_text("utf-8")
     stems = [path.stem for path in (folder / "figures").glob("*.png")]
     return min(stems, key=lambda stem: (code.find(f'\\"{stem}\\"'), stem), default="")
 
 
-def said_and_found(tables):
-    """The paragraphs that set each sentence of the book beside its questions and their answers.
-
-    `tables` is {notebook: its answers}.
-    """
+def claims_and_answers(tables):
+    """Paragraphs with each quote, its questions and answers, from {notebook: answers}."""
     parts = ["# What the book says, what we found"]
     for notebook, table in tables.items():
         link = f"[{files.exercise_of(notebook)}]({notebook.stem}/notebook.ipynb)"
         for claim in claims.read(claims.folder() / f"{notebook.stem}.yaml").values():
-            said = [f"> {each.en} {each.zh} ({each.place})" for each in claim.says]
+            quotes = [f"> {quote.en} {quote.zh} ({quote.place})" for quote in claim.says]
             lines = "\n".join(answers(claim, table[table.id == claim.id]))
-            parts.append("\n>\n".join(said) + f"\n\n{lines} {link}")
+            parts.append("\n>\n".join(quotes) + f"\n\n{lines} {link}")
     return parts
 
 
 def answers(claim, lines):
-    """Yield an item for each question of a claim: its answer, by condition where it has several."""
+    """Yield a list item for each question of a claim, with its answers by condition."""
     if claim.open:
         yield f"* Not decided here: {claim.open}"
     for part in claim.parts:
-        mine = lines[lines.part == part.name].to_dict("records")
-        told = [": ".join(filter(None, (line["where"], line["answer"]))) for line in mine]
-        yield f"* {part.question} **{'; '.join(told) or 'not run yet'}**"
+        records = lines[lines.part == part.name].to_dict("records")
+        texts = [": ".join(filter(None, (line["where"], line["answer"]))) for line in records]
+        yield f"* {part.question} **{'; '.join(texts) or 'not run yet'}**"
 
 
 def write_answers():
-    """Write the list of the lessons' answers in the README, between its two comments."""
+    """Write the lessons' answers between the two comments in the README."""
     readme = files.project_root() / "README.md"
     items = ""
     for notebook in files.notebooks():
@@ -145,4 +140,4 @@ def write_answers():
             items += f"* [{files.title_of(notebook)[0]}]({link}) {answer}\n"
     if items and readme.exists():
         text = readme.read_text("utf-8")
-        write_text(readme, LIST.sub(lambda found: found[1] + items + found[2], text))
+        write_text(readme, LIST.sub(lambda match: match[1] + items + match[2], text))

@@ -1,11 +1,11 @@
-"""The command `lab`: run notebooks by papermill, list, show and compare their runs, publish them.
+"""The command `lab`: run notebooks with papermill; list, show, compare and publish their runs.
 
     lab run 1.4 -p seeds=2
 
-All parameters are checked before a kernel starts. A notebook runs in a folder aside, which is moved
-to results/runs/PROFILE/NN_slug when it is complete. A notebook that ran with this code, these
-claims and these parameters is skipped; one that fails does not stop the others. What a kernel has
-to know besides its parameters stands in environment variables: see `environment`.
+All parameters are validated before a kernel starts. A notebook runs in a temporary folder, which is
+moved to results/runs/PROFILE/NN_slug on success. Notebooks that already ran with the current code,
+claims and parameters are skipped; a failure does not stop the other notebooks. Kernels are
+configured by environment variables: see `environment`.
 """
 
 import contextlib
@@ -31,25 +31,25 @@ import typer.core
 from lab import browse, files, parameters
 from lab.files import Refused
 
-OFTEN = 5  # seconds between two lines of progress
-STOPPED = "stopped; finished trials are kept, the same command goes on"
-PLAIN = ("ConnectionError", "OSError", "PermissionError", "Refused", "TrialsFailed")
-FRONT = """Transformer Lab: what a chapter claims, measured.
+PROGRESS_SECONDS = 5
+STOPPED = "stopped; finished trials are cached: rerun to resume"
+NO_TRACEBACK = ("ConnectionError", "OSError", "PermissionError", "Refused", "TrialsFailed")
+FRONT = """Transformer Lab: measure what a textbook chapter claims.
 
-  lab run 1.4                 Run a lesson, with its figures and answers
-  lab show 1.4                Look at what it found, in the browser
-  lab run 1.4 -p seeds=10     Change a number
-  lab run notebooks/your_own_idea.ipynb   Try an idea of your own
+  lab run 1.4                 Run a lesson and print its answers
+  lab show 1.4                Open its figures and answers in the browser
+  lab run 1.4 -p seeds=10     Change a parameter
+  lab run notebooks/your_own_idea.ipynb   Test your own idea
 
 All lessons: lab list. All commands: lab --help"""
 
 
 class Commands(typer.core.TyperGroup):
-    """Commands that answer refused input in a sentence, and exit with status 2."""
+    """Commands that print invalid input as a one-line error and exit with status 2."""
 
     def invoke(self, context):
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError):  # a terminal may know ASCII alone
+            with contextlib.suppress(AttributeError):  # for ASCII terminals
                 stream.reconfigure(errors="replace", line_buffering=True)
         try:
             return super().invoke(context)
@@ -65,7 +65,7 @@ app = typer.Typer(
 
 @app.callback()
 def front(context: typer.Context):
-    """Run the notebooks of Transformer Lab and browse what they measured."""
+    """Run the notebooks of Transformer Lab and browse their results."""
     if context.invoked_subcommand is None:
         print(FRONT)
 
@@ -75,16 +75,16 @@ def front(context: typer.Context):
 
 @dataclass(frozen=True)
 class Job:
-    """A notebook with its checked parameters, and the folder of its results."""
+    """A notebook, its validated parameters, and the folder of its results."""
 
     notebook: Path
     values: dict
-    own: dict  # the values that are not the profile's
+    own: dict  # values that differ from the profile
     folder: Path
 
     @property
     def fingerprint(self):
-        """The hash of all that a run depends on: notebook, claims, package and parameters."""
+        """The hash of notebook, claims, package and parameters."""
         root = files.project_root()
         claims = root / "experiments" / "claims" / f"{self.notebook.stem}.yaml"
         bars = root / "experiments" / "bars.yaml"
@@ -95,10 +95,7 @@ class Job:
 
     @property
     def is_done(self):
-        """Whether this code ran here with these parameters.
-
-        A notebook of one's own is never done, since it may read any file.
-        """
+        """Whether a lesson's results are current. A user's notebook always runs again."""
         run = files.read_run(self.folder) or {}
         return (
             self.notebook in files.notebooks()
@@ -107,33 +104,33 @@ class Job:
         )
 
 
-def plan(names, profile, results, *given):
-    """The jobs of the named notebooks, or of all lessons; `given` are (source, {name: value}).
+def plan(names, profile, results, *overrides):
+    """The jobs of the named notebooks, or of all lessons; `overrides` are (source, {name: value}).
 
-    Raises Refused where a value is not allowed.
+    Raises Refused if a value is invalid.
     """
     chosen = [files.notebook_of(name) for name in names] or files.notebooks()
     if not chosen:
         raise Refused(files.ALONE)
     jobs = []
     for notebook in dict.fromkeys(chosen):
-        named = [values["profile"] for _, values in given if "profile" in values]
+        named = [values["profile"] for _, values in overrides if "profile" in values]
         source = parameters.of_profile(notebook, named[-1] if named else profile)
         usual = parameters.validate(notebook, source)
-        values = parameters.validate(notebook, source, *given)
+        values = parameters.validate(notebook, source, *overrides)
         if values.pop("results", ""):
             raise Refused("results: choose the folder with --results")
         own = {name: value for name, value in values.items() if value != usual[name]}
-        name = "-".join(filter(None, [notebook.stem, words_of(own)]))
+        name = "-".join(filter(None, [notebook.stem, suffix_of(own)]))
         folder = results / "runs" / values.get("profile", "own") / name
         if any(folder == job.folder for job in jobs):
-            raise Refused(f"two notebooks are called {notebook.stem}: run one alone")
+            raise Refused(f"two notebooks are called {notebook.stem}: run them separately")
         jobs.append(Job(notebook, values, own, folder))
     return jobs
 
 
-def words_of(own):
-    """The suffix of a run's folder from its own parameters, such as seeds-10; "" without any."""
+def suffix_of(own):
+    """The suffix of a run's folder, such as seeds-10; "" without own parameters."""
     name = re.sub(r"[^\w.]+", "-", json.dumps(own)).strip("-")
     if len(name) <= 40:
         return name
@@ -141,19 +138,19 @@ def words_of(own):
 
 
 def assignments(items):
-    """{name: value} of the items NAME=VALUE. Raises Refused where one has another form."""
+    """{name: value} of arguments NAME=VALUE. Raises Refused for any other form."""
     values = {}
     for item in items or ():
         name, equals, text = item.partition("=")
         if not equals or name in values:
-            told = f"{name} is given twice" if equals else "write NAME=VALUE"
-            raise Refused(f"-p {item!r}: {told}")
-        values[name] = from_anywhere(parameters.read_value(text))
+            message = f"{name} is set twice" if equals else "expected NAME=VALUE"
+            raise Refused(f"-p {item!r}: {message}")
+        values[name] = absolute_path(parameters.read_value(text))
     return values
 
 
-def from_anywhere(value):
-    """The value; an existing path is made absolute, since notebooks run in another folder."""
+def absolute_path(value):
+    """The value; an existing path becomes absolute, since notebooks run in another folder."""
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value
@@ -163,18 +160,18 @@ def from_anywhere(value):
 
 
 def execute(job, fresh=False, anyway=False, **options):
-    """Run a notebook aside, then move the complete run into place.
+    """Run a notebook in a temporary folder; on success, move that to the job's folder.
 
-    The working folder is the notebook's own, as in JupyterLab. Raises papermill's exceptions, and
-    RuntimeError where a lesson does not finish its study.
+    The working directory is the notebook's folder, as in JupyterLab. Raises papermill's exceptions,
+    and RuntimeError if a lesson does not call study.finish().
     """
-    aside = job.folder.with_name(f".{job.folder.name}")  # of this run alone, under the lock
+    aside = job.folder.with_name(f".{job.folder.name}")  # exclusive: the caller holds the lock
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     began, fingerprint = time.time(), "" if anyway else job.fingerprint
     try:
         with environment(job, aside, fresh, anyway, options):
-            executed = by_papermill(job)
+            executed = run_papermill(job)
         run = files.read_run(aside) or {}
         if not run and job.notebook in files.notebooks():
             raise RuntimeError(f"{job.notebook.name} did not call study.finish()")
@@ -194,16 +191,16 @@ def execute(job, fresh=False, anyway=False, **options):
 
 @contextlib.contextmanager
 def environment(job, aside, fresh, anyway, options):
-    """Set the variables that the kernel of this job reads, in the block.
+    """Set the environment variables of the job's kernel.
 
-    LAB_RUN is the folder that it writes to, LAB_NOTEBOOK the notebook, LAB_STORE the folder of this
-    machine's trials, LAB_RECORD "none" with --fresh, LAB_PROGRESS the file of a sweep's progress.
-    LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY are the options of these names.
+    LAB_RUN: output folder; LAB_NOTEBOOK: the notebook; LAB_STORE: the local cache of trials;
+    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: file for the progress line. LAB_JOBS, LAB_DEVICE,
+    LAB_CLUSTER and LAB_ANYWAY: the command-line options.
     """
-    said = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
-    said |= {"record": "none"} if fresh else {}
+    variables = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
+    variables |= {"record": "none"} if fresh else {}
     before = dict(os.environ)
-    os.environ |= {f"LAB_{name.upper()}": str(value or "") for name, value in said.items()}
+    os.environ |= {f"LAB_{name.upper()}": str(value or "") for name, value in variables.items()}
     try:
         yield
     finally:
@@ -211,14 +208,14 @@ def environment(job, aside, fresh, anyway, options):
         os.environ.update(before)
 
 
-def by_papermill(job):
-    """The executed notebook of a job. Raises what papermill raises, which alone tells a failure."""
+def run_papermill(job):
+    """Execute the notebook of a job; returns the executed notebook."""
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    said = []
+    outputs = []
     try:
         with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
             executed = papermill.execute_notebook(
@@ -230,24 +227,24 @@ def by_papermill(job):
                 progress_bar=False,
                 start_timeout=180,
                 kernel_manager_class=kernel_manager(sockets),
-                on_cell_error=lambda cell, **_: said.extend(cell.outputs),
+                on_cell_error=lambda cell, **_: outputs.extend(cell.outputs),
                 cwd=job.notebook.parent,
             )
-    except PapermillExecutionError as error:  # a magic says what is wrong on stderr alone
-        texts = [each.text for each in said if each.get("name") == "stderr"]
+    except PapermillExecutionError as error:  # magics report errors only on stderr
+        texts = [output.text for output in outputs if output.get("name") == "stderr"]
         error.evalue = error.evalue or "".join(texts).strip()
         raise
     code = [(i, cell) for i, cell in enumerate(executed.cells, 1) if cell.cell_type == "code"]
-    for number, cell in code[:-1]:  # for papermill sys.exit is a success
+    for number, cell in code[:-1]:  # papermill treats sys.exit as success
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
             raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
     return executed
 
 
 def kernel_manager(sockets):
-    """The class of a kernel manager whose kernel listens to sockets in a folder of its own.
+    """A kernel manager class whose kernels use sockets in this folder and do not write to stderr.
 
-    Ports of TCP could be taken by another kernel that starts now. Its stderr is dropped.
+    TCP ports could be taken by another kernel that starts at the same time.
     """
     from jupyter_client.manager import AsyncKernelManager
 
@@ -263,9 +260,9 @@ def kernel_manager(sockets):
 
 
 def tidy(executed, moved):
-    """The text of an executed notebook without traces of papermill and of the machine it ran on.
+    """The text of an executed notebook without papermill metadata and absolute paths.
 
-    `moved` is {path in the text: path to replace it}.
+    `moved` maps paths in the text to their replacements.
     """
     import nbformat
 
@@ -273,7 +270,7 @@ def tidy(executed, moved):
     for before, after in moved.items():
         text = text.replace(before, after)
     notebook = nbformat.reads(text.replace(f"{files.project_root()}/", ""), 4)
-    for name in ("papermill", "widgets"):  # without widgets, a static figure is shown
+    for name in ("papermill", "widgets"):  # without widget state, the static figure is shown
         notebook.metadata.pop(name, None)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata.kernelspec = kernel
@@ -284,21 +281,22 @@ def tidy(executed, moved):
 
 
 def explain(error):
-    """The cell and the cause of a failed run, in words."""
+    """The cell and the cause of a failed run."""
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(error, PapermillExecutionError):
         cell = f"cell {error.cell_index + 1}"
-        if error.ename in PLAIN:
+        if error.ename in NO_TRACEBACK:
             full = "No space left" in error.evalue
-            way_out = "; make room, or choose another folder with --results" if full else ""
-            return f"{cell}: {error.ename}: {error.evalue}{way_out}"
+            hint = "; free some space or choose another folder with --results" if full else ""
+            return f"{cell}: {error.ename}: {error.evalue}{hint}"
         if not error.traceback:  # a magic
             return f"{cell}: {error.source.strip().splitlines()[0]}: {error.evalue or 'failed'}"
         return f"{cell}: " + re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
-        told = "the kernel died (killed, or out of memory)"
-        return f"{told}; finished trials are kept, the same command goes on"
+        return (
+            "the kernel died (killed or out of memory); finished trials are cached: rerun to resume"
+        )
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}; choose another folder with --results"
     return f"{type(error).__name__}: {error}"
@@ -311,33 +309,33 @@ def explain(error):
 def run(
     notebooks: Annotated[
         list[str] | None,
-        typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; none: all lessons."),
+        typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; default: all lessons."),
     ] = None,
     profile: browse.Profile = "quick",
     parameter: Annotated[
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("-f", help="A YAML file of parameters.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Trials at once; 0: one a core.")] = 0,
+    file: Annotated[Path | None, typer.Option("-f", help="YAML file of parameters.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Parallel trials; 0: one per core.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    cluster: Annotated[str, typer.Option(help="A Dask scheduler, tcp://host:8786.")] = "",
-    results: Annotated[Path | None, typer.Option(help="Folder for results.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from the record.")] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Use rows of older code.")] = False,
+    cluster: Annotated[str, typer.Option(help="Dask scheduler, tcp://host:8786.")] = "",
+    results: Annotated[Path | None, typer.Option(help="Output folder.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the record.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Reuse rows of older code.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare older rows with those of this code.")
+        bool, typer.Option("--check", help="Only compare recorded rows with the current code.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Check, and keep older rows that agree.")
+        bool, typer.Option("--accept", help="Check, and keep recorded rows that agree.")
     ] = False,
 ):
-    """Run notebooks; finished ones are skipped, interrupted ones go on where they stopped."""
+    """Run notebooks; skip finished ones and resume interrupted ones."""
     results = (results or files.project_root() / "results").expanduser().resolve()
     read = parameters.read_file(file) if file else {}
-    given = [(str(file), {name: from_anywhere(value) for name, value in read.items()})]
-    given.append(("-p", assignments(parameter)))
-    todo = plan(notebooks or [], profile, results, *given)
-    check_places(device, cluster)
+    overrides = [(str(file), {name: absolute_path(value) for name, value in read.items()})]
+    overrides.append(("-p", assignments(parameter)))
+    todo = plan(notebooks or [], profile, results, *overrides)
+    check_hardware(device, cluster)
     options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh, "anyway": anyway}
     options |= {"store": results / ".trials"}
     if check or accept:
@@ -349,11 +347,11 @@ def run(
     failed = []
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with only_one(results):
+        with locked(results):
             for number, job in enumerate(todo, 1):
                 name = f"[{number}/{len(todo)}] {job.notebook.stem}"
                 if job.is_done and not (fresh or anyway):
-                    print(f"{name}: done already")
+                    print(f"{name}: up to date")
                 elif not succeeds(name, job, options):
                     failed.append(job.notebook.stem)
     except KeyboardInterrupt:
@@ -366,10 +364,10 @@ def run(
         raise typer.Exit(1)
 
 
-def check_places(device, cluster):
-    """Raise Refused where there is no such device here, or no scheduler answers there."""
+def check_hardware(device, cluster):
+    """Raise Refused if the device is not available or the scheduler does not respond."""
     try:
-        if cluster:  # whose workers have devices of their own
+        if cluster:  # its workers have their own devices
             from distributed import Client
 
             Client(cluster, timeout=5).close()
@@ -378,16 +376,13 @@ def check_places(device, cluster):
 
             available(device)
     except (OSError, ValueError) as error:
-        told = f"--cluster {cluster}: no scheduler answers" if cluster else f"--device: {error}"
-        raise Refused(told) from None
+        option = f"--cluster {cluster}: no scheduler responds" if cluster else f"--device: {error}"
+        raise Refused(option) from None
 
 
 @contextlib.contextmanager
-def only_one(results):
-    """Lock the folder of results in the block.
-
-    Raises Refused where another run holds the lock, or where nothing can be written.
-    """
+def locked(results):
+    """Hold the lock of the results folder. Raises Refused if it is taken or not writable."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(results / ".lock")
@@ -395,11 +390,11 @@ def only_one(results):
         results.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        told = "wait for it, or choose another folder with --results"
-        raise Refused(f"another `lab run` works on {results}; {told}") from None
+        hint = "wait for it or choose another folder with --results"
+        raise Refused(f"another `lab run` is using {results}; {hint}") from None
     except OSError as error:
-        told = "choose another folder with --results"
-        raise Refused(f"{error.filename or results}: {error.strerror}; {told}") from None
+        hint = "choose another folder with --results"
+        raise Refused(f"{error.filename or results}: {error.strerror}; {hint}") from None
     try:
         yield
     finally:
@@ -407,7 +402,7 @@ def only_one(results):
 
 
 def succeeds(name, job, options):
-    """Run a job and tell how it went; whether it is complete."""
+    """Run a job and print the outcome; returns whether it succeeded."""
     began = time.time()
     try:
         with tempfile.TemporaryDirectory() as folder, progress(Path(folder) / "sweep"):
@@ -420,43 +415,43 @@ def succeeds(name, job, options):
     for text in (run.get("answer"), browse.scorecard(job.folder), run.get("told")):
         if text:
             print(f"\n{text}")
-    print(f"\n{files.shown(job.folder)}; to look at it: lab show {address(job)}")
+    print(f"\n{files.shown(job.folder)}; to open it: lab show {address(job)}")
     return True
 
 
 def address(job):
-    """The argument of `lab show` that opens the run of a job."""
+    """The argument of `lab show` that opens the job's run."""
     usual = job.folder == files.project_root() / "results" / "runs" / "quick" / job.notebook.stem
     return files.exercise_of(job.notebook) if usual else files.shown(job.folder)
 
 
 @contextlib.contextmanager
 def progress(file):
-    """Print, during the block, what a sweep writes to `file` when it has changed."""
-    over = threading.Event()
+    """Print the progress line in `file` whenever it changes."""
+    done = threading.Event()
 
-    def tell():
-        before = ""
-        while not over.wait(OFTEN):
-            sweep = file.read_text("utf-8") if file.exists() else ""
-            if sweep and sweep != before:
-                print(f"  {sweep}")
-            before = sweep
+    def poll():
+        previous = ""
+        while not done.wait(PROGRESS_SECONDS):
+            line = file.read_text("utf-8") if file.exists() else ""
+            if line and line != previous:
+                print(f"  {line}")
+            previous = line
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        teller.join()
+        done.set()
+        thread.join()
 
 
 @app.command()
 def publish(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, …; none: all.")] = None,
+    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, …; default: all.")] = None,
 ):
-    """Copy finished runs of a clean commit to results/quick, and rewrite the pages of answers."""
+    """Copy finished runs of a clean commit to results/quick and update the result pages."""
     from lab import publish as pages
 
     pages.publish([files.notebook_of(name) for name in notebooks or ()])

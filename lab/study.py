@@ -1,4 +1,4 @@
-"""The study of one exercise, which a notebook calls: from its questions to its answers."""
+"""The interface that notebooks use: sweeps, tables, figures, claims and answers of an exercise."""
 
 import inspect
 import os
@@ -19,32 +19,29 @@ from lab import charts, claims, files, interact, parameters, trials, workers
 from lab.device import machine
 from lab.measure.statistics import NotFinite
 
-READERS = (
-    "JPY_SESSION_NAME",
-    "VSCODE_PID",
-)  # JupyterLab and VS Code give their kernels one of these
+FRONTENDS = ("JPY_SESSION_NAME", "VSCODE_PID")  # environment variables of JupyterLab and VS Code
 
 
 def study(exercise, namespace):
-    """Begin the study of an exercise, such as "1.4", or of your own notebook, by its name.
+    """Start the study of an exercise, such as "1.4", or of your own notebook, by its name.
 
-    `namespace` is the notebook's globals(). Declared parameters are checked and written back: the
-    text 1e-3 becomes a number, and what still has its default takes the value of the profile.
+    `namespace` is the notebook's globals(). Declared parameters are validated and updated in place:
+    the string "1e-3" becomes a float, and the profile overrides defaults.
 
-    Results go to results/interactive, or to the folder that the parameter `results` names; until
-    `finish` they are kept aside. The study of your own notebook mine.ipynb, lab.study("mine",
-    globals()), finds its claims in mine.yaml, if there is one, and puts its results into
-    lab-results; both stand beside the notebook.
+    Results are written to results/interactive, or to the folder in the parameter `results`, when
+    `finish` is called. For your own notebook mine.ipynb, call lab.study("mine", globals()); claims
+    are read from mine.yaml, if it exists, and results are written to lab-results, both in the
+    notebook's folder.
     """
     try:
         return Study(exercise, namespace)
     except files.Refused as error:
-        namespace["study"] = Stopped(error)  # an earlier study would go on with other values
+        namespace["study"] = Stopped(error)  # replaces an earlier study with other values
         raise
 
 
 class Stopped:
-    """What stands in for a study that was refused: later cells show why."""
+    """A placeholder for a study with invalid parameters: any use raises the error again."""
 
     def __init__(self, error):
         self._error = error
@@ -54,53 +51,52 @@ class Stopped:
 
 
 class Study:
-    """The questions, sweeps, tables, figures and answers of one exercise; `lab.study` makes it."""
+    """The claims, sweeps, tables, figures and answers of one exercise; created by `lab.study`."""
 
     def __init__(self, exercise, namespace):
         self.exercise = exercise
         lesson = files.notebook_of(exercise) if re.fullmatch(r"1\.\d+", exercise) else None
-        self.notebook = lesson_here(lesson) if lesson else own_notebook(exercise)
-        self.kept_as = lesson.stem if lesson else exercise  # stem of the file of its trials
+        self.notebook = Path(variable("NOTEBOOK", lesson)) if lesson else own_notebook(exercise)
+        self.cache_name = lesson.stem if lesson else exercise
         self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
         self.profile = self.parameters.get("profile", "")
         if lesson:
             home = files.project_root() / (namespace.get("results") or "results/interactive")
-            own = claims.folder() / f"{lesson.stem}.yaml"
+            ledger = claims.folder() / f"{lesson.stem}.yaml"
         else:
             home = self.notebook.parent / (namespace.get("results") or "lab-results")
-            own = self.notebook.with_name(f"{exercise}.yaml")
-        self.ledger = claims.read(own) if own.exists() else {}
+            ledger = self.notebook.with_name(f"{exercise}.yaml")
+        self.ledger = claims.read(ledger) if ledger.exists() else {}
         self.home = files.project_root() / "results" if lesson else home
         self.final = Path(variable("RUN", home / self.notebook.stem))
         self.folder = Path(variable("RUN") or self._aside())
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
-        self._faults = {}  # {figure: what a reader would stumble over}
-        self._commit = files.commit()  # the commit whose code this process has loaded
+        self._faults = {}  # {figure: layout faults}
+        self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     def _aside(self):
-        """A folder for the run until it is complete; it vanishes with the kernel."""
+        """A temporary folder for the run, removed when the kernel exits."""
         try:
             self.final.parent.mkdir(parents=True, exist_ok=True)
             where = {"dir": self.final.parent, "prefix": f".{self.final.name}-"}
             self._running = tempfile.TemporaryDirectory(**where, ignore_cleanup_errors=True)
         except OSError as error:
             raise files.Refused(
-                f"{error.filename}: {error.strerror}; name a folder that can be written to "
-                "as the parameter results"
+                f"{error.filename}: {error.strerror}; set `results` to a writable folder"
             ) from None
         os.chmod(self._running.name, 0o755)
         return self._running.name
 
     def claims(self):
-        """The table of the questions that are asked here, with the effects that mean yes."""
+        """The claims as a table: quote, question, and the effects that mean yes."""
         rows = []
         for claim in self.ledger.values():
             for part in claim.parts:
-                bar = "" if claim.kind == "question" else claims.bar_in_words(part)
+                bar = "" if claim.kind == "question" else claims.format_bar(part)
                 rows.append((claim.sentence, part.question, bar))
             if claim.open:
                 rows.append((claim.sentence, claim.open, ""))
@@ -108,27 +104,26 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
-        """A DataFrame of the trial's rows at every point of the grid; see trials.sweep.
+        """Run the trial at every point of the grid; returns a DataFrame, see trials.sweep.
 
-        A smoke run uses no worker processes unless `--jobs` says so, since these take longer to
-        start than its trials take, and it keeps no times.
+        Smoke runs start no worker processes unless `--jobs` is set, and cache no timings.
         """
         if processes and self.profile == "smoke":
-            return trials.rehearsed(trial, grid, min(processes, 2))
-        how = {"jobs": jobs, "threads": threads, "timing": timing, "processes": processes}
+            return trials.dry_run(trial, grid, min(processes, 2))
+        options = {"jobs": jobs, "threads": threads, "timing": timing, "processes": processes}
         try:
-            return trials.sweep(trial, grid, self.place, **how)
+            return trials.sweep(trial, grid, self.place, **options)
         except KeyboardInterrupt:
-            print("Stopped: what is finished is kept; run the cell again to go on.")
+            print("Stopped: finished trials are cached; run the cell again to resume.")
             raise
 
     @cached_property
     def place(self):
-        """Where this study's trials are kept and run, as `lab run` says."""
+        """Where this study's trials are cached and run, from the environment set by `lab run`."""
         record = variable("RECORD", self.home / "record")
         check, progress = variable("CHECK"), variable("PROGRESS")
         return trials.Place(
-            self.kept_as,
+            self.cache_name,
             store=Path(variable("STORE", self.home / ".trials")),
             record=None if record == "none" else Path(record),
             jobs=int(variable("JOBS", 1 if self.profile == "smoke" else workers.cores())),
@@ -140,16 +135,15 @@ class Study:
         )
 
     def table(self, stem, frame):
-        """Write a table to tables/stem.csv; returns it as read back from there."""
+        """Write a table to tables/stem.csv; returns it as read from the file."""
         path = self.folder / "tables" / f"{stem}.csv"
         files.write_table(path, frame)
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot):
-        """Write the table, draw the figure plot(table) from the written one, save it and show it.
+        """Save the table and the figure that plot(table) draws from it, and show the figure.
 
-        The docstring of `plot` is the caption, which says what to look for. It is shown below the
-        figure, is its alternative text, and is saved in the PNG.
+        The docstring of `plot` is the caption, the alternative text, and PNG metadata.
         """
         caption = " ".join((inspect.getdoc(plot) or "").split())
         with charts.drawn(plot, self.table(stem, frame)) as figure:
@@ -159,98 +153,95 @@ class Study:
         charts.show(picture, caption)
 
     def play(self, plot, **controls):
-        """Show sliders that redraw plot(**values), by `interact` of ipywidgets.
+        """Show plot(**values) with sliders, using ipywidgets.interact.
 
-        A control is an ipywidget, or an abbreviation of `interact`: (low, high, step) or a list of
-        choices. Where no reader can move it, as under papermill, the first state is shown.
+        A control is an ipywidget or an abbreviation: (low, high, step) or a list of choices.
+        Without a frontend, as under papermill, only the initial figure is shown.
         """
         interact.play(plot, controls, self._live)
 
     def live(self, trial, draw, *, point=None, button="Train now", **controls):
-        """Show a button that runs the trial and draws draw(rows), by `interact_manual`.
+        """Show a button that runs the trial and calls draw(rows).
 
-        `rows` is a DataFrame of all runs of this button, newest last; before the first run it has
-        the columns only. Controls are as in `play`. The parameters of a run are point(**values)
-        where `point` is a function, else the values of the controls on top of the dict `point`. A
-        parameter that is missing there has the value that all of this study's sweeps of the trial
-        share, or its default. The `seed` is one that no stored row has. The rows enter no table,
-        verdict or record.
+        `rows` is a DataFrame of all runs started by the button, newest last, empty at first.
+        Controls are as in `play`. The parameters of a run are point(**values) if `point` is a
+        function, else the dict `point` updated by the values of the controls. Missing parameters
+        take the value shared by all points that the study's sweeps of this trial returned, or their
+        default. Each run uses a new `seed`. Its rows are not cached and not judged.
         """
-        lines, how = self.place.lines(trial.__name__), {"point": point, "button": button}
-        how |= {"device": self.place.device, "live": self._live}
-        interact.live(trial, draw, lines, controls, **how)
+        lines, options = self.place.lines(trial.__name__), {"point": point, "button": button}
+        options |= {"device": self.place.device, "live": self._live}
+        interact.live(trial, draw, lines, controls, **options)
 
     @property
     def _live(self):
-        """Whether a reader can move a slider of this kernel."""
-        return any(name in os.environ for name in READERS) and not variable("RUN")
+        """Whether a frontend is connected."""
+        return any(name in os.environ for name in FRONTENDS) and not variable("RUN")
 
     def say(self, english, chinese="", **values):
-        """Show a sentence with numbers from tables, as Markdown; the Chinese one is folded.
+        """Show a Markdown sentence, filled in by str.format; the Chinese version is folded.
 
-        Example: say("It ends at {found:.2f}.", "最终为 {found:.2f}。", found=...). str.format fills
-        the placeholders.
+        Example: say("It ends at {loss:.2f}.", "最终为 {loss:.2f}。", loss=...).
         """
-        told = [text.format(**values) if values else text for text in (english, chinese)]
-        if told[1]:
-            told[1] = f"<details><summary>中文</summary>\n\n{told[1]}\n\n</details>"
-        if text := "\n\n".join(filter(None, told)):
+        texts = [text.format(**values) if values else text for text in (english, chinese)]
+        if texts[1]:
+            texts[1] = f"<details><summary>中文</summary>\n\n{texts[1]}\n\n</details>"
+        if text := "\n\n".join(filter(None, texts)):
             show(text)
 
     def judge(self, claim, measured, *, figure="", table="", note=""):
-        """Judge a claim of this exercise and show its card; smoke runs are not judged.
+        """Judge a claim and show its card; smoke runs are not judged.
 
-        `measured` is a table with a row for each seed and arm, or {name of a part: table}. A part
-        without a `measure` takes an Interval, an exact statement a number or a sympy expression:
-        see lab.claims. `measured` and `note` may be functions without arguments; where `measured`
-        raises NotFinite, the answer is unclear.
+        `measured` is a table with one row per seed and arm, or another value described in
+        claims.judge. `measured` and `note` may be functions without arguments; if `measured` raises
+        NotFinite, the answer is unclear.
         """
-        about = self._claim(claim)
+        entry = self._claim(claim)
         self._check_produced(claim, figure, table or figure)
         if self.profile == "smoke":
-            lines = claims.unanswered(about, claims.NOT_JUDGED)
+            lines = claims.unanswered(entry, claims.NOT_JUDGED)
         else:
             try:
                 measured = measured() if callable(measured) else measured
                 note = note() if callable(note) else note
                 where = {"figure": figure, "table": table or figure, "note": note}
-                lines = claims.judge(about, measured, **where)
+                lines = claims.judge(entry, measured, **where)
             except NotFinite:
-                lines = claims.unanswered(about, claims.UNCLEAR, "some numbers are not finite")
+                lines = claims.unanswered(entry, claims.UNCLEAR, "some numbers are not finite")
         self._lines[claim] = lines
-        show(claims.card(about, lines))
+        show(claims.card(entry, lines))
 
     def _check_produced(self, claim, figure, table):
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
             if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
-                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} was not produced")
+                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} does not exist")
 
     def _claim(self, claim):
         if claim not in self.ledger:
-            known = ", ".join(sorted(self.ledger)) or "none: write claims in experiments/claims"
-            raise KeyError(f"{claim!r} is no claim of {self.exercise}; it has {known}")
+            known = ", ".join(sorted(self.ledger)) or "none"
+            raise KeyError(f"{self.exercise} has no claim {claim!r}; its claims: {known}")
         return self.ledger[claim]
 
     def lines(self, claim):
-        """The lines of a judged claim, a DataFrame with a row for each condition."""
+        """The lines of a judged claim, a DataFrame with one row per condition."""
         return self._lines[claim]
 
     def effect(self, claim, part="", where=""):
-        """The effect of a judged line, NaN where there is none at these parameters."""
+        """The effect of a judged line; NaN if it has none."""
         lines = self._lines[claim]
         return lines[(lines.part == part) & (lines["where"] == where)].effect.mean()
 
     def told(self, numbers, *facts):
-        """Compare the numbers in the lesson's answer with this run, and show what differs.
+        """Compare the numbers in the lesson's answer with this run, and show any differences.
 
-        `numbers` maps a number as it stands in the answer, such as "3.5 %" or "-0.02", to its value
-        in this run; it agrees where the value rounds to it. `facts` are conditions that the answer
-        rests on. Nothing is stopped, and a smoke run is not compared.
+        `numbers` maps a number as printed in the answer, such as "3.5 %" or "-0.02", to its value
+        in this run, which must round to it. `facts` are conditions that the answer relies on. Smoke
+        runs are skipped.
         """
         if self.profile == "smoke":
             return
         answer = files.answer_of(self.notebook) if self.notebook.exists() else ""
-        wrong = [f"fact {i} does not hold" for i, fact in enumerate(facts, 1) if not fact]
+        wrong = [f"fact {i} is false" for i, fact in enumerate(facts, 1) if not fact]
         for words, value in numbers.items():
             if answer and words not in answer:
                 wrong.append(f"{words} is not in the answer")
@@ -260,22 +251,22 @@ class Study:
         self.say(f"The answer differs from this run: {'; '.join(wrong)}." if wrong else agree)
 
     def scorecard(self):
-        """Show one table of all answers of the lesson."""
+        """Show all answers of the lesson in one table."""
         show(claims.scorecard(self._all_lines()))
 
     def _all_lines(self):
-        found = [
+        if not self.ledger:
+            return pd.DataFrame(columns=claims.COLUMNS)
+        tables = [
             self._lines.get(name, claims.unanswered(claim, "open", claim.open))
             for name, claim in self.ledger.items()
         ]
-        return (
-            pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=claims.COLUMNS)
-        )
+        return pd.concat(tables, ignore_index=True)
 
     def finish(self):
-        """Write answers.csv and run.json, move the run into place, and show all answers.
+        """Write answers.csv and run.json, move the run to its final folder, and show all answers.
 
-        Raises RuntimeError where a claim that is not open was not judged.
+        Raises RuntimeError if a claim that is not open has not been judged.
         """
         missing = [c.id for c in self.ledger.values() if not c.open and c.id not in self._lines]
         if missing:
@@ -284,20 +275,20 @@ class Study:
         if len(lines):
             self.scorecard()
         claims.write_answers(self.folder, self.exercise, lines)
-        self._write_run(told := self.place.told())
+        origins = self.place.origins()
+        self._write_run(origins)
         if self.folder != self.final:
             files.put(self.folder, self.final)
             self.folder = self.final
-        show(f"{told} Results: `{files.shown(self.final)}`.")
+        show(f"{origins} Results: `{files.shown(self.final)}`.")
 
-    def _write_run(self, told):
-        """Write run.json; `told` says where the trials come from."""
-        there = self.notebook.exists()
+    def _write_run(self, origins):
+        has_notebook = self.notebook.exists()
         run = {
             "status": "done",
             "notebook": self.notebook.stem,
-            "title": files.title_of(self.notebook)[0] if there else self.exercise,
-            "answer": files.answer_of(self.notebook) if there else "",
+            "title": files.title_of(self.notebook)[0] if has_notebook else self.exercise,
+            "answer": files.answer_of(self.notebook) if has_notebook else "",
             "profile": self.profile,
             "parameters": self.parameters,
             "own": self.own,
@@ -307,7 +298,7 @@ class Study:
             "seconds": round(time.time() - self._started, 1),
             "core_seconds": self.place.core_seconds(),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
-            "told": told,
+            "told": origins,
             "faults": self._faults,
         }
         files.write_run(self.folder, run)
@@ -322,39 +313,34 @@ def show(markdown):
 
 
 def variable(name, default=""):
-    """What `lab run` tells this kernel in the environment variable LAB_NAME, or the default."""
+    """The environment variable LAB_{name}, set by `lab run`, or the default."""
     return os.environ.get(f"LAB_{name}") or default
 
 
 def notebook_here():
-    """The path of the notebook that runs, as `lab run`, JupyterLab or papermill names it; or None."""
+    """The path of the running notebook according to `lab run` or JupyterLab, or None."""
     names = (variable("NOTEBOOK"), os.environ.get("JPY_SESSION_NAME", ""))
-    named = [Path(name) for name in names if name.endswith(".ipynb")]
-    return next((path.resolve() for path in named if path.is_file()), None)
-
-
-def lesson_here(lesson):
-    """The path of the notebook with a lesson: the one that runs, else the project's."""
-    return Path(variable("NOTEBOOK", lesson))
+    paths = [Path(name) for name in names if name.endswith(".ipynb")]
+    return next((path.resolve() for path in paths if path.is_file()), None)
 
 
 def own_notebook(name):
-    """The path of one's own notebook, which need not exist outside JupyterLab and `lab run`.
+    """The path of a user's notebook; outside JupyterLab and `lab run` it need not exist.
 
-    Raises Refused where the notebook that runs has another name.
+    Raises Refused if the running notebook has a different name.
     """
     here = notebook_here()
     if here is None:
         return Path.cwd() / f"{name}.ipynb"
     if here.stem != name:
         raise files.Refused(
-            f'this notebook is called {here.stem}: write lab.study("{here.stem}", globals())'
+            f'this notebook is called {here.stem}: call lab.study("{here.stem}", globals())'
         )
     return here
 
 
 class _Callable(ModuleType):
-    """Makes this module callable, so that `lab.study("1.4", globals())` calls its function."""
+    """Makes this module callable: `lab.study("1.4", globals())` calls `study`."""
 
     def __call__(self, exercise, namespace):
         return study(exercise, namespace)

@@ -1,7 +1,7 @@
-"""What a running trial uses besides its code: kinds chosen by a word, data that it reads, clocks.
+"""Run-time dependencies of a trial: kinds looked up by name, data that it reads, clocks.
 
-The engine opens `watched()` around every trial. Registries of kinds, tasks and measurements report
-to it; this module imports none of them. Outside a trial a report does nothing.
+The engine runs every trial inside `watched()`. Registries, tasks and measurements report to this
+module, which imports none of them. Reports outside a trial are ignored.
 """
 
 import functools
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-SEAMS = {}  # {name: seam}, the registries of kinds (lab.models.registry)
+SEAMS = {}  # {name: registry of kinds}, filled by lab.models.registry
 
 _running = ContextVar("running", default=None)
 
 
 @dataclass
 class Uses:
-    """The names of what a trial used, such as "Position.rotary" and "corpus".
+    """Names of the dependencies of a trial, such as "Position.rotary" and "corpus".
 
-    `timing` says whether the trial may measure time and memory.
+    `timing` permits measurements of time and memory.
     """
 
     names: set = field(default_factory=set)
@@ -27,30 +27,30 @@ class Uses:
 
 @contextmanager
 def watched(timing=False):
-    """Yield the `Uses` of the block; the block around it gets them too."""
-    here, around = Uses(timing=timing), _running.get()
+    """Yield the `Uses` of the block; an enclosing block records them as well."""
+    here, outer = Uses(timing=timing), _running.get()
     token = _running.set(here)
     try:
         yield here
     finally:
         _running.reset(token)
-        if around is not None:
-            around.names |= here.names
+        if outer is not None:
+            outer.names |= here.names
 
 
 def looked_up(seam, kind):
-    """Report that the trial chose a kind of a seam by its name."""
+    """Report that the trial looked up a kind by name."""
     reads(f"{seam}.{kind}")
 
 
 def reads(name):
-    """Report a data source, such as "corpus" or "corpus PATH"; lab.key knows its hash."""
+    """Report a data source, such as "corpus PATH"; lab.key.now hashes it."""
     if (here := _running.get()) is not None:
         here.names.add(name)
 
 
 def clock(what):
-    """Report that the trial measures time or memory; `what` names the measuring function.
+    """Report that the function `what` measures time or memory.
 
     Raises RuntimeError in a sweep without `timing`.
     """
@@ -58,27 +58,27 @@ def clock(what):
     if here is None:
         return
     if not here.timing:
-        raise RuntimeError(f"{what} measures this machine: pass timing=True to the sweep")
+        raise RuntimeError(f"{what} measures time or memory: pass timing=True to the sweep")
     here.names.add("clock")
 
 
 class cache:
-    """Decorator of a function that reads data or looks up kinds: a cache like functools.cache.
+    """functools.cache for functions that read data or look up kinds.
 
-    A trial that gets a cached value used what its computation used. Cached values stay in their
-    process: a function of a notebook that is sent to a worker arrives without them.
+    A cache hit reports the dependencies of the original computation. Cached values stay in their
+    process: a function of a notebook that is sent to a worker arrives with an empty cache.
     """
 
     def __init__(self, function):
         functools.update_wrapper(self, function)
-        self.kept = {}
+        self.results = {}
 
     def __call__(self, *arguments, **named):
         key = (arguments, tuple(sorted(named.items())))
-        if key not in self.kept:
+        if key not in self.results:
             with watched(timing=True) as seen:
-                self.kept[key] = self.__wrapped__(*arguments, **named), seen.names
-        value, names = self.kept[key]
+                self.results[key] = self.__wrapped__(*arguments, **named), seen.names
+        value, names = self.results[key]
         if (here := _running.get()) is not None:
             here.names |= names
         return value
@@ -87,5 +87,4 @@ class cache:
         return cache, (self.__wrapped__,)
 
     def cache_clear(self):
-        """Forget all values."""
-        self.kept.clear()
+        self.results.clear()

@@ -1,4 +1,4 @@
-"""Trials in parallel: worker processes of this machine, or those of a Dask cluster."""
+"""Parallel trials: local worker processes or a Dask cluster."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 
-CONNECT_SECONDS = 8  # time for a scheduler to answer, and for its first worker to be there
-POLL_SECONDS = 5  # after which a cluster that does not answer is noticed
+CONNECT_SECONDS = 8  # timeout for the scheduler, and for its first worker
+POLL_SECONDS = 5  # interval of checks whether the cluster is alive
 _pools = {}  # {number of processes: pool}
-GONE = "the cluster went away; finished trials are kept, the same command goes on"
+LOST = "lost the connection to the cluster; finished trials are cached: rerun to resume"
 
 
 def cores():
@@ -22,10 +22,10 @@ def cores():
 
 
 def outcomes(call, points, *, jobs=1, cluster=""):
-    """Yield (point, call(point)) as calls end; an exception stands in place of a result.
+    """Yield (point, result or exception) as calls finish.
 
-    `call` can be pickled. With jobs of 1 calls run in this process. A call whose worker dies runs
-    again, alone; where that worker dies too, it gives a RuntimeError.
+    `call` must be picklable. With jobs=1, calls run in this process. A call whose worker dies is
+    retried in isolation; if it dies again, the outcome is a RuntimeError.
     """
     if cluster:
         with connected(cluster) as client:
@@ -35,7 +35,7 @@ def outcomes(call, points, *, jobs=1, cluster=""):
             def is_alive():
                 return client.status == "running"
 
-            yield from side_by_side(executor, call, points, slots, is_alive)
+            yield from run_concurrently(executor, call, points, slots, is_alive)
     elif jobs == 1:
         for point in points:
             try:
@@ -47,35 +47,35 @@ def outcomes(call, points, *, jobs=1, cluster=""):
 
 
 def in_pool(call, points, jobs):
-    """Yield (point, result) from processes of this machine; they stay for the next sweep."""
+    """Yield (point, result or exception) from local processes, which the next sweep reuses."""
     waiting, suspects = list(points), []
     while waiting or suspects:
-        alone = bool(suspects)
-        some = [suspects.pop()] if alone else waiting
+        isolated = bool(suspects)
+        batch = [suspects.pop()] if isolated else waiting
         done = []
-        for point, result in side_by_side(pool(jobs), call, some, 1 if alone else jobs):
+        for point, result in run_concurrently(pool(jobs), call, batch, 1 if isolated else jobs):
             if isinstance(result, BrokenProcessPool):
                 _pools.clear()
-                if not alone:
+                if not isolated:
                     suspects.append(point)
                     continue
-                result = RuntimeError("its worker process died (out of memory, or a crash)")
+                result = RuntimeError("its worker process died (out of memory or a crash)")
             done.append(point)
             yield point, result
-        if not alone:
+        if not isolated:
             waiting = [point for point in waiting if point not in done and point not in suspects]
 
 
-def side_by_side(executor, call, points, at_once, is_alive=None):
-    """Yield (point, result or exception) of calls, `at_once` of them at a time.
+def run_concurrently(executor, call, points, limit, is_alive=None):
+    """Yield (point, result or exception) with at most `limit` calls in flight.
 
-    Ends early, without the points that had not begun, where a process of the pool died. Raises
-    ConnectionError where is_alive() of a cluster is false.
+    If a process of the pool dies, remaining points are not started. Raises ConnectionError when
+    is_alive() returns False.
     """
     waiting, running, broken = list(points), {}, False
     try:
         while running or (waiting and not broken):
-            while waiting and len(running) < at_once and not broken:
+            while waiting and len(running) < limit and not broken:
                 try:
                     running[executor.submit(call, waiting[0])] = waiting[0]
                     del waiting[0]
@@ -86,22 +86,22 @@ def side_by_side(executor, call, points, at_once, is_alive=None):
                 broken = broken or isinstance(result, BrokenProcessPool)
                 yield running.pop(future), result
             if is_alive and not is_alive():
-                raise ConnectionError(GONE)
-    except BaseException:  # also where the reader of this generator stops
+                raise ConnectionError(LOST)
+    except BaseException:  # includes GeneratorExit
         stop(executor)
         raise
 
 
 def outcome(future):
-    """The result of a finished future, or its exception."""
+    """The result or exception of a finished future."""
     try:
         return future.exception() or future.result()
     except CancelledError:
-        raise ConnectionError(GONE) from None
+        raise ConnectionError(LOST) from None
 
 
 def stop(executor):
-    """End a pool whose trials nobody waits for; the next sweep starts another one."""
+    """Kill a pool; the next sweep starts a new one."""
     _pools.clear()
     processes = list((getattr(executor, "_processes", None) or {}).values())
     executor.shutdown(wait=False, cancel_futures=True)
@@ -110,34 +110,31 @@ def stop(executor):
 
 
 def is_started(jobs):
-    """Whether the processes of `pool(jobs)` run already."""
+    """Whether `pool(jobs)` is running."""
     return jobs in _pools
 
 
 def pool(jobs):
-    """A pool of `jobs` processes. Raises OSError where this machine cannot start one."""
+    """The shared pool of `jobs` processes. Raises OSError if it cannot be started."""
     if jobs not in _pools:
         try:
             _pools[jobs] = processes(jobs)
         except OSError as error:
-            raise OSError(f"no worker process can start here ({error}): use --jobs 1") from None
+            raise OSError(f"cannot start worker processes ({error}): use --jobs 1") from None
     return _pools[jobs]
 
 
 def processes(count):
-    """A pool of `count` new processes."""
-    with script_left_alone():
-        made = ProcessPoolExecutor(count, get_context("spawn"), initializer=begin_worker)
+    """A new pool of `count` processes."""
+    with main_hidden():
+        executor = ProcessPoolExecutor(count, get_context("spawn"), initializer=begin_worker)
         for _ in range(count):
-            made.submit(os.getpid)  # starts one
-    return made
+            executor.submit(os.getpid)  # starts one process
+    return executor
 
 
 def begin_worker():
-    """End this process when the one that started it has ended, even if that was killed.
-
-    Ctrl-C reaches all processes of a terminal; the one that started this one answers it.
-    """
+    """Exit when the parent process exits, even if it was killed; leave Ctrl-C to the parent."""
 
     def watch():
         parent_process().join()
@@ -148,10 +145,10 @@ def begin_worker():
 
 
 @contextmanager
-def script_left_alone():
-    """Keep processes that start inside the block from running the calling script again.
+def main_hidden():
+    """Keep new processes from importing the calling script.
 
-    So a script needs no `if __name__ == "__main__"`: its definitions are sent with the trial.
+    Scripts then need no `if __name__ == "__main__"`: trials are pickled by value.
     """
     main = sys.modules["__main__"]
     hidden = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
@@ -165,9 +162,9 @@ def script_left_alone():
 
 @contextmanager
 def connected(address):
-    """Yield a Dask client of the cluster at an address such as tcp://host:8786.
+    """Yield a Dask client for the scheduler at an address such as tcp://host:8786.
 
-    Raises ConnectionError where no scheduler answers there, or it has no workers.
+    Raises ConnectionError if the scheduler does not respond or has no workers.
     """
     from dask.distributed import Client
 
@@ -175,8 +172,8 @@ def connected(address):
         client = Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without certificates
         raise ConnectionError(
-            f"no Dask scheduler answers at {address}: check that `dask scheduler` runs there and "
-            f"that its port can be reached from here ({error})"
+            f"no Dask scheduler responds at {address}: check that `dask scheduler` runs there and "
+            f"that its port is reachable from here ({error})"
         ) from None
     with client:
         try:

@@ -1,4 +1,4 @@
-"""The cells of a notebook in this process: no kernel starts, and what they change for others is put back."""
+"""Run the cells of a notebook in this process, without a kernel, and restore global state afterwards."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ from lab import charts, files
 
 @contextlib.contextmanager
 def shell():
-    """An IPython whose names are those of a module without a file, as in a kernel."""
+    """An IPython shell whose namespace is a module without a file, as in a kernel."""
     module = ModuleType("typed_in_cells")
     config = Config({"HistoryManager": {"enabled": False}})
     threads = torch.get_num_threads()
     try:
-        coarse = patch.dict(charts.LOOK, {"savefig.dpi": 20.0})  # half of the time goes into dots
+        coarse = patch.dict(charts.LOOK, {"savefig.dpi": 20.0})  # rendering takes half of the time
         with coarse, mpl.rc_context(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of so few numbers there is no mean
+            warnings.simplefilter("ignore")  # about means of empty arrays
             yield InteractiveShell.instance(config=config, user_module=module)
     finally:
         plt.close("all")
@@ -40,21 +40,21 @@ def shell():
 
 
 def run(notebook, values, folder, **variables):
-    """Run the cells as `lab run` would, results in the folder; returns [data by type] of all that they showed.
+    """Run the cells as `lab run` would, with results in `folder`; returns the outputs, [{MIME type: data}].
 
-    `variables` are those of `lab.run.environment`, such as store. An error is that of its cell, whose number it tells.
+    `variables` are those of `lab.run.environment`, such as store. Errors of a cell carry its number as a note.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    quiet = folder.with_name(f".{folder.name}.progress")  # else sweeps tell aloud how far they are
+    quiet = folder.with_name(f".{folder.name}.progress")  # suppresses progress bars
     variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": quiet} | variables
-    given, shown = PythonTranslator.codify(values), []
+    injected, shown = PythonTranslator.codify(values), []
     with shell() as here, patch.dict(os.environ, {f"LAB_{name.upper()}": str(x) for name, x in variables.items()}):
         for number, (kind, tags, source) in enumerate(files.cells_of(notebook), 1):
-            for text in [source, *([given] if "parameters" in tags else [])] if kind == "code" else []:
-                with capture_output() as said:
+            for text in [source, *([injected] if "parameters" in tags else [])] if kind == "code" else []:
+                with capture_output() as captured:
                     ended = here.run_cell(text, store_history=True)
                 if error := ended.error_before_exec or ended.error_in_exec:
                     error.add_note(f"{notebook.name}, cell {number}")
                     raise error
-                shown += [{"text/plain": said.stdout}, *(output.data for output in said.outputs)]
+                shown += [{"text/plain": captured.stdout}, *(output.data for output in captured.outputs)]
     return shown

@@ -1,11 +1,11 @@
-"""Cells that run in fresh kernels, one after another: what does an edit between them do to a sweep?
+"""Run cells in new processes, one after another, to test how an edit in between affects a sweep.
 
     python fresh_kernels.py < cases.json > results.json
 
 A case is a list of steps. A step is a list of cells and of [file name, text] pairs, which are written
-to the folder of the case. Each step runs in a process of its own: its cells run in IPython, then the
-function `trial` is swept at seed 0. The result of a step is the value `v` of the row, or the error.
-Processes are forked from one that has imported all that is slow and nothing of lab.
+to the folder of the case. Each step runs in a new process: it runs its cells in IPython, then sweeps
+the function `trial` at seed 0. Its result is the value `v` of the row, or the error. Processes are
+forked from one that has imported slow packages, but not lab.
 """
 
 import json
@@ -25,12 +25,12 @@ import pydantic
 import scipy.stats
 import torch
 
-assert all([matplotlib, numpy, pandas, pydantic, scipy, torch])  # imported for all processes
+assert all([matplotlib, numpy, pandas, pydantic, scipy, torch])  # preloaded
 PROJECT = Path(__file__).parents[1]
 
 
 def swept(cells, folder):
-    """The value of a trial after cells ran in this process, or the error of its sweep."""
+    """Run the cells and the sweep in this process; returns the value of the trial."""
     os.chdir(folder)
     sys.path[:0] = [str(folder)]
     sys.dont_write_bytecode = True
@@ -39,7 +39,7 @@ def swept(cells, folder):
             path = folder / cell[0]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(cell[1])
-    time.sleep(0.02)  # files are older than the process, as those of a user are
+    time.sleep(0.02)  # files must be older than the process
     import lab
 
     assert Path(lab.__file__).is_relative_to(folder if (folder / "lab").exists() else PROJECT)
@@ -54,16 +54,16 @@ def swept(cells, folder):
 
 
 def in_a_process(cells, folder):
-    """What `swept` returns in a forked process, or its error as text."""
+    """The result of `swept` in a forked process, or its error as text."""
     reads, writes = os.pipe()
     if os.fork() == 0:
         sys.stdout = sys.stderr = open(os.devnull, "w")
         torch.set_num_threads(1)
         try:
-            found = swept(cells, folder)
+            result = swept(cells, folder)
         except BaseException as error:
-            found = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        os.write(writes, json.dumps(found).encode()[:60000])
+            result = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        os.write(writes, json.dumps(result).encode()[:60000])
         os._exit(0)
     os.close(writes)
     with os.fdopen(reads) as answer:
@@ -71,7 +71,7 @@ def in_a_process(cells, folder):
 
 
 def run(steps, with_lab):
-    """The results of a case; `with_lab` gives it a copy of the package that it may edit."""
+    """The results of a case; `with_lab` provides a copy of the package to edit."""
     folder = Path(tempfile.mkdtemp(prefix="kernels-"))
     if with_lab:
         shutil.copytree(PROJECT / "lab", folder / "lab", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""A gate at which trials wait until a test lets them through, so that blows fall where the test wants them."""
+"""A gate at which trials wait for tickets, so that tests can kill processes at defined points."""
 
 import inspect
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def pass_gate(gate):
-    """What a trial calls: it waits while there is a folder `gate`, until it can take a ticket from it."""
+    """Called by a trial: while the folder `gate` exists, wait for a ticket in it and remove that."""
     import contextlib
     import os
     import time
@@ -18,11 +18,11 @@ def pass_gate(gate):
         time.sleep(0.01)
 
 
-SOURCE = inspect.getsource(pass_gate)  # for a notebook or script
+SOURCE = inspect.getsource(pass_gate)  # for notebooks and scripts
 
 
 def allow(gate, number):
-    """No more trials than so many pass from here on, whichever they are; the others wait. None: all pass."""
+    """Let `number` more trials pass; None: open the gate."""
     gate = Path(gate)
     if number is None:
         if gate.exists():
@@ -36,9 +36,9 @@ def allow(gate, number):
 
 
 def wait_for(condition, seconds=180):
-    """What `condition()` gives as soon as it is true; the seconds only end a test that hangs."""
+    """Poll until `condition()` is true and return its value; fail after a timeout."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
+    while not (value := condition()):
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.02)
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""What tests of several files share: small parts in double precision, maps, random checkpoints, notebooks, tables."""
+"""Shared test helpers: small modules in double precision, attention maps, random checkpoints, notebooks."""
 
 import copy
 
@@ -11,11 +11,11 @@ from lab.models.gpt import Norm, QKVProjection
 
 
 def kinds_of_models(seam):
-    """The kinds that lab.models has for a seam; those that a recipe adds are tested with it."""
-    return sorted(kind for kind, made in seam.kinds.items() if made.__module__.startswith("lab.models"))
+    """The kinds of a seam that are defined in lab.models."""
+    return sorted(kind for kind, cls in seam.kinds.items() if cls.__module__.startswith("lab.models"))
 
 
-NEEDED = {  # options without a default
+REQUIRED = {  # options without a default
     "window": {"size": 5},
     "band": {"size": 5},
     "dilated": {"dilation": 2},
@@ -33,8 +33,8 @@ NEEDED = {  # options without a default
 
 
 def choice_of(kind):
-    """The kind with the options that it cannot do without."""
-    return {"kind": kind, **NEEDED[kind]} if kind in NEEDED else kind
+    """The kind with its required options."""
+    return {"kind": kind, **REQUIRED[kind]} if kind in REQUIRED else kind
 
 
 def generator(seed=0):
@@ -95,7 +95,7 @@ def random_maps(b, h, n, seed=0):
 
 
 def uniform_maps(b, h, n):
-    """Causal attention weights that look anywhere alike (b, h, n, n)."""
+    """Uniform causal attention weights (b, h, n, n)."""
     return (torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1)[:, None]).expand(b, h, n, n)
 
 
@@ -107,7 +107,7 @@ def tensors(b, h, g, q, k, d, seed=0):
 
 
 def huggingface(kind):
-    """(model, its twin that computes attention by hand) of transformers, tiny and random, with two layers."""
+    """(model, the same model with eager attention) of transformers: random weights, two layers."""
     transformers = pytest.importorskip("transformers")
     sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     config = {
@@ -118,7 +118,7 @@ def huggingface(kind):
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # far from uniform attention
+        for parameter in model.parameters():  # for non-uniform attention
             parameter.mul_(10) if parameter.ndim == 2 else None
     eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
@@ -126,7 +126,7 @@ def huggingface(kind):
 
 
 def notebook_with(folder, name="mine.ipynb", **tagged):
-    """A notebook with a cell for each tag, and one without."""
+    """Write a notebook with one cell per tag and one untagged cell."""
     book = nbformat.v4.new_notebook()
     for tag, source in tagged.items():
         book.cells.append(nbformat.v4.new_code_cell(source.strip("\n"), metadata={"tags": [tag]}))
@@ -150,7 +150,7 @@ def max_weight(weights, positions=None):
 
 
 def row_sum(weights, positions=None):
-    """Sum of each row, 1 unless something is broken: (b, h, t)."""
+    """Sum of each row: (b, h, t)."""
     return weights.sum(-1)
 
 

@@ -1,7 +1,7 @@
-"""A project of the tests' own, dice and coins: notebooks, parameter files, a ledger, runs.
+"""A small test project, dice and coins: notebooks, parameter files, claims and runs.
 
-Its trials take milliseconds; LAB_PROJECT names it in the fixture `project`. `project` makes it with claims of every
-kind, of which `finish` tells runs that never were.
+Its trials take milliseconds. The fixture `project` sets LAB_PROJECT to it. The function `project` creates it with
+claims of every kind; `finish` writes fake runs.
 """
 
 import json
@@ -20,22 +20,22 @@ EXACTLY = {"question": "sum minus one", "direction": "within", "bar": 1e-9}
 
 
 def folded(english, chinese):
-    """Prose in two languages, as it stands in a notebook."""
+    """Prose in two languages, as in a notebook."""
     return f"{english}\n\n<details><summary>中文</summary>\n\n{chinese}\n\n</details>"
 
 
 def entry(name, kind="comparison", **fields):
-    """A claim as it stands in a file; None takes a field away."""
+    """A claim as in a YAML file; None removes a field."""
     words = name.replace("-", " ")
     says = {"place": "chapter §1.2", "en": f"It is said that {words}.", "zh": f"据称 {words}。"}
-    said = {"id": name, "kind": kind, "says": [says]}
+    claim = {"id": name, "kind": kind, "says": [says]}
     if not {"open", "parts"} & set(fields):
-        said |= EXACTLY if kind == "exact" else ABOVE
-    return {field: value for field, value in (said | fields).items() if value is not None}
+        claim |= EXACTLY if kind == "exact" else ABOVE
+    return {field: value for field, value in (claim | fields).items() if value is not None}
 
 
 def write_ledger(root, ledger):
-    """experiments/claims of a project, a file a notebook; returns the folder."""
+    """Write experiments/claims of a project, one file per notebook; returns the folder."""
     folder = root / "experiments" / "claims"
     for stem, entries in ledger.items():
         files.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
@@ -43,7 +43,7 @@ def write_ledger(root, ledger):
 
 
 def write_notebook(path, sources):
-    """A notebook of (tag, source); what begins with # is Markdown."""
+    """Write a notebook of (tag, source) pairs; sources that start with # are Markdown."""
     book = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
     for number, (tag, source) in enumerate(sources):
         new = new_markdown_cell if source.startswith("#") else new_code_cell
@@ -51,7 +51,7 @@ def write_notebook(path, sources):
     files.write_text(path, nbformat.writes(book) + "\n")
 
 
-# Dice and coins: what runs
+# Notebooks that run
 
 DICE, COINS = "01_dice", "02_coins"
 THROWS = 8  # trials of the dice in smoke
@@ -136,7 +136,7 @@ CLAIMS = {
 
 
 def write(folder, claims=CLAIMS):
-    """Write dice and coins to a folder, and return it. Where there is a folder `gate` in it, trials wait there."""
+    """Write the project to a folder and return it. If the folder contains `gate`, trials wait there."""
     gated = [(tag, source.replace("GATE", str(folder / "gate"))) for tag, source in NOTEBOOKS[DICE]]
     for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
         write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
@@ -148,14 +148,14 @@ def write(folder, claims=CLAIMS):
 
 
 def ran(folder, place="quick"):
-    """The folder, in `place` of the results, of a run of the dice in this process."""
+    """Run the dice notebook in this process; returns its folder in results/`place`."""
     notebook, run = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place / DICE
     cells.run(notebook, parameters.validate(notebook), run)
     files.write_text(run / "notebook.ipynb", notebook.read_text("utf-8"))
     return run
 
 
-# Claims of every kind: what is read
+# Claims of every kind, without runs
 
 ARMS = {"measure": "score", "compare": {"heads": [4, 1]}}
 LEDGER = {
@@ -182,22 +182,22 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000100000001080200000
 
 
 def project(root, monkeypatch):
-    """Make the project with these claims in `root` and let the lab believe that it lives there; returns the folder."""
+    """Write the project with LEDGER below `root`, set LAB_PROJECT to it, and return the folder."""
     root = write(root / "project", LEDGER)
     monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
 
 
 def line(name, answer="yes", effect=1.5, **fields):
-    """The line of a claim of the ledger, a dict, with a figure and its table."""
-    about = {each["id"]: each for entries in LEDGER.values() for each in entries}[name]
-    said = {"id": name, "part": "", "question": about.get("question", ""), "where": "", "unit": about.get("unit", "")}
-    said |= {"answer": answer, "effect": effect, "low": effect - 1, "high": effect + 1, "n": 5, "main": False}
-    return said | {"figure": "drawn", "table": "drawn"} | fields
+    """A line of a claim of LEDGER, a dict, with a figure and its table."""
+    claim = {each["id"]: each for entries in LEDGER.values() for each in entries}[name]
+    made = {"id": name, "part": "", "question": claim.get("question", ""), "where": "", "unit": claim.get("unit", "")}
+    made |= {"answer": answer, "effect": effect, "low": effect - 1, "high": effect + 1, "n": 5, "main": False}
+    return made | {"figure": "drawn", "table": "drawn"} | fields
 
 
 def finish(root, *lines, place="quick/01_dice", **run):
-    """A finished run with these lines in results/`place`, with the figures and tables that they name."""
+    """Write a finished run to results/`place`, with these lines and the figures and tables they name."""
     folder = root / "results" / place
     for each in lines:
         if each["figure"]:

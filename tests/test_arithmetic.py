@@ -1,4 +1,4 @@
-"""Products by oneDNN: the same numbers, gradients and counts as torch's own, and torch as it was afterwards."""
+"""oneDNN matmuls: the same results, gradients and FLOP counts as torch, and torch is restored on exit."""
 
 from threading import Barrier, Thread
 
@@ -12,34 +12,34 @@ from lab.trials import run
 
 
 @pytest.fixture(autouse=True)
-def on_any_processor(monkeypatch):
-    """Products are replaced whether or not that is faster here."""
+def on_any_cpu(monkeypatch):
+    """Replace matmuls even where that is not faster."""
     if not (hasattr(torch.library, "get_kernel") and torch.backends.mkldnn.is_available()):
-        pytest.skip("this build of torch has no other products")
+        pytest.skip("this torch build lacks oneDNN or torch.library.get_kernel")
     monkeypatch.setattr(arithmetic, "replaceable", lambda: True)
 
 
 def replaced():
-    """Whether a product is oneDNN's now."""
-    a, b = drawn(512, 512), drawn(512, 512, seed=1)
-    with torch.profiler.profile() as seen:
+    """Whether a matmul currently runs in oneDNN."""
+    a, b = randn(512, 512), randn(512, 512, seed=1)
+    with torch.profiler.profile() as profile:
         a @ b
-    return any("mkldnn" in event.key for event in seen.key_averages())
+    return any("mkldnn" in event.key for event in profile.key_averages())
 
 
-def drawn(*shape, seed=0, **kind):
+def randn(*shape, seed=0, **kind):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **kind)
 
 
 @pytest.mark.parametrize("shape", [(2048, 64, 17), (64, 2048, 192), (1, 1024, 1024), (3, 5, 7)])
 @pytest.mark.parametrize("layout", ["rows", "columns", "every second"])
-def test_same_products(shape, layout):
+def test_matmul_results_match_float64(shape, layout):
     m, k, n = shape
-    a, b = drawn(m, k), drawn(k, n, seed=1)
+    a, b = randn(m, k), randn(k, n, seed=1)
     if layout == "columns":
         a, b = a.t().contiguous().t(), b.t().contiguous().t()
     if layout == "every second":
-        a, b = drawn(m, 2 * k)[:, ::2], drawn(2 * k, n, seed=1)[::2]
+        a, b = randn(m, 2 * k)[:, ::2], randn(2 * k, n, seed=1)[::2]
     exact = a.double() @ b.double()
     with arithmetic.fast():
         for got, want in [(a @ b, exact), (torch.addmm(b[0], a, b), exact + b[0].double())]:
@@ -48,30 +48,30 @@ def test_same_products(shape, layout):
         assert torch.equal(a.double() @ b.double(), exact)
 
 
-def test_what_is_spread_over_memory_or_repeated_stays_with_torch():
-    b = drawn(512, 512, seed=1)
-    for a in (drawn(1, 1).expand(512, 512), drawn(512, 1).expand(512, 512), drawn(512, 1024)[:, ::2]):
-        own = a @ b, b.t() @ a.t()
+def test_expanded_and_strided_operands_use_torch():
+    b = randn(512, 512, seed=1)
+    for a in (randn(1, 1).expand(512, 512), randn(512, 1).expand(512, 512), randn(512, 1024)[:, ::2]):
+        reference = a @ b, b.t() @ a.t()
         with arithmetic.fast():
-            assert torch.equal(a @ b, own[0]) and torch.equal(b.t() @ a.t(), own[1])
+            assert torch.equal(a @ b, reference[0]) and torch.equal(b.t() @ a.t(), reference[1])
 
 
-def test_first_and_second_gradients():
-    x, w, bias = (drawn(*shape, requires_grad=True) for shape in [(512, 64), (64, 64), (64,)])
+def test_first_and_second_gradients_match_torch():
+    x, w, bias = (randn(*shape, requires_grad=True) for shape in [(512, 64), (64, 64), (64,)])
 
     def gradients():
         y = F.linear(x, w, bias).tanh().square().sum()
         first = torch.autograd.grad(y, (x, w, bias), create_graph=True)
         return first + torch.autograd.grad(sum(g.square().sum() for g in first), (x, w))
 
-    own = gradients()
+    reference = gradients()
     with arithmetic.fast():
-        for got, want in zip(gradients(), own, strict=True):
+        for got, want in zip(gradients(), reference, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
-def test_counted_and_mapped_as_before():
-    a, b = drawn(1024, 64), drawn(64, 64)
+def test_flop_counter_vmap_and_jvp_still_work():
+    a, b = randn(1024, 64), randn(64, 64)
     with arithmetic.fast():
         with FlopCounterMode(display=False) as counter:
             a @ b
@@ -82,13 +82,13 @@ def test_counted_and_mapped_as_before():
     torch.testing.assert_close(jacobian, a @ b)
 
 
-def test_wrong_shapes_raise_torchs_own_error():
+def test_wrong_shapes_raise_the_torch_error():
     with arithmetic.fast(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        drawn(2048, 64) @ drawn(65, 64)
+        randn(2048, 64) @ randn(65, 64)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_torch_is_as_before_outside(fails):
+def test_torch_is_restored_on_exit_and_error(fails):
     assert not replaced()
     try:
         with arithmetic.fast(), arithmetic.fast():
@@ -100,9 +100,9 @@ def test_torch_is_as_before_outside(fails):
     assert not replaced()
 
 
-def test_the_last_thread_puts_torch_back():
+def test_last_thread_restores_torch():
     inside, left = Barrier(2), Barrier(2)
-    seen = []
+    still_replaced = []
 
     def short():
         with arithmetic.fast():
@@ -113,17 +113,17 @@ def test_the_last_thread_puts_torch_back():
         with arithmetic.fast():
             inside.wait()
             left.wait()
-            seen.append(replaced())
+            still_replaced.append(replaced())
 
     threads = [Thread(target=short), Thread(target=long)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == [True] and not replaced()
+    assert still_replaced == [True] and not replaced()
 
 
-def test_trials_use_them():
+def test_trials_use_onednn():
     def trial():
         return {"fast": replaced()}
 

@@ -1,4 +1,4 @@
-"""In a real browser (Chromium, where it is installed), JupyterLab runs a notebook, its sliders and its button."""
+"""JupyterLab in Chromium: notebooks, sliders and the training button."""
 
 import contextlib
 import json
@@ -35,9 +35,9 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that keeps what went wrong on it: failed requests, requests to elsewhere, errors of scripts."""
+    """A page that records failed requests and script errors."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(120_000)  # a busy machine takes its time
+    page.set_default_timeout(120_000)  # for busy machines
     page.trouble = []
     page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
@@ -51,7 +51,7 @@ def page(browser):
 
 @pytest.fixture(scope="module")
 def jupyterlab():
-    """The address of a JupyterLab on this machine, its folder inside the project, its settings its own."""
+    """(address, folder) of a local JupyterLab with temporary settings."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -80,7 +80,7 @@ def jupyterlab():
 
 
 def at_smoke_sizes(notebook, results):
-    """The notebook with the values of the smoke profile, and the folder for its results, in its parameters cell."""
+    """The notebook with smoke parameters and the results folder in its parameters cell."""
     book = nbformat.read(notebook, 4)
     values = yaml.safe_load((project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml").read_text("utf-8"))
     for cell in book.cells:
@@ -94,7 +94,7 @@ CELLS = "window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.mod
 
 
 def run_all(page, address, name):
-    """Open a notebook in JupyterLab and run its cells; the outputs, none of them an error."""
+    """Open a notebook in JupyterLab and run its cells; returns the outputs, which contain no error."""
     page.goto(f"{address}/lab/tree/{name}?reset&token=test")
     page.wait_for_function("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'")
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
@@ -106,7 +106,7 @@ def run_all(page, address, name):
 
 
 def scroll_to(page, words):
-    """Bring the cell whose source has these words onto the page, so that its widgets are there."""
+    """Scroll to the cell whose source contains `words`, so that its widgets are rendered."""
     page.evaluate("""words => {
         const content = window.jupyterapp.shell.currentWidget.content
         const i = content.widgets.findIndex(c => c.model.sharedModel.source.includes(words))
@@ -119,7 +119,7 @@ def shut_down(page):
     page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
 
-def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterlab, page):
+def test_slider_redraws_figure_in_jupyterlab(jupyterlab, page):
     notebook = files.notebook_of("1.6")
     address, folder = jupyterlab
     nbformat.write(at_smoke_sizes(notebook, folder), folder / notebook.name)
@@ -131,7 +131,7 @@ def test_a_notebook_runs_in_jupyterlab_and_its_slider_moves_its_figure(jupyterla
     before = picture.get_attribute("src")
     slider = page.locator(".widget-interact .noUi-handle").first
     slider.focus()
-    for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):  # one of them moves, wherever the slider stands
+    for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):  # at least one of them moves the slider
         slider.press(key)
         with contextlib.suppress(sync_api.TimeoutError):
             page.wait_for_function(
@@ -187,8 +187,8 @@ study.live(lookup, draw, n_heads=[1, 2, 4], steps=[200, 10**6])
 ]
 
 
-def test_a_reader_trains_interrupts_and_trains_again(jupyterlab, page):
-    """Two lookups at once: two heads do them without an error whatever the seed; one without an FFN cannot."""
+def test_button_trains_after_an_interrupt(jupyterlab, page):
+    """Two simultaneous lookups: two heads learn them with any seed, one head without FFN cannot."""
     address, folder = jupyterlab
     cells = [new_code_cell(source.strip("\n")) for source in TURN]
     cells[0].source = cells[0].source.format(results=str(folder))

@@ -1,7 +1,4 @@
-"""Pictures of attention say what their tables hold.
-
-Of `lab.charts`.
-"""
+"""Charts: labels, attention maps, plot functions, layout and faults."""
 
 import math
 
@@ -17,31 +14,31 @@ from lab import charts
 from lab.measure.attention import attention_probe, distance, query_mean
 
 
-def test_words_that_matplotlib_would_read_are_labels_as_they_are():
+def test_labels_escape_matplotlib_syntax():
     table = pd.DataFrame({"x": [1, 2] * 3, "y": 1.0, "arm": ["_mine"] * 2 + ["$$"] * 2 + ["b$c$"] * 2, "seed": 0})
     figure, axes = plt.subplots()
     charts.by_arm(axes, table, "x", "y", "arm")
     texts = [text.get_text().replace("\\$", "$").strip("\u200b") for text in axes.get_legend().get_texts()]
     assert texts == ["_mine", "$$", "b$c$"]
-    figure.canvas.draw()  # which fails where a formula is wrong
+    figure.canvas.draw()  # raises an error for an invalid formula
 
 
-def test_a_map_in_long_form_is_the_map_but_for_what_is_light():
+def test_long_map_round_trip():
     weights = random_maps(1, 1, 9)[0, 0].numpy()
     table = charts.long_map(list("abcdefghi"), weights, panel="x")
     back = charts.dense_map(table)
-    assert back.shape == (9, 9) and np.abs(back - weights).max() <= charts.LEAST
+    assert back.shape == (9, 9) and np.abs(back - weights).max() <= charts.MIN_WEIGHT
     assert (table.query_token == [chr(97 + q) for q in table["query"]]).all() and set(table.panel) == {"x"}
-    assert table.weight.min() > charts.LEAST
+    assert table.weight.min() > charts.MIN_WEIGHT
 
 
-def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape():
+def test_long_map_keeps_shape_with_small_weights():
     even = np.tril(np.ones((256, 256))) / np.arange(1, 257)[:, None]
     assert charts.dense_map(charts.long_map(list(range(256)), even)).shape == (256, 256)
-    wide = np.random.default_rng(0).dirichlet(np.ones(9), size=4)  # four new tokens on nine, five of them cached
+    wide = np.random.default_rng(0).dirichlet(np.ones(9), size=4)  # 4 queries, 9 keys (5 cached)
     table = charts.long_map(list("abcdefghi"), wide)
     back = charts.dense_map(table)
-    assert back.shape == (4, 9) and np.abs(back - wide).max() <= charts.LEAST
+    assert back.shape == (4, 9) and np.abs(back - wide).max() <= charts.MIN_WEIGHT
     assert set(table.query_token) == set("fghi")
     figure, axis = plt.subplots()
     charts.draw_map(axis, table)
@@ -50,13 +47,13 @@ def test_a_map_keeps_its_size_however_light_its_weights_and_whatever_its_shape()
     plt.close(figure)
 
 
-def test_the_bytes_of_a_character_are_one_text_in_their_middle():
+def test_multi_byte_characters_have_one_label():
     text = "a\u00e9 \u4e2d\U0001f600\n"  # of 1, 2, 1, 3, 4 and 1 bytes
     wanted = [(0, "a"), (1.5, "\u00e9"), (3, "\u00b7"), (5, "\u4e2d"), (8.5, "\U0001f600"), (11, "\u00b7")]
     assert charts.characters(list(text.encode())) == wanted
     cut = list("\u4e2d".encode())
     assert charts.characters([*cut[1:], 97, *cut[:2], 98]) == list(enumerate("\u00b7\u00b7a\u00b7\u00b7b")), (
-        "a window's ends"
+        "incomplete characters"
     )
     assert charts.characters([195, "word", 169, None, 400]) == [
         (0, "\u00b7"),
@@ -66,7 +63,7 @@ def test_the_bytes_of_a_character_are_one_text_in_their_middle():
     ]
 
 
-def test_axes_name_a_character_once():
+def test_map_axes_label_each_character_once():
     tokens = list("x=\u00e9".encode())
     table = charts.long_map(tokens, np.eye(4))
     figure, (left, plain) = plt.subplots(1, 2)
@@ -75,18 +72,18 @@ def test_axes_name_a_character_once():
         assert [text.get_text() for text in ticks.get_ticklabels()] == ["x", "=", "\u00e9"]
         assert ticks.get_ticklocs().tolist() == [0, 1, 2.5]
     charts.draw_map(plain, charts.long_map([3, 1, 2, 0], np.eye(4)))
-    assert "\u00b7" not in [text.get_text() for text in plain.xaxis.get_ticklabels()], "numbers that are no letters"
+    assert "\u00b7" not in [text.get_text() for text in plain.xaxis.get_ticklabels()], "token ids are not bytes"
     plt.close(figure)
 
 
-def test_a_forest_has_each_seed_its_mean_and_interval_and_the_bar():
+def test_forest():
     table = pd.DataFrame({"arm": ["a"] * 3 + ["b"], "gain": [1.0, 2.0, 3.0, -1.0]})
     _, axes = plt.subplots()
     charts.forest(axes, table, "gain", "arm", bar=(-0.5, 0.5), names={"a": "first"}, xlabel="gain")
     drawn = [tuple(np.atleast_1d(line.get_xdata())) for line in axes.lines]
     half = stats.t.ppf(0.975, 2) / 3**0.5
     assert drawn[:2] == [(1, 2, 3), (2,)] and drawn[2] == pytest.approx((2 - half, 2 + half))
-    assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "one seed alone has no interval"
+    assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "a single run has no interval"
     assert [text.get_text() for text in axes.get_yticklabels()] == ["first", "b"]
     assert [text.get_text() for text in axes.texts] == [
         "2 [-0.484, 4.48]",
@@ -95,21 +92,21 @@ def test_a_forest_has_each_seed_its_mean_and_interval_and_the_bar():
         "bar 0.5",
     ] and axes.get_xlabel() == "gain"
     low, high = axes.get_ylim()
-    assert low > high, "the first arm stands on top"
+    assert low > high, "the first arm is at the top"
     plt.close("all")
 
 
-def test_a_fitted_line_has_the_power_and_its_interval_over_seeds_beside_the_predicted_one():
+def test_fit_line():
     table = pd.DataFrame([(x, s, 3 * x ** (1.5 + s / 10)) for s in (-1, 0, 1) for x in (4, 8, 16)], columns=[*"xsy"])
     _, axes = plt.subplots()
-    found = charts.fit_line(axes, table, "x", "y", slope=2, seed="s", label="mine")
-    assert (found.effect, found.n) == (pytest.approx(1.5), 3) and found.high - 1.5 == pytest.approx(0.2484, abs=1e-4)
+    fit = charts.fit_line(axes, table, "x", "y", slope=2, seed="s", label="mine")
+    assert (fit.effect, fit.n) == (pytest.approx(1.5), 3) and fit.high - 1.5 == pytest.approx(0.2484, abs=1e-4)
     dots, fitted, predicted = axes.lines
     assert len(dots.get_xdata()) == 9
     for line, power in ((fitted, 1.5), (predicted, 2)):
         (x0, x1), (y0, y1) = line.get_xdata(), line.get_ydata()
         assert math.log(y1 / y0) / math.log(x1 / x0) == pytest.approx(power)
-        assert math.sqrt(y0 * y1) == pytest.approx(3 * 8**1.5), "through the middle of the dots"
+        assert math.sqrt(y0 * y1) == pytest.approx(3 * 8**1.5), "through the centre of the dots"
     assert fitted.get_label() == "mine: slope 1.50 [1.25, 1.75]" and predicted.get_label() == "predicted slope 2"
     plt.close("all")
 
@@ -123,10 +120,10 @@ def two_panels(same):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_figure_fits_the_page_and_its_legends_stand_outside(same):
+def test_figure_size_and_outside_legends(same):
     with charts.drawn(two_panels, same) as figure:
         figure.draw_without_rendering()
-        assert figure.get_size_inches().tolist() == [charts.WIDEST, charts.TALLEST]
+        assert figure.get_size_inches().tolist() == [charts.MAX_WIDTH, charts.MAX_HEIGHT]
         inside = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
         assert (len(figure.legends), len(inside)) == ((1, 0) if same else (0, 2))
         for legend in [*figure.legends, *inside]:
@@ -136,7 +133,7 @@ def test_a_figure_fits_the_page_and_its_legends_stand_outside(same):
     assert plt.get_fignums() == []
 
 
-def test_the_ticks_of_a_short_logarithmic_axis_are_1_2_and_5():
+def test_short_logarithmic_axis_has_ticks_at_1_2_5():
     with charts.drawn(lambda: plt.subplots()[1].loglog([1, 30], [1, 1e6])) as figure:
         figure.draw_without_rendering()
         (axes,) = figure.axes
@@ -152,23 +149,23 @@ def close_marks(gap):
     charts.marks(axes, {"bigram": 0.5, "trigram": 0.5 + gap})
 
 
-def test_names_of_marks_stand_apart_and_what_has_no_name_is_a_fault():
+def test_mark_labels_do_not_overlap_and_faults_are_reported():
     with charts.drawn(close_marks, 0.001) as figure:
         assert charts.faults(figure) == []
         figure.axes[0].axhline(0.2, ls="--")
         for text in figure.axes[0].texts:
             text.set_position((4, 0))
-        assert charts.faults(figure) == ["a panel: 1 dashed lines without a name", "'bigram' stands on 'trigram'"]
+        assert charts.faults(figure) == ["a panel: 1 dashed lines without a label", "'bigram' overlaps 'trigram'"]
 
 
-def test_an_arm_without_a_colour_is_an_error():
+def test_missing_colour_raises_key_error():
     table = pd.DataFrame({"x": [1, 2], "y": 1.0, "arm": ["a", "b"]})
     with pytest.raises(KeyError, match="b"):
         charts.by_arm(plt.subplots()[1], table, "x", "y", "arm", colors={"a": "C0"})
     plt.close("all")
 
 
-def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path):
+def test_attention_maps_of_a_transformers_checkpoint(tmp_path):
     transformers = pytest.importorskip("transformers")
     from lab.pretrained import load
 
@@ -182,7 +179,7 @@ def test_a_checkpoint_from_elsewhere_gives_the_same_tables_and_pictures(tmp_path
     with torch.no_grad(), attention_probe([], keep_maps=True) as probe:
         model(tokens)
     far = torch.cat([query_mean(distance(weights)) for weights in probe.maps])
-    assert far.tolist() == pytest.approx([99 / 4] * 6, rel=0.1), "at random it looks anywhere"
+    assert far.tolist() == pytest.approx([99 / 4] * 6, rel=0.1), "random weights give uniform attention"
     panel = charts.long_map([str(t) for t in tokens[0].tolist()], probe.maps[0][0, 0].numpy(), panel="layer 0, head 0")
     assert not math.isnan(panel.weight.sum())
     with charts.drawn(charts.plot_maps, panel) as figure:

@@ -1,4 +1,4 @@
-"""`lab run --check`: rows of older code are kept only where this code gives their digits, on this machine."""
+"""`lab run --check` and `--accept`: recorded rows are kept only if the current code reproduces them."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def commit(root):
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """The project, a git repository, with the record of a run of the dice."""
+    """A git repository with a recorded run of the dice notebook."""
     monkeypatch.setenv("LAB_PROJECT", str(root := made.write(tmp_path / "project")))
     subprocess.run(["git", "init"], cwd=root, check=True, capture_output=True)
     folder = made.ran(root, "runs/quick")
@@ -49,12 +49,12 @@ def rows(root):
     return path.name, trials.read(path)[1]
 
 
-def test_rows_that_agree_are_kept_under_the_name_of_this_code(recorded):
+def test_accept_moves_identical_rows_to_the_new_key(recorded):
     before = rows(recorded)
     edit(recorded, "    import random\\n", "    import random  # of Python\\n")
     checked = lab("run", "1.1", "--check")
     assert checked.exit_code == 0, checked.output
-    assert f"{DICE}: thrown: 1 rows run again, all digits equal" in checked.output and rows(recorded) == before
+    assert f"{DICE}: thrown: 1 rows rerun, identical" in checked.output and rows(recorded) == before
     assert lab("run", "1.1", "--accept").exit_code == 0
     name, lines = rows(recorded)
     assert name != before[0] and lines == before[1]
@@ -62,11 +62,11 @@ def test_rows_that_agree_are_kept_under_the_name_of_this_code(recorded):
     assert "worktree" not in subprocess.check_output(["git", "status"], cwd=recorded, text=True)
 
 
-def test_rows_that_differ_are_not(recorded):
+def test_accept_keeps_the_record_if_rows_differ(recorded):
     before = rows(recorded)
     edit(recorded, "total / dice", "1.001 * total / dice")
     refused = lab("run", "1.1", "--accept")
-    assert refused.exit_code == 1 and "thrown: 1 rows run again, at most 0.001 apart" in refused.output
+    assert refused.exit_code == 1 and "thrown: 1 rows rerun, largest relative difference 0.001" in refused.output
     assert rows(recorded) == before
     job = run.plan(["1.1"], "quick", recorded / "results")[0]
     assert job.own == {}

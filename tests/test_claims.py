@@ -1,4 +1,4 @@
-"""Questions and answers: three of them, from intervals that scipy gives too; what is wrong in a file is named."""
+"""Claims: intervals against scipy, answers, file validation and formats."""
 
 import math
 
@@ -24,9 +24,9 @@ def table(a=(1.0, 1.1, 1.2, 0.9), b=(2.0, 2.2, 2.1, 1.9), **columns):
     return pd.DataFrame(rows).assign(**columns)
 
 
-def line(asked, measured):
-    (found,) = judge(asked, measured).itertuples()
-    return found
+def line(entry, measured):
+    (result,) = judge(entry, measured).itertuples()
+    return result
 
 
 # Intervals
@@ -47,26 +47,26 @@ INTERVALS = {
 
 
 @pytest.mark.parametrize("how", INTERVALS)
-def test_intervals_are_those_of_student(how):
+def test_student_intervals(how):
     fields, expected = INTERVALS[how]
-    found = line(claim(**fields), table(A, B))
-    assert [found.effect, found.low, found.high] == pytest.approx(list(expected), rel=1e-12) and found.n == 4
+    result = line(claim(**fields), table(A, B))
+    assert [result.effect, result.low, result.high] == pytest.approx(list(expected), rel=1e-12) and result.n == 4
 
 
-def test_a_slope_is_per_doubling_in_each_run():
+def test_slope_is_fitted_per_run_and_doubling():
     runs = {1: (1.0, 1.1, 1.3), 2: (2.0, 2.2, 2.1), 4: (3.5, 3.1, 3.2)}
     rows = [{"width": w, "seed": seed, "loss": x} for w, xs in runs.items() for seed, x in enumerate(xs)]
-    found = line(claim(**{"as": "slope", "compare": {"width": [1, 2, 4]}, "direction": "above"}), pd.DataFrame(rows))
+    result = line(claim(**{"as": "slope", "compare": {"width": [1, 2, 4]}, "direction": "above"}), pd.DataFrame(rows))
     slopes = [np.polyfit([0, 1, 2], [runs[w][seed] for w in runs], 1)[0] for seed in range(3)]
-    assert [found.effect, found.low, found.high] == pytest.approx(list(student(slopes)), rel=1e-9)
-    assert found.answer == "yes"
+    assert [result.effect, result.low, result.high] == pytest.approx(list(student(slopes)), rel=1e-9)
+    assert result.answer == "yes"
 
 
-def test_shares_have_the_interval_of_wilson():
-    found = line(claim(**{"as": "mean", "compare": {}, "rows": {"arm": "a"}, "direction": "above", "unit": "share"}),
+def test_shares_use_wilson_intervals():
+    result = line(claim(**{"as": "mean", "compare": {}, "rows": {"arm": "a"}, "direction": "above", "unit": "share"}),
                  table(a=(1, 1, 1, 0, 1), b=(0,) * 5))  # fmt: skip
     wilson = stats.binomtest(4, 5).proportion_ci(0.95, "wilson")
-    assert [found.effect, found.low, found.high] == pytest.approx([0.8, wilson.low, wilson.high], rel=1e-9)
+    assert [result.effect, result.low, result.high] == pytest.approx([0.8, wilson.low, wilson.high], rel=1e-9)
 
 
 # Answers
@@ -85,86 +85,86 @@ def test_shares_have_the_interval_of_wilson():
         ("not below", 0.1, 0, "no"),
     ],
 )
-def test_an_answer_lies_wholly_beyond_the_bar_or_short_of_it(direction, bar, value, answer):
+def test_answer_by_direction_and_bar(direction, bar, value, answer):
     assert line(claim(direction=direction, bar=bar, value=value), table()).answer == answer
 
 
-def test_what_touches_the_bar_is_not_beyond_it():
+def test_touching_the_bar_is_unclear():
     part = claim(measure="", compare={}, direction="above", bar=1.0).parts[0]
-    assert claims.answered(part, statistics.Interval(2.0, 1.0, 3.0, 5))["answer"] == "unclear"
+    assert claims.verdict(part, statistics.Interval(2.0, 1.0, 3.0, 5))["answer"] == "unclear"
     within = claim(measure="", compare={}, direction="within", bar=1.0).parts[0]
-    assert claims.answered(within, statistics.Interval(0.0, -1.0, 1.0, 5))["answer"] == "yes"
+    assert claims.verdict(within, statistics.Interval(0.0, -1.0, 1.0, 5))["answer"] == "yes"
 
 
-def test_unclear_says_what_would_help():
+def test_unclear_answer_suggests_number_of_runs():
     wide = line(claim(bar=0.1), table(a=(1.0, 2.2, 1.1, 2.0), b=(2.0, 2.1, 2.1, 1.9)))
-    assert wide.answer == "unclear" and wide.why.endswith("runs would do")
+    assert wide.answer == "unclear" and wide.why.endswith("runs would suffice")
     near = line(claim(bar=1.05), table())
     assert (near.answer, near.why) == ("unclear", "about the threshold: more runs would not help")
     alone = line(claim(), table(a=(1.0,), b=(2.0,)))
-    assert (alone.answer, alone.why) == ("unclear", "one run has no interval")
+    assert (alone.answer, alone.why) == ("unclear", "a single run has no interval")
 
 
 @pytest.mark.parametrize("direction", ["above", "below", "within"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nothing_is_said_of_numbers_that_are_not_finite(direction, bad):
-    found = line(claim(direction=direction), table(a=(1.0, bad, 1.0, 1.0)))
-    assert (found.answer, found.why) == ("unclear", "some numbers are not finite") and math.isnan(found.effect)
+def test_non_finite_numbers_are_unclear(direction, bad):
+    result = line(claim(direction=direction), table(a=(1.0, bad, 1.0, 1.0)))
+    assert (result.answer, result.why) == ("unclear", "some numbers are not finite") and math.isnan(result.effect)
     part = claim(measure="", compare={}, direction=direction).parts[0]
-    fit = statistics.Interval(0.0, math.nan, math.nan, 3)  # of a perfect fit
-    assert claims.answered(part, fit)["answer"] == "unclear"
+    fit = statistics.Interval(0.0, math.nan, math.nan, 3)  # a perfect fit
+    assert claims.verdict(part, fit)["answer"] == "unclear"
 
 
-def test_runs_that_all_agree_have_an_interval_without_width():
-    found = line(claim(), table(a=(1.0,) * 4, b=(2.0,) * 4))
-    assert (found.answer, found.low, found.high) == ("yes", -1.0, -1.0)
+def test_identical_runs_have_a_zero_width_interval():
+    result = line(claim(), table(a=(1.0,) * 4, b=(2.0,) * 4))
+    assert (result.answer, result.low, result.high) == ("yes", -1.0, -1.0)
 
 
-def test_counts_of_few_runs_need_an_exact_test():
-    asked = claim(direction="above", bar=0.0, unit="difference of shares")
-    assert line(asked, table(a=(1,) * 8, b=(0,) * 8)).answer == "yes"
-    few = line(asked, table(a=(1, 1, 1), b=(0, 0, 1)))
+def test_counts_of_few_runs_use_an_exact_test():
+    entry = claim(direction="above", bar=0.0, unit="difference of shares")
+    assert line(entry, table(a=(1,) * 8, b=(0,) * 8)).answer == "yes"
+    few = line(entry, table(a=(1, 1, 1), b=(0, 0, 1)))
     assert few.answer == "unclear"
 
 
-def test_every_condition_has_a_line_and_none_is_counted_up():
+def test_every_condition_has_its_own_line():
     both = pd.concat([table(family="x"), table(a=(3.0, 3.1, 3.2, 2.9), family="y")])
-    found = judge(claim(by={"family": ["x", "y", "z"]}, main={"family": "y"}), both)
-    assert found["where"].tolist() == ["family x", "family y", "family z"]
-    assert found.answer.tolist() == ["yes", "no", "not run at these values"]
-    assert found.main.tolist() == [False, True, False] and found.why[2] == "without arm a"
+    result = judge(claim(by={"family": ["x", "y", "z"]}, main={"family": "y"}), both)
+    assert result["where"].tolist() == ["family x", "family y", "family z"]
+    assert result.answer.tolist() == ["yes", "no", "not run at these values"]
+    assert result.main.tolist() == [False, True, False] and result.why[2] == "without arm a"
     three = pd.concat([table(), table()[:4].assign(arm="c")])
     pairs = judge(claim(compare={"arm": [["a", "c"], "b"]}), three)
     assert pairs["where"].tolist() == ["arm a / b", "arm c / b"]
 
 
-def test_learned_is_a_share_and_too_few_leave_a_line_unclear():
-    asked = claim(learned=["loss < mark"])
+def test_too_few_learned_runs_are_unclear():
+    entry = claim(learned=["loss < mark"])
     eight = table(a=[1.0 + 0.01 * i for i in range(8)], b=[2.0 + 0.02 * i for i in range(8)])
-    found = line(asked, eight.assign(mark=[9.0] * 15 + [0.0]))
-    assert found.learned == "arm a 8/8, arm b 7/8" and found.answer == "yes"
-    found = line(asked, eight.assign(mark=[9.0] * 14 + [0.0] * 2))
-    assert (found.answer, found.why) == ("unclear", "only 6 of 8 runs of arm b learned") and found.effect < -0.9
+    result = line(entry, eight.assign(mark=[9.0] * 15 + [0.0]))
+    assert result.learned == "arm a 8/8, arm b 7/8" and result.answer == "yes"
+    result = line(entry, eight.assign(mark=[9.0] * 14 + [0.0] * 2))
+    assert (result.answer, result.why) == ("unclear", "only 6 of 8 runs of arm b learned") and result.effect < -0.9
 
 
-def test_a_reference_beside_the_arms_must_have_learned_too():
+def test_reference_must_have_learned():
     more = pd.concat([table(), table(a=(5.0,) * 4)[:4].assign(arm="c")])
-    asked = claim(learned=["loss < 4"], reference={"arm": "c"})
-    found = line(asked, more)
-    assert found.learned == "arm a 4/4, arm b 4/4, arm c 0/4" and found.answer == "unclear"
+    entry = claim(learned=["loss < 4"], reference={"arm": "c"})
+    result = line(entry, more)
+    assert result.learned == "arm a 4/4, arm b 4/4, arm c 0/4" and result.answer == "unclear"
     assert line(claim(needs=["loss > 4"], reference={"arm": "c"}), more).answer == "yes"
-    found = line(claim(needs=["loss < 4"], reference={"arm": "c"}), more)
-    assert (found.answer, found.why) == ("unclear", "not loss < 4")
+    result = line(claim(needs=["loss < 4"], reference={"arm": "c"}), more)
+    assert (result.answer, result.why) == ("unclear", "not loss < 4")
 
 
-def test_arms_that_differ_in_more_than_asked_are_unclear():
-    found = line(claim(same=["steps"]), table(steps=[1] * 4 + [2] * 4))
-    assert (found.answer, found.why) == ("unclear", "steps differs")
+def test_arms_that_differ_in_a_same_column_are_unclear():
+    result = line(claim(same=["steps"]), table(steps=[1] * 4 + [2] * 4))
+    assert (result.answer, result.why) == ("unclear", "steps differs")
 
 
-def test_a_question_has_a_number_and_no_answer():
-    found = line(claim(kind="question"), table())
-    assert found.answer == "answered" and found.bar == "" and found.effect == pytest.approx(-1.0)
+def test_question_has_an_effect_but_no_verdict():
+    result = line(claim(kind="question"), table())
+    assert result.answer == "answered" and result.bar == "" and result.effect == pytest.approx(-1.0)
 
 
 def test_exact_statements():
@@ -172,16 +172,16 @@ def test_exact_statements():
     assert line(claim("exact", **exact), 2).answer == "checked"
     assert line(claim("exact", **exact), sympy.Integer(2)).answer == "proved"
     assert line(claim("exact", **exact), 2.1).answer == "disproved"
-    with pytest.raises(ValueError, match="nothing was measured"):
+    with pytest.raises(ValueError, match="the number is nan"):
         judge(claim("exact", **exact), math.nan)
-    with pytest.raises(TypeError, match="wants an Interval, not the number"):
+    with pytest.raises(TypeError, match="needs an Interval, not the number"):
         judge(claim(**exact), 2)
 
 
-def test_a_control_has_the_table_of_what_it_controls():
+def test_control_uses_the_table_of_its_part():
     parts = [{"name": "it", "question": "it?"}, {"name": "control of it", "question": "control: the same?"}]
-    found = judge(claim(parts=parts), {"it": table()})
-    assert found.part.tolist() == ["it", "control of it"] and set(found.answer) == {"yes"}
+    result = judge(claim(parts=parts), {"it": table()})
+    assert result.part.tolist() == ["it", "control of it"] and set(result.answer) == {"yes"}
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_control_has_the_table_of_what_it_controls():
     [
         (table().drop(columns="loss"), ValueError, "no column loss; it has arm, seed"),
         (pd.concat([table(), table()]), ValueError, "seed 0 has several rows of loss"),
-        (3.0, TypeError, "wants a table, not float"),
+        (3.0, TypeError, "needs a table, not float"),
     ],
 )
-def test_tables_that_cannot_be_judged(measured, error, words):
+def test_invalid_tables(measured, error, words):
     with pytest.raises(error, match=words):
         judge(claim(), measured)
 
@@ -203,19 +203,19 @@ def test_tables_that_cannot_be_judged(measured, error, words):
 WRONG = {
     "mesure: loss": "mesure Extra inputs are not permitted",
     "direction: up": "direction",
-    "compare: {arm: [a]}": "one column with two arms",
+    "compare: {arm: [a]}": "expected one column with two arms",
     "bar: -1": "bar",
     "id: A": "id",
     "says: [{place: here}]": "en",
     "kind: hunch": "kind",
-    "kind: exact": "judged from a number",
-    "parts: [{name: x}, {name: x}]": "needs a `name` of its own",
+    "kind: exact": "takes a number",
+    "parts: [{name: x}, {name: x}]": "needs a unique `name`",
     "open: soon": "or `open`",
 }
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_in_a_file_is_named(tmp_path, text):
+def test_invalid_field_is_named_in_the_error(tmp_path, text):
     name = text.partition(":")[0]
     fields = {"id": "one", "question": "'lower?'", "measure": "loss", "compare": "{arm: [a, b]}"}
     fields |= {"direction": "below", "bar": "0.1"}
@@ -227,30 +227,30 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text):
     assert WRONG[text] in str(error.value)
 
 
-def test_files_that_are_no_lists_and_ids_that_stand_twice(tmp_path):
+def test_invalid_files_and_duplicate_ids(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("id: one\n")
-    with pytest.raises(ValueError, match="must be a list"):
+    with pytest.raises(ValueError, match="expected a list"):
         claims.read(path)
     path.write_text("- {id: one, open: later}\n- {id: one, open: later}\n")
-    with pytest.raises(ValueError, match="two claims share the id one"):
+    with pytest.raises(ValueError, match="duplicate id one"):
         claims.read(path)
     path.write_text("- {id: one")
     with pytest.raises(ValueError, match="mine.yaml"):
         claims.read(path)
 
 
-def test_a_measure_without_a_bar_needs_one(tmp_path, monkeypatch):
+def test_measure_requires_a_bar(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(tmp_path))
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "bars.yaml").write_text("loss: {difference: {bar: 0.25}}\n")
-    asked = Claim(**{"id": "one"} | {name: value for name, value in LOSS.items() if name != "bar"})
-    assert asked.parts[0].band == (-math.inf, -0.25)
+    entry = Claim(**{"id": "one"} | {name: value for name, value in LOSS.items() if name != "bar"})
+    assert entry.parts[0].band == (-math.inf, -0.25)
     with pytest.raises(ValueError, match="bars.yaml has none for 'loss' as change"):
         Claim(**{"id": "one", "as": "change"} | {name: value for name, value in LOSS.items() if name != "bar"})
 
 
-def test_answers_come_back_as_they_were_written(tmp_path):
+def test_answers_round_trip(tmp_path):
     words = ["None", "NA", "01"]
     both = pd.concat([table(family=word) for word in words])
     lines = judge(claim(by={"family": words}), both, figure="curve")
@@ -261,27 +261,27 @@ def test_answers_come_back_as_they_were_written(tmp_path):
     assert claims.read_answers(tmp_path / "none").empty
 
 
-# In words
+# Formats
 
 
-def test_numbers_in_words():
-    found = line(claim(**{"as": "change"}), table())
-    assert claims.effect_in_words(found).startswith("-0.4")
+def test_number_formats():
+    result = line(claim(**{"as": "change"}), table())
+    assert claims.format_effect(result).startswith("-0.4")
     percent = line(claim(**{"as": "change", "unit": "relative change"}), table())
-    assert claims.effect_in_words(percent).startswith("-49 % [-55.1 %")
-    assert claims.bar_in_words(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
-    assert claims.bar_in_words(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
+    assert claims.format_effect(percent).startswith("-49 % [-55.1 %")
+    assert claims.format_bar(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
+    assert claims.format_bar(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
 
 
-def test_a_card_quotes_the_book_and_escapes_what_a_table_cannot_hold():
+def test_card_quotes_the_book_and_escapes_markdown():
     says = [{"place": "chapter §1", "en": "A is lower.", "zh": "甲更低。"}]
-    asked = claim(says=says, by={"family": ["a|b"]}, because="a tenth is seen")
-    card = claims.card(asked, judge(asked, table(family="a|b")))
+    entry = claim(says=says, by={"family": ["a|b"]}, because="a tenth is seen")
+    card = claims.card(entry, judge(entry, table(family="a|b")))
     assert card.startswith("**A is lower.**") and "甲更低。" in card and "§1" in card
     assert "family a\\|b" in card and "**yes**" in card and "a tenth is seen" in card
 
 
-def test_the_scorecard_begins_with_the_main_lines():
+def test_scorecard_starts_with_main_lines():
     parts = [{"name": "one", "question": "one?"}, {"name": "two", "question": "two?", "main": {}}]
     lines = judge(claim(parts=parts), {"one": table(), "two": table()})
     rows = claims.scorecard(lines).splitlines()
@@ -304,5 +304,5 @@ def test_the_scorecard_begins_with_the_main_lines():
         (7.6, "7", False),
     ],
 )
-def test_a_number_in_prose_agrees_where_the_value_rounds_to_it(value, words, agrees):
+def test_rounds_to(value, words, agrees):
     assert claims.rounds_to(value, words) == agrees

@@ -1,4 +1,4 @@
-"""Sliders redraw a figure; a button runs a trial and gives the very rows of a sweep."""
+"""Interactive figures: the button runs trials exactly as a sweep does."""
 
 import random
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ GRID = {"n_heads": [1, 2], "steps": [4], "seed": [0, 1]}
 
 
 def lookups(n_heads, steps, seed):
-    """A training with a number that comes from the process' own generators."""
+    """A training run, and a number drawn from the global generators."""
     task = Lookup(offsets=(1, 2), vocabulary=8, length=12)
     sizes = {"vocab_size": 8, "block_size": 12, "d_model": 16, "n_layers": 1, "d_out": task.d_out}
     model = Transformer(ModelConfig(**sizes, n_heads=n_heads), seed=seed)
@@ -50,20 +50,20 @@ def shown(monkeypatch):
 
 @pytest.fixture
 def run(lines, shown, monkeypatch):
-    """What the button of a study calls, and the rows that were drawn."""
+    """The callback of the button, and a list of the rows passed to the plot function."""
     pressed, drawn = [], []
-    made = SimpleNamespace(options=lambda manual_name: lambda run, **controls: pressed.append(run))
-    monkeypatch.setattr(ipywidgets, "interact_manual", made)
+    widget = SimpleNamespace(options=lambda manual_name: lambda run, **controls: pressed.append(run))
+    monkeypatch.setattr(ipywidgets, "interact_manual", widget)
 
-    def kept(rows):
+    def draw_and_keep(rows):
         drawn.append(rows)
         draw(rows)
 
-    interact.live(lookups, kept, lines, {"n_heads": [1, 2]})
+    interact.live(lookups, draw_and_keep, lines, {"n_heads": [1, 2]})
     return pressed[0], drawn
 
 
-def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(run, shown, tmp_path, capsys):
+def test_button_runs_match_a_sweep_and_use_new_seeds(run, shown, tmp_path, capsys):
     press, drawn = run
     for _ in range(2):
         press(n_heads=2)
@@ -74,7 +74,7 @@ def test_a_run_gives_the_very_rows_of_a_sweep_and_each_takes_a_new_seed(run, sho
     assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
 
 
-def test_random_numbers_of_the_reader_go_on_as_if_nothing_had_run(run):
+def test_run_restores_global_random_state(run):
     def state():
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
@@ -96,7 +96,7 @@ def two_panels(n_heads, kind):
     axes[1].bar([kind, "b"], [n_heads, 1])
 
 
-def test_without_a_reader_the_first_state_stands_and_no_widget(lines, shown, monkeypatch):
+def test_without_a_frontend_only_the_initial_figure_is_shown(lines, shown, monkeypatch):
     monkeypatch.setattr(ipywidgets, "interact", None)
     monkeypatch.setattr(ipywidgets, "interact_manual", None)
     interact.play(two_panels, {"n_heads": (3, 5), "kind": ["a", "c"]}, live=False)

@@ -1,4 +1,4 @@
-"""The key of a trial: after an edit, a fresh kernel never takes an old row for a new one, but for what README names.
+"""Cache keys: after an edit, a new kernel does not reuse old rows, except for documented limitations.
 
 Each case runs its cells before and after an edit, in two kernels that share a store.
 """
@@ -28,7 +28,7 @@ CHOSEN = [
 INNER = "from helper import h\n"
 METHOD = "class C:\n    def f(self): return %d\n"
 
-EDITS = {  # name: (cells before, cells after, the value after)
+EDITS = {  # name: (cells before, cells after)
     "class attribute": (["class C:\n    a = 1\n", TRIAL % "C.a"], ["class C:\n    a = 2\n", TRIAL % "C.a"]),
     "method": ([METHOD % 1, TRIAL % "C().f()"], [METHOD % 2, TRIAL % "C().f()"]),
     "default of a helper": (["def h(x=1): return x\n", TRIAL % "h()"], ["def h(x=2): return x\n", TRIAL % "h()"]),
@@ -50,19 +50,19 @@ EDITS = {  # name: (cells before, cells after, the value after)
         [BARE, "@by\ndef h(): return 1\n", TRIAL % "h()"],
         [BARE, "@by\ndef h(): return 2\n", TRIAL % "h()"],
     ),
-    "the trial itself is decorated": (
+    "decorated trial": (
         ["import torch\n", "@torch.no_grad()\n" + TRIAL % "1"],
         ["import torch\n", "@torch.no_grad()\n" + TRIAL % "2"],
     ),
-    "a helper in torch.no_grad": (
+    "helper in torch.no_grad": (
         ["import torch\n", "@torch.no_grad()\ndef h(): return 1\n", TRIAL % "h()"],
         ["import torch\n", "@torch.no_grad()\ndef h(): return 2\n", TRIAL % "h()"],
     ),
-    "the later of two definitions": (
+    "second of two definitions": (
         ["def h(): return 1\n", "def h(): return 5\n", TRIAL % "h()"],
         ["def h(): return 1\n", "def h(): return 2\n", TRIAL % "h()"],
     ),
-    "class beside one whose name begins alike": (
+    "class whose name is a prefix of another": (
         ["class Foo:\n    a = 1\n", "class Foo2:\n    b = 0\n", TRIAL % "Foo.a"],
         ["class Foo:\n    a = 2\n", "class Foo2:\n    b = 0\n", TRIAL % "Foo.a"],
     ),
@@ -72,11 +72,11 @@ EDITS = {  # name: (cells before, cells after, the value after)
     ),
     "base of a kind, in another cell": ([BASE % 1, *CHOSEN], [BASE % 2, *CHOSEN]),
     "constant": (["K = 1\n", TRIAL % "K"], ["K = 2\n", TRIAL % "K"]),
-    "module of one's own": (
+    "user module": (
         [["helper.py", "def h(): return 1\n"], INNER, TRIAL % "h()"],
         [["helper.py", "def h(): return 2\n"], INNER, TRIAL % "h()"],
     ),
-    "module that one's own imports": (
+    "module imported by a user module": (
         [["helper.py", "from inner import h\n"], ["inner.py", "def h(): return 1\n"], INNER, TRIAL % "h()"],
         [["helper.py", "from inner import h\n"], ["inner.py", "def h(): return 2\n"], INNER, TRIAL % "h()"],
     ),
@@ -84,19 +84,19 @@ EDITS = {  # name: (cells before, cells after, the value after)
         [["helper.py", "x = 1\n"], "def trial(seed):\n    import helper\n    return {'v': float(helper.x)}\n"],
         [["helper.py", "x = 2\n"], "def trial(seed):\n    import helper\n    return {'v': float(helper.x)}\n"],
     ),
-    "a path among the parameters": (
+    "path parameter": (
         [["a.txt", "1"], "def trial(seed, path='a.txt'):\n    return {'v': float(open(path).read())}\n"],
         [["a.txt", "2"], "def trial(seed, path='a.txt'):\n    return {'v': float(open(path).read())}\n"],
     ),
 }
-REFUSED = {  # a variable whose change no row could tell
+IMPURE = {  # variables whose changes cannot be detected
     "partial": [DOUBLE, "h = functools.partial(f, 1)\n", TRIAL % "h()"],
     "callable object": [OBJECT, "h = P(1)\n", TRIAL % "h()"],
     "module of torch in a global": ["import torch\nh = torch.nn.Dropout(0.1)\n", TRIAL % "h.p"],
     "dict of functions": ["def f(): return 1\nD = {'a': f}\n", TRIAL % "D['a']()"],
     "lab as a whole": ["import lab\nimport lab.names\n", TRIAL % "len(lab.names.meant('a', 'b'))"],
 }
-UNSEEN = {  # README names them
+UNDETECTED = {  # documented in lab/key.py
     "attribute set later": (
         ["class C:\n    a = 1\n", "C.a = 1\n", TRIAL % "C.a"],
         ["class C:\n    a = 1\n", "C.a = 2\n", TRIAL % "C.a"],
@@ -136,10 +136,10 @@ HELPER = "def half(x): return x / %d\n"
 NAMED = "\nclass Mine(Position, kind='mine'):\n    slope = %d\n"
 IMPORT = "from lab.models.gpt import Position\n"
 GPT, POSITIONS = "lab/models/gpt.py", "lab/models/positions.py"
-SCENARIOS = {  # name: (steps, whether the second kernel uses the row of the first)
+SCENARIOS = {  # name: (steps, whether the second kernel reuses the row of the first)
     "a number in gpt.py": ([[BUILT], [{"file": GPT, "old": "eps=1e-5", "new": "eps=1e-4"}, BUILT]], False),
     "a docstring in gpt.py": ([[BUILT], [{"file": GPT, "old": "Ba 2016", "new": "Ba, 2016"}, BUILT]], False),
-    "a kind chosen by a word": (
+    "a kind looked up by name": (
         [
             [BUILT],
             [{"file": POSITIONS, "old": "class Alibi(Position", "new": "X = 1\n\n\nclass Alibi(Position"}, BUILT],
@@ -155,7 +155,7 @@ SCENARIOS = {  # name: (steps, whether the second kernel uses the row of the fir
         [[HELPER % 2, HALVED], [HELPER % 3, HALVED]],
         False,
     ),
-    "a class in a cell, chosen by a word": (
+    "a class in a cell, looked up by name": (
         [[IMPORT + NAMED % 1, LOOKED_UP], [IMPORT + NAMED % 2, LOOKED_UP]],
         False,
     ),
@@ -164,7 +164,7 @@ SCENARIOS = {  # name: (steps, whether the second kernel uses the row of the fir
 
 
 def in_fresh_kernels(cases):
-    """{name: results of its steps} of cases that fresh_kernels.py runs."""
+    """{name: results of its steps}, computed by fresh_kernels.py."""
     command = [sys.executable, Path(__file__).with_name("fresh_kernels.py")]
     done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -173,24 +173,24 @@ def in_fresh_kernels(cases):
 
 @pytest.fixture(scope="module")
 def edits():
-    cases = {name: {"steps": steps, "with_lab": False} for name, steps in (EDITS | UNSEEN).items()}
-    cases |= {name: {"steps": [cells], "with_lab": False} for name, cells in REFUSED.items()}
+    cases = {name: {"steps": steps, "with_lab": False} for name, steps in (EDITS | UNDETECTED).items()}
+    cases |= {name: {"steps": [cells], "with_lab": False} for name, cells in IMPURE.items()}
     return in_fresh_kernels(cases)
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_gives_the_new_number(edits, name):
+def test_edit_invalidates_cached_row(edits, name):
     assert edits[name] == [edits[name][0], 2.0] and edits[name][0] != 2.0
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_no_row_could_tell_is_refused(edits, name):
-    (found,) = edits[name]
-    assert found.startswith("ImpureTrial") and ("parameter" in found or "from lab" in found), found
+@pytest.mark.parametrize("name", IMPURE)
+def test_undetectable_dependency_raises_impure_trial(edits, name):
+    (error,) = edits[name]
+    assert error.startswith("ImpureTrial") and ("parameter" in error or "from lab" in error), error
 
 
-@pytest.mark.parametrize("name", UNSEEN)
-def test_what_the_readme_says_is_not_seen(edits, name):
+@pytest.mark.parametrize("name", UNDETECTED)
+def test_documented_limitations(edits, name):
     assert edits[name] == [1.0, 1.0]
 
 
@@ -201,13 +201,13 @@ def scenarios():
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_seven_scenarios(scenarios, name):
+def test_edit_in_lab_invalidates_only_dependent_rows(scenarios, name):
     first, second = scenarios[name]
     assert isinstance(first, float) and isinstance(second, float), scenarios[name]
     assert (first == second) == SCENARIOS[name][1]
 
 
-def test_content_decides_not_times(tmp_path):
+def test_content_hash_ignores_modification_time(tmp_path):
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     file = folder / "inner" / "a.txt"
@@ -224,7 +224,7 @@ def test_content_decides_not_times(tmp_path):
     assert key.content_hash(tmp_path / "none") is None
 
 
-def test_a_file_edited_under_a_live_process_is_refused(tmp_path, monkeypatch):
+def test_file_edited_after_start_raises_error(tmp_path, monkeypatch):
     (tmp_path / "edited_later.py").write_text("def trial(seed):\n    return {'v': 1}\n")
     monkeypatch.syspath_prepend(tmp_path)
     import edited_later
@@ -236,17 +236,13 @@ def test_a_file_edited_under_a_live_process_is_refused(tmp_path, monkeypatch):
         key.code_of(edited_later.trial)
 
 
-def test_a_worker_with_other_files_is_refused():
-    code = key.of_files(key.code_of(key_of_models().Alibi))
-    assert "lab.models.positions" in code and "lab.state" in code
-    key.refuse_other(code)
-    with pytest.raises(RuntimeError, match="another lab.models.positions: install the same commit"):
-        key.refuse_other(code | {"lab.models.positions": "0"})
-    with pytest.raises(RuntimeError, match="another users_own: install"):
-        key.refuse_other(code | {"users_own": "0"})
-
-
-def key_of_models():
+def test_worker_with_different_files_raises_error():
     from lab.models import positions
 
-    return positions
+    code = key.file_hashes(key.code_of(positions.Alibi))
+    assert "lab.models.positions" in code and "lab.state" in code
+    key.require_same_files(code)
+    with pytest.raises(RuntimeError, match="lab.models.positions differs on this worker: install the same commit"):
+        key.require_same_files(code | {"lab.models.positions": "0"})
+    with pytest.raises(RuntimeError, match="users_own differs on this worker"):
+        key.require_same_files(code | {"users_own": "0"})

@@ -1,7 +1,4 @@
-"""Whatever is killed, and whenever: the next run finishes, and its table is that of an undisturbed one, bit for bit.
-
-Of `lab.workers`.
-"""
+"""Kills: the next sweep completes with bitwise identical results. Also tests lab.workers."""
 
 import os
 import shutil
@@ -26,7 +23,7 @@ from pathlib import Path
 from lab import trials, workers
 
 workers.CONNECT_SECONDS = 3
-trials.SHORT = -1  # workers from the second trial on
+trials.MIN_PARALLEL_SECONDS = -1  # use workers from the second trial on
 
 {SOURCE}
 
@@ -48,7 +45,7 @@ slow = pytest.mark.slow
 
 
 class Sweeps:
-    """Sweeps of one grid in scripts of their own, without a __main__ guard, which share a store and a gate."""
+    """Runs the same sweep in separate scripts, without a __main__ guard; they share a store and a gate."""
 
     def __init__(self, folder):
         self.store, self.script, self.out = folder / "store", folder / "sweep.py", folder / "table.csv"
@@ -61,21 +58,21 @@ class Sweeps:
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
 
     def lines(self):
-        """The whole lines of finished trials in the store."""
+        """The complete lines of finished trials in the store."""
         texts = [path.read_text() for path in self.store.glob("n/drawn-*.jsonl")]
         lines = [line for text in texts for line in text.splitlines(keepends=True)]
         return [line for line in lines if line.startswith('{"at"') and line.endswith("\n")]
 
     def alive(self):
-        """All processes that descend from a sweep, orphans included: the mark is handed down to them."""
-        found = []
+        """All descendants of a sweep, including orphans: they inherit the mark."""
+        processes = []
         for process in psutil.process_iter():
             try:
                 marked = process.environ().get("LAB_TEST_MARK") == self.mark
-                found += [process] if marked and process.status() != psutil.STATUS_ZOMBIE else []
+                processes += [process] if marked and process.status() != psutil.STATUS_ZOMBIE else []
             except psutil.Error:
                 pass
-        return found
+        return processes
 
 
 @pytest.fixture
@@ -84,11 +81,11 @@ def sweeps(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    calm = Sweeps(tmp_path_factory.mktemp("calm"))
-    _, err = (process := calm.start()).communicate(timeout=120)
+def expected(tmp_path_factory):
+    sweeps = Sweeps(tmp_path_factory.mktemp("sweeps"))
+    _, err = (process := sweeps.start()).communicate(timeout=120)
     assert process.returncode == 0, err
-    return calm.out.read_bytes()
+    return sweeps.out.read_bytes()
 
 
 def finished(sweeps, process):
@@ -98,36 +95,35 @@ def finished(sweeps, process):
     return sweeps.out.read_bytes()
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_goes_on_and_no_worker_outlives_it(sweeps, undisturbed, blow):
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_killed_sweep_resumes_and_its_workers_exit(sweeps, expected, signum):
     allow(sweeps.gate, 4)
     process = sweeps.start(jobs=2, start_new_session=True)
     wait_for(lambda: len(sweeps.lines()) == 4)
     assert len(sweeps.alive()) >= 3
-    os.killpg(process.pid, blow) if blow == signal.SIGINT else process.kill()
+    os.killpg(process.pid, signum) if signum == signal.SIGINT else process.kill()
     _, err = process.communicate(timeout=60)
     wait_for(lambda: not sweeps.alive(), seconds=5)
     kept = sweeps.lines()
-    assert len(kept) == 4 and ("KeyboardInterrupt" in err) == (blow == signal.SIGINT)
+    assert len(kept) == 4 and ("KeyboardInterrupt" in err) == (signum == signal.SIGINT)
     with next(sweeps.store.glob("n/drawn-*.jsonl")).open("a") as file:
-        file.write(kept[0][:30])  # as a kill may leave it
+        file.write(kept[0][:30])  # a partial line
     allow(sweeps.gate, None)
-    assert finished(sweeps, sweeps.start(jobs=2)) == undisturbed
+    assert finished(sweeps, sweeps.start(jobs=2)) == expected
     assert sweeps.lines()[:4] == kept and len(sweeps.lines()) >= TOTAL
 
 
-def test_a_killed_worker_costs_no_more_than_its_trials_in_flight(sweeps, undisturbed):
-    """Both workers wait with a trial; the others know nothing of it."""
+def test_sweep_survives_a_killed_worker(sweeps, expected):
     allow(sweeps.gate, 4)
     process = sweeps.start(jobs=2)
     wait_for(lambda: len(sweeps.lines()) == 4)
-    at_work = [p for p in sweeps.alive() if p.pid != process.pid and "spawn_main" in " ".join(p.cmdline())]
-    at_work[0].kill()
+    busy = [p for p in sweeps.alive() if p.pid != process.pid and "spawn_main" in " ".join(p.cmdline())]
+    busy[0].kill()
     allow(sweeps.gate, None)
-    assert finished(sweeps, process) == undisturbed
+    assert finished(sweeps, process) == expected
 
 
-def test_a_trial_that_kills_its_worker_fails_alone(sweeps):
+def test_trial_that_kills_its_worker_is_the_only_failure(sweeps):
     sweeps.gate.with_name("gate.fatal").touch()
     _, err = (process := sweeps.start(jobs=2)).communicate(timeout=120)
     assert process.returncode == 1 and f"1 of {TOTAL} trials of drawn failed" in err
@@ -135,8 +131,8 @@ def test_a_trial_that_kills_its_worker_fails_alone(sweeps):
     assert len(sweeps.lines()) == TOTAL - 1
 
 
-def test_ctrl_c_ends_a_sweep_and_the_next_one_starts_at_once(tmp_path):
-    """In one process, as in a notebook: the workers of the stopped sweep hold nothing up."""
+def test_sweep_runs_after_ctrl_c(tmp_path):
+    """In one process, as in a notebook: workers of the stopped sweep do not block the next one."""
     gate = tmp_path / "gate"
     allow(gate, 3)
     text = SWEEP.replace("GATE", str(gate)).split("store, out")[0]
@@ -165,14 +161,14 @@ print(trials.sweep(quick, {{"seed": range(4)}}, place).value.tolist(), flush=Tru
     assert out.splitlines() == ["stopped", "[0, 1, 2, 3]"]
 
 
-def test_two_runs_share_a_store(sweeps, undisturbed):
+def test_two_sweeps_share_a_store(sweeps, expected):
     first, second = sweeps.start(), sweeps.start()
-    assert finished(sweeps, first) == undisturbed
-    assert finished(sweeps, second) == undisturbed
+    assert finished(sweeps, first) == expected
+    assert finished(sweeps, second) == expected
 
 
 class Cluster:
-    """A Dask scheduler and two workers on this machine, as its user starts them."""
+    """A local Dask scheduler with two workers, started from the command line."""
 
     def __init__(self, package=PROJECT):
         with socket.socket() as free:
@@ -200,28 +196,28 @@ class Cluster:
             process.wait()
 
 
-def test_a_cluster_gives_the_same_table_and_its_death_costs_what_was_in_flight(sweeps, undisturbed):
+def test_sweep_resumes_after_losing_the_cluster(sweeps, expected):
     allow(sweeps.gate, 6)
     with Cluster() as cluster:
         process = sweeps.start(cluster=cluster.address)
         wait_for(lambda: len(sweeps.lines()) == 6)
         cluster.scheduler.kill()
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "the cluster went away" in err, err
+    assert process.returncode == 1 and "lost the connection to the cluster" in err, err
     allow(sweeps.gate, None)
     with Cluster() as cluster:
-        assert finished(sweeps, sweeps.start(cluster=cluster.address)) == undisturbed
+        assert finished(sweeps, sweeps.start(cluster=cluster.address)) == expected
     assert len(sweeps.lines()) == TOTAL
 
 
-def test_workers_with_other_code_are_refused(sweeps, tmp_path):
+def test_cluster_workers_with_different_code_are_refused(sweeps, tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "lab", tmp_path / "other" / "lab", ignore=ignored)
     with (tmp_path / "other" / "lab" / "state.py").open("a") as file:
         file.write("\nOTHER = 1\n")
     with Cluster(tmp_path / "other") as cluster:
         _, err = sweeps.start(cluster=cluster.address).communicate(timeout=60)
-    assert "this worker has another lab.state: install the same commit there" in err
+    assert "lab.state differs on this worker: install the same commit" in err
     assert not sweeps.lines()
 
 
@@ -231,4 +227,4 @@ def test_no_scheduler(sweeps):
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     began = time.monotonic()
     _, err = sweeps.start(cluster=address).communicate(timeout=60)
-    assert f"no Dask scheduler answers at {address}" in err and time.monotonic() - began < 60
+    assert f"no Dask scheduler responds at {address}" in err and time.monotonic() - began < 60

@@ -1,4 +1,4 @@
-"""Every notebook is clean in git and runs, from the command line and under bare papermill; the environment is one."""
+"""Notebooks are clean in git and run from the command line and under papermill; the environments agree."""
 
 import json
 import re
@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((project_root() / "pyproject.toml").read_text("utf-8"))[
 RUNTIME = {Requirement(text).name.lower(): Requirement(text) for text in PROJECT["dependencies"]}
 
 
-def asked_in(notebook):
+def claims_of(notebook):
     """The claims of a notebook."""
     return claims.read(claims.folder() / f"{notebook.stem}.yaml")
 
@@ -40,11 +40,11 @@ def smoke(notebook):
 # The environment
 
 
-def test_the_conda_environment_is_that_of_the_project():
+def test_conda_environment_matches_pyproject():
     environment = yaml.safe_load((project_root() / "environment.yml").read_text("utf-8"))
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
     conda = [Requirement(entry) for entry in environment["dependencies"] if isinstance(entry, str)]
-    assert pip == ["-e ."], "whatever conda does not bring comes from pyproject.toml"
+    assert pip == ["-e ."], "pip dependencies must come from pyproject.toml"
     by_name = {requirement.name: requirement.specifier for requirement in conda}
     assert by_name.pop("python") == SpecifierSet(PROJECT["requires-python"])
     by_name.pop("pip")
@@ -52,12 +52,12 @@ def test_the_conda_environment_is_that_of_the_project():
     for name, specifier in by_name.items():
         name = names.get(name, name).lower()
         assert name in RUNTIME, f"{name} is no dependency of the project"
-        assert specifier in (SpecifierSet(), RUNTIME[name].specifier), "versions are bounded in pyproject.toml"
-    assert "torch" in {names.get(name) for name in by_name}, "pip would bring a build for GPUs"
+        assert specifier in (SpecifierSet(), RUNTIME[name].specifier), "version bounds belong in pyproject.toml"
+    assert "torch" in {names.get(name) for name in by_name}, "pip would install the CUDA build"
     assert environment["name"] == PROJECT["name"]
 
 
-def test_what_was_tested_is_pinned():
+def test_constraints_pin_every_dependency():
     path = project_root() / "constraints.txt"
     if not path.exists():
         pytest.skip("there is no constraints.txt yet")
@@ -65,10 +65,10 @@ def test_what_was_tested_is_pinned():
     pinned = {
         r.name.lower().replace("_", "-"): r for r in (Requirement(x) for x in lines if x and not x.startswith("-"))
     }
-    for name, wanted in RUNTIME.items():
+    for name, requirement in RUNTIME.items():
         assert name in pinned, f"{name} is not pinned"
         ((operator, version),) = ((s.operator, s.version) for s in pinned[name].specifier)
-        assert operator == "==" and wanted.specifier.contains(version, prereleases=True), name
+        assert operator == "==" and requirement.specifier.contains(version, prereleases=True), name
     assert str(pinned["torch"].specifier) == "==2.13.0"
 
 
@@ -76,7 +76,7 @@ def test_what_was_tested_is_pinned():
 
 
 @each_notebook
-def test_a_notebook_in_git_holds_sources_only(notebook):
+def test_committed_notebooks_have_no_outputs(notebook):
     book = nbformat.read(notebook, 4)
     nbformat.validate(book)
     assert set(book.metadata) == {"kernelspec"} and book.metadata.kernelspec.name == "python3"
@@ -87,7 +87,7 @@ def test_a_notebook_in_git_holds_sources_only(notebook):
 
 
 @each_notebook
-def test_a_notebook_is_built_as_all_are(notebook):
+def test_notebook_structure(notebook):
     book = nbformat.read(notebook, 4)
     title, *rest = book.cells
     assert title.cell_type == "markdown" and title.source.startswith(f"# 1.{int(notebook.stem[:2])} ")
@@ -99,8 +99,8 @@ def test_a_notebook_is_built_as_all_are(notebook):
     everything = "\n".join(code)
     assert f'lab.study("1.{int(notebook.stem[:2])}", globals())' in everything
     assert "study.finish()" in everything
-    mine = [c.id for c in asked_in(notebook).values() if not c.open]
-    assert [name for name in mine if f'"{name}"' not in everything] == [], "claims that are never judged"
+    mine = [c.id for c in claims_of(notebook).values() if not c.open]
+    assert [name for name in mine if f'"{name}"' not in everything] == [], "claims without a verdict"
 
 
 # Parameters
@@ -113,11 +113,11 @@ strange = st.one_of(
 
 
 @each_notebook
-def test_every_notebook_declares_what_it_holds_and_has_smoke_values(notebook):
+def test_notebook_parameters_have_valid_defaults_and_smoke_values(notebook):
     declared = {name: parameter.default for name, parameter in parameters.read_parameters(notebook).items()}
     assert list(declared)[:2] == ["profile", "results"]
     assert declared["profile"] == "quick" and declared["results"] == ""
-    assert parameters.validate(notebook) == declared, "the defaults are valid, and read as they are"
+    assert parameters.validate(notebook) == declared, "defaults are invalid or change on validation"
     assert smoke(notebook)["profile"] == "smoke" and smoke(notebook) != declared | {"profile": "smoke"}
 
 
@@ -125,7 +125,7 @@ def test_every_notebook_declares_what_it_holds_and_has_smoke_values(notebook):
 @each_notebook
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_value_breaks_the_check_of_a_notebook(notebook, data):
+def test_parameter_validation_never_crashes(notebook, data):
     name = data.draw(st.sampled_from(sorted(parameters.read_parameters(notebook))))
     try:
         parameters.validate(notebook, ("file", {name: data.draw(strange)}))
@@ -133,7 +133,7 @@ def test_no_value_breaks_the_check_of_a_notebook(notebook, data):
         assert str(refusal).startswith("file: ")
 
 
-def test_most_notebooks_are_checked_without_torch():
+def test_validation_without_seams_does_not_import_torch():
     code = """
         import sys
         from lab import files, parameters
@@ -148,18 +148,18 @@ def test_most_notebooks_are_checked_without_torch():
 # Runs
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-CHOOSING = {1000, 1001, 1002}  # seeds on which rates are chosen, whatever the first seed is
-OF_SEED_0 = {"07_position_encodings", "17_more_on_positions"}  # `beyond` keeps what is pictured of that seed alone
+TUNING_SEEDS = {1000, 1001, 1002}  # seeds for learning-rate selection
+WITH_SEED_0 = {"07_position_encodings", "17_more_on_positions"}  # `beyond` keeps figure data of seed 0 only
 
 
 def seeds_of(store):
-    """Seeds of the trials that a run has finished."""
+    """Seeds of all finished trials of a run."""
     lines = [line for path in store.glob("*/*.jsonl") for line in trials.read(path)[1]]
     return {line["at"]["seed"] for line in lines if "seed" in line["at"]}
 
 
 def check_run(folder, notebook):
-    """What every finished run leaves, in any profile."""
+    """Check the files and run.json of a finished smoke run."""
     run = json.loads((folder / "run.json").read_text("utf-8"))
     assert (run["status"], run["profile"], run["notebook"]) == ("done", "smoke", notebook.stem)
     assert run["title"].startswith(files.exercise_of(notebook)) and run["machine"] and run["seconds"] > 0
@@ -168,85 +168,87 @@ def check_run(folder, notebook):
     assert run["parameters"] == values and run["own"] == {}
     pictures = {path.stem for path in (folder / "figures").glob("*.png")}
     stems = {path.stem for path in (folder / "tables").glob("*.csv")}
-    assert pictures and pictures <= stems, "a figure stands beside its table"
+    assert pictures and pictures <= stems, "a figure has no table"
     for path in (folder / "tables").glob("*.csv"):
         table = pd.read_csv(path)
         assert len(table) and not [c for c in table.columns if c.startswith("Unnamed")], path.name
     lines = claims.read_answers(folder)
-    assert list(lines.id.drop_duplicates()) == list(asked_in(notebook))
+    assert list(lines.id.drop_duplicates()) == list(claims_of(notebook))
     assert set(lines.answer) <= {"not judged", "open"}
     assert set(lines.figure) <= pictures | {""} and set(lines.table) <= stems | {""}
     return run
 
 
 @each_notebook
-def test_a_notebook_runs(notebook, tmp_path):
-    """Its cells, at smoke size, in this process."""
+def test_notebook_runs_at_smoke_size(notebook, tmp_path):
+    """The cells run at smoke size in this process."""
     values, folder = smoke(notebook), tmp_path / notebook.stem
     shown = cells.run(notebook, values, folder, record="none", store=tmp_path / ".trials")
     check_run(folder, notebook)
     assert {path.name for path in folder.iterdir()} == {"run.json", "answers.csv", "tables", "figures"}
     text = json.dumps(shown, default=str)
-    assert str(CHECKOUT) not in text, "nothing of the machine it ran on"
-    assert not any(WIDGET in each for each in shown), "sliders have their static twin"
+    assert str(CHECKOUT) not in text, "outputs contain a local path"
+    assert not any(WIDGET in each for each in shown), "outputs contain a live widget"
     check_seeds(notebook, values["first_seed"], seeds_of(tmp_path / ".trials"))
 
 
 def check_seeds(notebook, first, seeds):
-    """The seeds of the trials begin with the first; those before it are where rates are chosen, and refused there.
+    """Trials start at `first`; earlier seeds are for learning-rate selection only and invalid as first_seed.
 
-    Rates are chosen on seeds from 0 to 4 in lessons whose judged seeds begin at 1000.
+    Selection uses seeds 0 to 4 in lessons whose first seed is 1000 by default.
     """
     earlier = {seed for seed in seeds if seed < first}
-    assert first == 2000 and (first in seeds or not seeds), "all but timings, which are not stored, begin there"
-    choosing = CHOOSING | ({0} if notebook.stem in OF_SEED_0 else set())
+    assert first == 2000 and (first in seeds or not seeds), "stored trials must start at first_seed"
+    tuning = TUNING_SEEDS | ({0} if notebook.stem in WITH_SEED_0 else set())
     if parameters.read_parameters(notebook)["first_seed"].default == 1000:
-        choosing = set(range(5))
-    assert earlier <= choosing
-    for seed in earlier - ({0} if notebook.stem in OF_SEED_0 else set()):
+        tuning = set(range(5))
+    assert earlier <= tuning
+    for seed in earlier - ({0} if notebook.stem in WITH_SEED_0 else set()):
         with pytest.raises(files.Refused, match="first_seed"):
             parameters.validate(notebook, ("here", {"first_seed": seed}))
 
 
-def test_a_lesson_runs_as_lab_run_runs_it(tmp_path):
-    """In a kernel, under papermill; a lesson that registers kinds of its own."""
+def test_notebook_runs_in_a_kernel_like_lab_run(tmp_path):
+    """In a kernel, under papermill, for a lesson that registers its own variants."""
     notebook = files.notebook_of("1.3")
     (job,) = runner.plan([notebook.stem], "smoke", tmp_path)
     runner.execute(job, fresh=True, store=tmp_path / ".trials")
     check_run(job.folder, notebook)
     assert job.is_done
-    made = {path.name for path in job.folder.iterdir()}
-    assert made == {"notebook.ipynb", "run.json", "answers.csv", "tables", "figures"}
+    written = {path.name for path in job.folder.iterdir()}
+    assert written == {"notebook.ipynb", "run.json", "answers.csv", "tables", "figures"}
     text = (job.folder / "notebook.ipynb").read_text("utf-8")
     assert all(cell.execution_count for cell in nbformat.reads(text, 4).cells if cell.cell_type == "code")
-    assert str(CHECKOUT) not in text and "/.03" not in text, "nothing of the machine it ran on"
+    assert str(CHECKOUT) not in text and "/.03" not in text, "outputs contain a local path"
     assert WIDGET not in text and "papermill" not in json.loads(text)["metadata"]
     assert [path.name for path in job.folder.parent.iterdir()] == [notebook.stem]
 
 
-def test_a_notebook_runs_under_bare_papermill_from_another_folder(tmp_path):
+def test_notebook_runs_under_plain_papermill_from_another_folder(tmp_path):
     notebook = CHEAPEST
     file = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
-    done = subprocess.run([sys.executable, "-m", "papermill", notebook, "out.ipynb", "-f", file, "-p", "results",
+    process = subprocess.run([sys.executable, "-m", "papermill", notebook, "out.ipynb", "-f", file, "-p", "results",
                            tmp_path / "results", "--no-progress-bar"],
                           cwd=tmp_path, capture_output=True, text=True, timeout=600)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     check_run(tmp_path / "results" / notebook.stem, notebook)
     assert [path.name for path in (tmp_path / "results").iterdir()] == [notebook.stem]
-    assert {p.name for p in tmp_path.iterdir()} == {"out.ipynb", "results"}, "results go where they were asked for"
+    assert {p.name for p in tmp_path.iterdir()} == {"out.ipynb", "results"}, (
+        "files were written outside the results folder"
+    )
 
 
-@pytest.mark.parametrize("given, said", [
+@pytest.mark.parametrize("values, message", [
     ({"seeds": 0}, "06_.*.ipynb: seeds = 0: input should be greater than 0"),
     ({"seed": 3}, "06_.*.ipynb: .* has no parameter 'seed'; did you mean 'seeds'?"),
 ])  # fmt: skip
-def test_a_notebook_with_a_refused_parameter_stops_before_it_measures(given, said, tmp_path):
-    with pytest.raises(files.Refused, match=said):
-        cells.run(CHEAPEST, given, tmp_path / "run")
+def test_invalid_parameter_stops_a_notebook_before_measuring(values, message, tmp_path):
+    with pytest.raises(files.Refused, match=message):
+        cells.run(CHEAPEST, values, tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
 
 
-WITHOUT_AN_ARM = {  # values with which some claim is not run; what they lack
+PARTIAL_VALUES = {  # valid values for which some claims cannot be judged
     "04_head_count": {"heads": [1, 2, 4]},
     "05_attention_variants": {"kv_heads": [2, 1], "recall_heads": [4]},
     "14_architecture_tradeoffs": {"pairs": 4, "at": 512, "lengths": [256], "contexts": [64]},
@@ -254,8 +256,8 @@ WITHOUT_AN_ARM = {  # values with which some claim is not run; what they lack
 }
 
 
-@pytest.mark.parametrize("stem, values", WITHOUT_AN_ARM.items(), ids=WITHOUT_AN_ARM)
-def test_values_that_leave_out_an_arm_are_no_reason_to_refuse(stem, values):
+@pytest.mark.parametrize("stem, values", PARTIAL_VALUES.items(), ids=PARTIAL_VALUES)
+def test_values_that_omit_an_arm_are_accepted(stem, values):
     notebook = files.notebook_of(stem)
     checked = parameters.validate(notebook, ("here", values))
     assert {name: checked[name] for name in values} == values

@@ -1,4 +1,4 @@
-"""The reference model: it is what its story says, it can be made again, and trials know it by its hash.
+"""The reference model: its recorded story is correct, it can be reproduced, and trials know it by its hash.
 
 Of `lab.reference.make`.
 """
@@ -14,10 +14,10 @@ from lab.tasks.code import Code
 from lab.tasks.corpus import HASH
 
 
-def test_it_is_as_good_as_its_story_says():
+def test_reference_model_reproduces_its_recorded_loss():
     model = reference_model()
     story = model.story
-    assert story["corpus"] == HASH, "the text of the lab is no longer the one that it read"
+    assert story["corpus"] == HASH, "the corpus has changed since training"
     loss = validation_loss(model, Code(story["config"]["block_size"]), story["windows"])
     assert loss == pytest.approx(story["validation_loss"], abs=1e-4) == story["curve"]["validation"][-1]
     assert loss < story["marks"]["4-gram"] - 0.2 < story["marks"]["trigram"] < story["marks"]["unigram"]
@@ -25,14 +25,14 @@ def test_it_is_as_good_as_its_story_says():
     assert reference.WEIGHTS.stat().st_size < 4e6
 
 
-def test_its_story_is_that_of_the_recipe_here():
+def test_reference_story_matches_the_current_recipe():
     config, _, schedule = byte_model(**make.SIZES)
     story = reference_model().story
     assert story["config"] == config.model_dump(exclude_unset=True)
     assert story["schedule"] == json.loads(schedule.model_dump_json())
 
 
-def test_it_is_made_again_bit_by_bit_with_its_marks(tmp_path):
+def test_making_the_reference_is_deterministic_and_records_marks(tmp_path):
     sizes = {"steps": 3, "batch": 2, "context": 16, "d_model": 16, "n_layers": 1}
     for name in ("one", "two"):
         make.make(tmp_path / name / "model.safetensors", sizes=sizes)
@@ -41,13 +41,13 @@ def test_it_is_made_again_bit_by_bit_with_its_marks(tmp_path):
     assert list(one["marks"]) == ["unigram", "bigram", "trigram", "4-gram"] and one["corpus"] == HASH
 
 
-def test_a_trial_that_reads_it_has_its_hash_and_no_file():
-    with uses.watched() as seen:
+def test_trials_record_the_reference_by_hash():
+    with uses.watched() as watched:
         reference_model()
-    assert "reference" in seen.names and key.now("reference") == reference_hash()
+    assert "reference" in watched.names and key.now("reference") == reference_hash()
 
 
-def test_weights_that_nobody_trained_are_refused(tmp_path, monkeypatch):
+def test_modified_reference_weights_raise(tmp_path, monkeypatch):
     raw = bytearray(reference.WEIGHTS.read_bytes())
     raw[-1] ^= 1
     (tmp_path / "model.safetensors").write_bytes(raw)

@@ -1,7 +1,4 @@
-"""`lab run`: refused input, failing cells, kills, two at once; `lab list`, `show` and `diff`.
-
-Of `lab.browse`.
-"""
+"""`lab run`: invalid input, failures, kills, concurrency; `lab list`, `show` and `diff`. Also tests lab.browse."""
 
 import os
 import re
@@ -33,12 +30,12 @@ slow = pytest.mark.slow
 
 
 def lab(*words):
-    """The command in this process."""
+    """Run the command in this process."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def start(*words, **options):
-    """The command in a process of its own."""
+    """Start the command in a new process."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": CHECKOUT}
     return subprocess.Popen([sys.executable, "-m", "lab.run", *map(str, words)], **streams | options)
 
@@ -49,32 +46,32 @@ def files_of(folder):
 
 @pytest.fixture(scope="module")
 def done(project):
-    """The job of the dice at smoke size, which ran once."""
+    """The finished smoke job of the dice notebook."""
     result = lab(*SMOKE)
     assert result.exit_code == 0, result.output
     (job,) = run.plan(["1.1"], "smoke", project / "results")
-    job.__dict__["said"] = result.output
+    job.__dict__["output"] = result.output
     return job
 
 
-# What a run leaves
+# Results
 
 
-def test_a_run_says_where_it_is_and_a_second_does_nothing(done):
-    made_of = {path.name for path in done.folder.iterdir()}
-    assert made_of == {"notebook.ipynb", "run.json", "answers.csv", "tables", "figures"}
-    assert f"results/runs/smoke/{DICE}; to look at it: lab show results/runs/smoke/{DICE}" in done.said
-    assert "8 sides minus 4" in done.said and f"Trials: {THROWS} by " in done.said
+def test_finished_run_is_skipped(done):
+    names = {path.name for path in done.folder.iterdir()}
+    assert names == {"notebook.ipynb", "run.json", "answers.csv", "tables", "figures"}
+    assert f"results/runs/smoke/{DICE}; to open it: lab show results/runs/smoke/{DICE}" in done.output
+    assert "8 sides minus 4" in done.output and f"Trials: {THROWS} by " in done.output
     before = files_of(done.folder)
     result = lab(*SMOKE)
-    assert result.exit_code == 0 and f"{DICE}: done already" in result.output
+    assert result.exit_code == 0 and f"{DICE}: up to date" in result.output
     assert files_of(done.folder) == before
     kept = files.read_run(done.folder)
     about = ("status", "notebook", "title", "answer", "profile", "own", "changes", "machine", "started", "core_seconds")
     assert set(about) < set(kept) and kept["parameters"] == done.values and kept["fingerprint"] == done.fingerprint
 
 
-def test_a_stored_notebook_holds_no_trace_of_papermill_and_of_the_machine(done, project):
+def test_stored_notebook_has_no_papermill_metadata_or_absolute_paths(done, project):
     text = (done.folder / "notebook.ipynb").read_text("utf-8")
     book = nbformat.reads(text, 4)
     assert book.metadata.kernelspec == {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -84,7 +81,7 @@ def test_a_stored_notebook_holds_no_trace_of_papermill_and_of_the_machine(done, 
 
 
 @pytest.mark.parametrize("edit", ["notebook", "claims", "parameters", "package"])
-def test_a_run_is_done_again_when_what_it_depends_on_is_another(done, project, edit, monkeypatch):
+def test_changed_dependency_invalidates_a_run(done, project, edit, monkeypatch):
     assert done.is_done
     if edit == "parameters":
         (job,) = run.plan(["1.1"], "smoke", project / "results", ("-p", {"seeds": 3}))
@@ -102,45 +99,45 @@ def test_a_run_is_done_again_when_what_it_depends_on_is_another(done, project, e
     path.write_bytes(sound)
 
 
-def test_a_run_that_cannot_be_read_is_none(done):
+def test_corrupt_run_json_counts_as_no_run(done):
     sound = (done.folder / "run.json").read_bytes()
     (done.folder / "run.json").write_bytes(sound[:-40])
     assert not done.is_done
     (done.folder / "run.json").write_bytes(sound)
 
 
-# Refused
+# Invalid input
 
-REFUSED = {
-    "no such notebook": (["run", "1.9"], "there is no exercise '1.9', .* there are 1.1 \\(01_dice\\)"),
+INVALID = {
+    "no such notebook": (["run", "1.9"], "'1.9' is neither an exercise nor .* choose from 1.1 \\(01_dice\\)"),
     "misspelt": (["run", "1.1", "-p", "seed=3"], "-p: 01_dice has no parameter 'seed'; did you mean 'seeds'"),
     "no divisor": (["run", "1.1", "-p", "sides=[3]"], "-p: sides: 3 is no multiple of dice 2"),
-    "no value": (["run", "1.1", "-p", "seeds"], "-p 'seeds': write NAME=VALUE"),
-    "twice": (["run", "1.1", "-p", "seeds=1", "-p", "seeds=2"], "seeds is given twice"),
-    "no such profile": (["run", "1.1", "--profile", "full"], "no profile 'full'; there are quick, smoke"),
+    "no value": (["run", "1.1", "-p", "seeds"], "-p 'seeds': expected NAME=VALUE"),
+    "twice": (["run", "1.1", "-p", "seeds=1", "-p", "seeds=2"], "seeds is set twice"),
+    "no such profile": (["run", "1.1", "--profile", "full"], "no profile 'full'; choose quick or smoke"),
     "no such file": (["run", "1.1", "-f", "none.yaml"], "none.yaml: cannot be read"),
     "folder as parameter": (["run", "1.1", "-p", "results=x"], "choose the folder with --results"),
     "no such device": (["run", "1.1", "--device", "tpu"], "--device: no device 'tpu'"),
-    "no scheduler": (["run", "1.1", "--cluster", "tcp://127.0.0.1:1"], "--cluster .*: no scheduler answers"),
+    "no scheduler": (["run", "1.1", "--cluster", "tcp://127.0.0.1:1"], "--cluster .*: no scheduler responds"),
     "below a file": (["run", "1.1", "--results", __file__], "; choose another folder with --results"),
     "one of two": (["run", "1.2", "1.1", "-p", "tosses=0"], "01_dice has no parameter 'tosses'"),
-    "nothing to show": (["show", "1.1"], "1.1 has not run at quick: use `lab run 1.1` first"),
-    "nothing to publish": (["publish"], "no notebook has run at quick here"),
+    "nothing to show": (["show", "1.1"], "no quick run of 1.1: use `lab run 1.1` first"),
+    "nothing to publish": (["publish"], "there are no quick runs"),
 }
 
 
-@pytest.mark.parametrize("words, said", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_run_is_refused_in_a_sentence_before_a_kernel_starts(words, said, monkeypatch):
+@pytest.mark.parametrize("words, message", INVALID.values(), ids=INVALID)
+def test_invalid_input_exits_before_a_kernel_starts(words, message, monkeypatch):
     monkeypatch.setattr(run, "execute", None)
     result = lab(*words)
-    assert result.exit_code == 2 and re.search(f"^lab: .*{said}", result.output), result.output
+    assert result.exit_code == 2 and re.search(f"^lab: .*{message}", result.output), result.output
 
 
-def test_two_runs_on_one_folder_the_second_says_so(project, monkeypatch):
+def test_concurrent_run_on_the_same_folder_is_refused(project, monkeypatch):
     monkeypatch.setattr(run, "execute", None)
     with FileLock(project / "results" / ".lock"):
         result = lab("run", "1.2")
-    assert result.exit_code == 2 and "another `lab run` works on" in result.output and "--results" in result.output
+    assert result.exit_code == 2 and "another `lab run` is using" in result.output and "--results" in result.output
 
 
 def test_two_runs_on_two_folders_do_not_meet(tmp_path):
@@ -156,19 +153,22 @@ def test_two_runs_on_two_folders_do_not_meet(tmp_path):
 
 # Failures
 
-CELLS = {  # the second cell; what is said
+CELLS = {  # the second cell; expected output
     "an error": ("raise KeyError('gone')", r"cell 2: .*KeyError.*gone"),
     "sys.exit": ("import sys\nsys.exit(0)", "cell 2 called sys.exit: the cells after it did not run"),
     "a magic": ("%nonsuch 1", "cell 2: %nonsuch 1: .*not found"),
-    "a killed kernel": ("import os\nos.kill(os.getpid(), 9)", "the kernel died .* finished trials are kept"),
-    "a full disk": ("raise OSError(28, 'No space left on device')", "cell 2: OSError: .*make room, or .* --results"),
+    "a killed kernel": ("import os\nos.kill(os.getpid(), 9)", "the kernel died .* finished trials are cached"),
+    "a full disk": (
+        "raise OSError(28, 'No space left on device')",
+        "cell 2: OSError: .*free some space .* --results",
+    ),
     "a sound one": ("x = 1", "done in"),
 }
 
 
 @pytest.fixture(scope="module")
 def own(project, tmp_path_factory):
-    """The output of a run of notebooks of one's own, one for each of CELLS, and their folder."""
+    """The output of a run of one user notebook per entry of CELLS, and their folder."""
     folder = tmp_path_factory.mktemp("own")
     for name, (source, _) in CELLS.items():
         cells = [new_code_cell("print('begun')"), new_code_cell(source), new_code_cell("print('ended')")]
@@ -177,21 +177,20 @@ def own(project, tmp_path_factory):
     return lab("run", *paths, "--results", folder / "out"), folder
 
 
-def test_a_failing_notebook_stops_no_other_and_leaves_nothing(own):
+def test_failed_notebook_does_not_stop_others_and_leaves_no_results(own):
     result, folder = own
     assert result.exit_code == 1 and "5 of 6 failed: an error, sys.exit," in result.output
     assert [path.name for path in (folder / "out" / "runs" / "own").iterdir()] == ["a sound one"]
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_failure_names_the_cell_and_the_cause(own, name):
-    told = own[0].output.partition(f"] {name}: ")[2].partition("\n[")[0]
-    assert re.search(CELLS[name][1], told, re.DOTALL), told
-    assert name == "an error" or "Traceback" not in told
+def test_failure_names_cell_and_cause(own, name):
+    output = own[0].output.partition(f"] {name}: ")[2].partition("\n[")[0]
+    assert re.search(CELLS[name][1], output, re.DOTALL), output
+    assert name == "an error" or "Traceback" not in output
 
 
-def test_only_what_a_run_made_is_cleared(own):
-    """Not the folder of a neighbour whose name begins alike."""
+def test_cleanup_keeps_folders_with_similar_names(own):
     _, folder = own
     neighbours = [folder / "out" / "runs" / "own" / name for name in (".a sound one-2", "a sound one-1")]
     for each in neighbours:
@@ -201,23 +200,22 @@ def test_only_what_a_run_made_is_cleared(own):
 
 
 @pytest.mark.parametrize("last", ["study.finish()", "raise KeyError"])
-def test_under_bare_papermill_a_run_is_complete_or_absent(last, tmp_path):
+def test_results_under_plain_papermill_are_complete_or_absent(last, tmp_path):
     begun = "import lab, pandas as pd\nstudy = lab.study('mine', globals())\nstudy.table('x', pd.DataFrame({'a': [1]}))"
     nbformat.write(new_notebook(cells=[new_code_cell(begun), new_code_cell(last)]), tmp_path / "mine.ipynb")
     command = [sys.executable, "-m", "papermill", "mine.ipynb", "out.ipynb", "-k", "python3", "--no-progress-bar"]
     subprocess.run(command, cwd=tmp_path, capture_output=True)
-    made_of = {
-        path.relative_to(tmp_path / "lab-results").as_posix() for path in (tmp_path / "lab-results").rglob("*.*")
-    }
-    assert made_of == ({"mine/run.json", "mine/answers.csv", "mine/tables/x.csv"} if "finish" in last else set())
+    root = tmp_path / "lab-results"
+    names = {path.relative_to(root).as_posix() for path in root.rglob("*.*")}
+    assert names == ({"mine/run.json", "mine/answers.csv", "mine/tables/x.csv"} if "finish" in last else set())
 
 
 # Kills
 
 
 @pytest.fixture
-def forgotten(done, project):
-    """The folder of the trials, which have to run once more."""
+def empty_store(done, project):
+    """The folder of cached trials, emptied."""
     store = project / "results" / ".trials" / DICE
     shutil.rmtree(store, ignore_errors=True)
     yield store
@@ -229,64 +227,64 @@ def stored(store):
 
 
 def kernel_of(process):
-    """The kernel that a runner has started, as soon as it is there."""
+    """Wait for the kernel started by a `lab run` process."""
 
-    def found():
+    def kernel():
         family = psutil.Process(process.pid).children(recursive=True)
         return next((child for child in family if "ipykernel" in " ".join(child.cmdline())), None)
 
-    return wait_for(found)
+    return wait_for(kernel)
 
 
-def stopped_at_three(forgotten, project, blow):
-    """What a run says that gets this signal when three trials are finished, and its exit status."""
+def stopped_at_three(empty_store, project, signum):
+    """(output, exit status) of a run that receives a signal after three trials."""
     allow(project / "gate", 3)
     process = start(*SMOKE, "--fresh")
     kernel = kernel_of(process)
-    wait_for(lambda: len(stored(forgotten)) == 3)
+    wait_for(lambda: len(stored(empty_store)) == 3)
     orphans = [kernel, *kernel.children(recursive=True)]
-    process.send_signal(blow)
-    said, _ = process.communicate(timeout=60)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=60)
     _, alive = psutil.wait_procs(orphans, timeout=5)
-    assert not alive, "the kernel and its workers end with their runner"
-    return said, process.returncode
+    assert not alive, "kernel and workers exit with `lab run`"
+    return output, process.returncode
 
 
-def test_a_killed_run_leaves_earlier_results_and_the_same_command_goes_on(done, forgotten, project):
+def test_killed_run_keeps_earlier_results_and_resumes(done, empty_store, project):
     before = files_of(done.folder)
-    stopped_at_three(forgotten, project, signal.SIGKILL)
-    kept = stored(forgotten)
+    stopped_at_three(empty_store, project, signal.SIGKILL)
+    kept = stored(empty_store)
     assert len(kept) == 3 and files_of(done.folder) == before
-    with next(forgotten.glob("*.jsonl")).open("a") as half:
+    with next(empty_store.glob("*.jsonl")).open("a") as half:
         half.write('{"trial": "thro')
     allow(project / "gate", None)
     result = lab(*SMOKE, "--fresh")
     assert result.exit_code == 0, result.output
-    now = stored(forgotten)
+    now = stored(empty_store)
     assert len(now) == THROWS and now[:3] == kept
     tables = [path for path in before if path.suffix == ".csv"]
     assert tables and all(path.read_bytes() == before[path] for path in tables)
     assert [path.name for path in done.folder.parent.iterdir()] == [DICE]
 
 
-@pytest.mark.parametrize("blow", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=slow)])
-def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(blow, done, forgotten, project):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=slow)])
+def test_stopped_run_explains_how_to_resume(signum, done, empty_store, project):
     before = files_of(done.folder)
-    said, status = stopped_at_three(forgotten, project, blow)
-    assert status == 130 and run.STOPPED in said and not re.search("Traceback|Error|Warning", said), said
-    assert files_of(done.folder) == before and len(stored(forgotten)) == 3
+    output, status = stopped_at_three(empty_store, project, signum)
+    assert status == 130 and run.STOPPED in output and not re.search("Traceback|Error|Warning", output), output
+    assert files_of(done.folder) == before and len(stored(empty_store)) == 3
     assert [path.name for path in done.folder.parent.iterdir()] == [DICE]
 
 
 @slow
-def test_a_full_disk_is_named_and_earlier_results_stay(done, tmp_path):
-    """On a disk in a mount namespace of its own, which vanishes with the command."""
+def test_full_disk_keeps_earlier_results(done, tmp_path):
+    """On a tmpfs in a separate mount namespace."""
     (disk := tmp_path / "disk").mkdir()
     mount = f"mount -t tmpfs -o size=1m none {disk}"
     try:
         subprocess.run(["unshare", "--mount", "sh", "-ec", mount], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no mount for a test")
+        pytest.skip("mount is not permitted")
     script = f"""{mount}
         mkdir -p {disk}/runs/smoke; cp -r {done.folder} {disk}/runs/smoke
         head -c 2m /dev/zero > {disk}/filler || true
@@ -297,13 +295,13 @@ def test_a_full_disk_is_named_and_earlier_results_stay(done, tmp_path):
                            cwd=CHECKOUT, capture_output=True, text=True)  # fmt: skip
     assert "No space left on device" in ended.stdout and "status 1" in ended.stdout, ended
     assert "--results" in ended.stdout and "Traceback" not in ended.stdout
-    assert ended.returncode == 0 and ended.stdout.endswith(f"status 1\n{DICE}\n"), "earlier results are as they were"
+    assert ended.returncode == 0 and ended.stdout.endswith(f"status 1\n{DICE}\n"), "earlier results are unchanged"
 
 
 # Browsing
 
 
-def test_the_list_is_readable_where_the_terminal_knows_ascii_alone(done):
+def test_list_on_an_ascii_terminal(done):
     path = files.notebooks()[1]
     sound = path.read_text("utf-8")
     path.write_text(sound.replace("What do coins show?", "What do coins show ✓?"), "utf-8")
@@ -313,19 +311,19 @@ def test_the_list_is_readable_where_the_terminal_knows_ascii_alone(done):
     assert ended.returncode == 0 and re.search(r"^1.2 +What do coins show \?+ +not run yet$", ended.stdout, re.M)
 
 
-def test_answers_of_two_runs_stand_side_by_side(done, tmp_path):
-    said = lab("diff", done.folder, done.folder).output
-    assert "dice-count" in said and "0 of 2 lines differ" in said
+def test_diff(done, tmp_path):
+    output = lab("diff", done.folder, done.folder).output
+    assert "dice-count" in output and "0 of 2 lines differ" in output
     shutil.copytree(done.folder, tmp_path / "other")
     table = pd.read_csv(tmp_path / "other" / "answers.csv", dtype=str, keep_default_na=False)
     table.loc[0, ["effect", "answer"]] = ["0.123456", "no"]
     files.write_table(tmp_path / "other" / "answers.csv", table)
-    said = lab("diff", done.folder, tmp_path / "other").output
-    assert "dice-more-sides" in said and "dice-count" not in said and "1 of 2 lines differ" in said
-    assert re.search(r"not judged .* \|  no 0.123", said)
+    output = lab("diff", done.folder, tmp_path / "other").output
+    assert "dice-more-sides" in output and "dice-count" not in output and "1 of 2 lines differ" in output
+    assert re.search(r"not judged .* \|  no 0.123", output)
 
 
-def test_a_lesson_is_shown_with_folded_code_and_formulas_that_need_no_network(done, project, monkeypatch):
+def test_show_opens_page_with_folded_code(done, project, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     result = lab("show", done.folder)
@@ -335,7 +333,7 @@ def test_a_lesson_is_shown_with_folded_code_and_formulas_that_need_no_network(do
     assert "max-width: 720px" in text and "injected" not in text
 
 
-def test_formulas_are_pictures_and_code_stays(tmp_path):
+def test_formulas_become_images_and_code_is_unchanged(tmp_path):
     source = r"Half, $\frac12 \le x$, and `$code$`:" + "\n\n$$\\sum_i x_i$$\n\n$\\nonsuch{x}$ stays."
     nbformat.write(new_notebook(cells=[new_markdown_cell(source)]), tmp_path / "a.ipynb")
     text = browse.html_of(tmp_path / "a.ipynb")
@@ -343,18 +341,18 @@ def test_formulas_are_pictures_and_code_stays(tmp_path):
     assert "<code>$code$</code>" in text and r"$\nonsuch{x}$" in text
 
 
-def test_an_answer_and_a_title_are_read_from_their_cells(tmp_path):
+def test_title_and_answer_of_a_notebook(tmp_path):
     cells = [("", "# 1.4 How many?\n\n*One or two?*\n\nMore."), ("answer", made.folded("# Two.\nOr so.", "两个。"))]
     made.write_notebook(tmp_path / "a.ipynb", cells)
     assert files.title_of(tmp_path / "a.ipynb") == ("1.4 How many?", "One or two?")
     assert files.answer_of(tmp_path / "a.ipynb") == "# Two. Or so."
 
 
-# The READMEs
+# Documentation
 
 
 def commands(name, word):
-    """[words after the first] of the commands that a README shows, on lines of their own and inside sentences."""
+    """The arguments of all commands `word` in a Markdown file, in code blocks and inline code."""
     text = (CHECKOUT / name).read_text("utf-8")
     shown = re.findall(rf"^    (?:\.venv/bin/)?{word} (.*)$", text, re.MULTILINE)
     shown += re.findall(rf"`(?:\.venv/bin/)?{word} ([a-z-][^`]*)`", text)
@@ -362,21 +360,21 @@ def commands(name, word):
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md", "CONTRIBUTING.md"])
-def test_every_command_is_understood_and_what_it_names_is_there(name, monkeypatch):
+def test_documented_commands_are_valid(name, monkeypatch):
     monkeypatch.setenv("LAB_PROJECT", str(CHECKOUT))
     monkeypatch.chdir(CHECKOUT)
     for first, *words in commands(name, "lab"):
         command = get_command(app).commands[first]
-        given = command.make_context(first, words).params
+        options = command.make_context(first, words).params
         if first == "run":
-            chosen = ("-p", run.assignments(given["parameter"]))
-            assert run.plan(given["notebooks"] or [], given["profile"], CHECKOUT / "results", chosen)
+            chosen = ("-p", run.assignments(options["parameter"]))
+            assert run.plan(options["notebooks"] or [], options["profile"], CHECKOUT / "results", chosen)
     targets = re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text("utf-8"), re.MULTILINE)
     shown = [words[0].rstrip(";") for words in commands(name, "make")]
     assert shown and set(shown) <= set(targets)
 
 
-def test_what_the_readme_changes_in_a_model_runs_as_printed():
+def test_readme_snippets_run():
     snippets = re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text("utf-8"), re.DOTALL)
     code = "import torch\n" + "\n".join(snippets)
     ended = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The training loop: what it repeats, what it records, and what it does when a loss is not a number."""
+"""The training loop: determinism, recording, optimization and divergence."""
 
 import copy
 import inspect
@@ -40,7 +40,19 @@ def short(**fields):
     return TrainConfig(**({"steps": 12, "batch": 4, "warmup": 3} | fields))
 
 
-def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():
+def copies(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def decay_once(model, **fields):
+    """Take one step with zero gradients and a decay factor of 0.95; return the parameters before it."""
+    before = copies(model)
+    config = short(weight_decay=0.5, warmup=0, learning_rate=0.1, steps=1, **fields)
+    train(model, TASK.batch, config, loss=lambda model, *_: sum(p.sum() for p in model.parameters()) * 0)
+    return before
+
+
+def test_training_is_bitwise_deterministic_given_the_seed():
     def run(seed, noise):
         torch.manual_seed(noise)
         model = build(seed)
@@ -53,8 +65,8 @@ def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():
     assert (first.loss != other.loss).all()
 
 
-def test_the_order_of_data_depends_on_the_seed_alone():
-    def drawn(seed, model):
+def test_batches_depend_on_the_seed_only():
+    def batches_of(seed, model):
         batches = []
 
         def draw(generator, size):
@@ -64,10 +76,10 @@ def test_the_order_of_data_depends_on_the_seed_alone():
         train(model, draw, short(), seed=seed)
         return torch.stack([tokens for tokens, _ in batches])
 
-    first = drawn(1, build())
+    first = batches_of(1, build())
     assert len(first) == 12 and len(first.unique(dim=0)) == 12
-    assert torch.equal(drawn(1, build(5, n_heads=2, position="learned")), first)
-    assert not torch.equal(drawn(2, build()), first)
+    assert torch.equal(batches_of(1, build(5, n_heads=2, position="learned")), first)
+    assert not torch.equal(batches_of(2, build()), first)
     fingerprints = [data_fingerprint(TASK.batch, short(), seed) for seed in (1, 1, 2)]
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
     assert data_fingerprint(TASK.batch, short(batch=5), 1) != fingerprints[0]
@@ -75,17 +87,17 @@ def test_the_order_of_data_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("position", ["rotary", "learned"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_small_lookup_is_learnt_in_seconds(seed, position):
+def test_small_model_learns_lookup(seed, position):
     model = build(seed, n_heads=4, position=position)
     tokens, targets = TASK.batch(torch.Generator().manual_seed(99), 200)
-    assert accuracy(model(tokens), targets) < 0.3, "one in eight by guessing"
+    assert accuracy(model(tokens), targets) < 0.3, "chance is 1/8"
     history = train(model, TASK.batch, TrainConfig(steps=400, learning_rate=5e-3, warmup=20), seed=seed)
     assert accuracy(model(tokens), targets) > 0.97
     assert history.loss.iloc[-1] < 0.2 < math.log(8) < history.loss.iloc[0] + 0.5
     assert not history.diverged.any()
 
 
-def test_a_loss_that_is_not_finite_ends_the_history_as_a_result():
+def test_non_finite_loss_ends_the_history_as_diverged():
     exploding = train(build(norm="none"), TASK.batch, short(steps=200, learning_rate=1e30, warmup=0), every=1)
     assert exploding.diverged.tolist() == [False] * (len(exploding) - 1) + [True]
     assert exploding.step.tolist() == list(range(len(exploding))) and len(exploding) < 50
@@ -93,7 +105,7 @@ def test_a_loss_that_is_not_finite_ends_the_history_as_a_result():
 
 
 @pytest.mark.parametrize("at", [0, 4, 5])
-def test_a_divergence_is_one_row_at_its_step(at):
+def test_divergence_adds_one_row_at_its_step(at):
     calls = []
 
     def loss(model, inputs, targets):
@@ -103,10 +115,10 @@ def test_a_divergence_is_one_row_at_its_step(at):
     history = train(build(), TASK.batch, short(), loss=loss, every=4, evaluate=lambda model: {"seen": 1})
     assert history.step.tolist() == sorted({0, 4, at} & set(range(at + 1)))
     assert history.diverged.tolist() == [False] * (len(history) - 1) + [True]
-    assert len(calls) == at + 1, "nothing is trained after it"
+    assert len(calls) == at + 1, "training went on after divergence"
 
 
-def test_the_rate_warms_up_then_falls_as_a_cosine():
+def test_learning_rate_has_linear_warmup_and_cosine_decay():
     config = TrainConfig(steps=110, learning_rate=1.0, warmup=10, min_lr_ratio=0.2)
     rates = [config.rate(step) for step in range(111)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
@@ -117,7 +129,7 @@ def test_the_rate_warms_up_then_falls_as_a_cosine():
 
 
 @pytest.mark.parametrize("warmup, moved", [(0, 1e-3), (10, 1e-4)])
-def test_the_optimiser_moves_by_the_rate_of_the_step(warmup, moved):
+def test_first_adam_step_equals_the_scheduled_learning_rate(warmup, moved):
     model = build()
     before = [p.detach().clone() for p in model.parameters()]
     config = TrainConfig(steps=1, batch=4, learning_rate=1e-3, warmup=warmup, weight_decay=0.0)
@@ -127,7 +139,7 @@ def test_the_optimiser_moves_by_the_rate_of_the_step(warmup, moved):
 
 
 @pytest.mark.parametrize("clip, largest", [(0.5, 0.5), (math.inf, 8.0)])
-def test_gradients_are_clipped_to_their_norm(clip, largest):
+def test_gradient_norm_is_clipped(clip, largest):
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -136,54 +148,53 @@ def test_gradients_are_clipped_to_their_norm(clip, largest):
     norms, model = [], Two()
 
     def loss(model, inputs, targets):
-        norms.append(0.0 if model.weight.grad is None else model.weight.grad.norm().item())  # of the step before
+        norms.append(
+            0.0 if model.weight.grad is None else model.weight.grad.norm().item()
+        )  # clipped gradient of the previous step
         return 4 * model.weight.sum()
 
     train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)
     assert norms == pytest.approx([0.0] + [largest] * 11, rel=1e-4)
 
 
-def test_matrices_decay_and_gains_do_not():
+def test_weight_decay_applies_to_matrices_only():
     model = build(bias=True)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    train(model, TASK.batch, short(weight_decay=0.5, warmup=0, learning_rate=0.1, steps=1),
-          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    before = decay_once(model)
     for name, p in model.named_parameters():
         expected = before[name] * (0.95 if p.ndim >= 2 else 1)
         torch.testing.assert_close(p.detach(), expected, msg=name)
 
 
-def test_what_is_frozen_stays_and_the_rest_is_trained():
+def test_frozen_parameters_are_not_updated():
     model = build(bias=True)
     frozen = model.blocks[0].mixer.requires_grad_(False)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = copies(model)
     train(model, TASK.batch, short(weight_decay=0.5))
     kept = {name for name, p in model.named_parameters() if torch.equal(p, before[name])}
     assert kept == {f"blocks.0.mixer.{name}" for name, _ in frozen.named_parameters()}
 
 
-def test_a_parameter_that_a_step_does_not_use_stays():
+def test_unused_parameters_are_not_updated():
     model = build()
-    unused, before = model.blocks[0].ffn, [p.detach().clone() for p in model.blocks[0].ffn.parameters()]
+    unused = model.blocks[0].ffn
+    before = copies(unused)
 
     def loss(model, *_):
         return sum(p.sum() for name, p in model.named_parameters() if ".ffn." not in name)
 
     train(model, TASK.batch, short(weight_decay=0.5), loss=loss)
-    assert all(torch.equal(p, b) for p, b in zip(unused.parameters(), before, strict=True))
+    assert all(torch.equal(p, before[name]) for name, p in unused.named_parameters())
 
 
 @pytest.mark.parametrize("part, matrices", [(".ffn.", 2), (".mixer.", 2), (".weight", 6)])
-def test_only_the_named_matrices_decay(part, matrices):
+def test_decay_on_restricts_weight_decay(part, matrices):
     model = build(bias=True)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    train(model, TASK.batch, short(weight_decay=0.5, decay_on=part, warmup=0, learning_rate=0.1, steps=1),
-          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    before = decay_once(model, decay_on=part)
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert len(moved) == matrices and all(part in name and before[name].ndim >= 2 for name in moved)
 
 
-def test_decay_on_what_is_not_there_is_refused():
+def test_decay_on_without_a_match_raises():
     with pytest.raises(ValueError, match="fnn"):
         train(build(), TASK.batch, short(decay_on=".fnn."))
 
@@ -191,13 +202,13 @@ def test_decay_on_what_is_not_there_is_refused():
 @pytest.mark.parametrize("steps, every, expected", [
     (12, 5, [0, 5, 10, 12]), (10, 5, [0, 5, 10]), (4, 0, [0, 4]), (1, 1, [0, 1]),
 ])  # fmt: skip
-def test_the_model_is_evaluated_at_the_documented_steps(steps, every, expected):
-    seen = []
+def test_evaluation_runs_at_the_documented_steps(steps, every, expected):
+    fingerprints = []
 
     def evaluate(model):
         assert not model.training and not torch.is_grad_enabled()
-        seen.append(output_fingerprint(model, torch.arange(8)[None]))
-        return {"calls": len(seen)}
+        fingerprints.append(output_fingerprint(model, torch.arange(8)[None]))
+        return {"calls": len(fingerprints)}
 
     def loss(model, inputs, targets):
         assert model.training and torch.is_grad_enabled()
@@ -208,14 +219,14 @@ def test_the_model_is_evaluated_at_the_documented_steps(steps, every, expected):
     history = train(model, TASK.batch, short(steps=steps), loss=loss, evaluate=evaluate, every=every)
     assert history.step.tolist() == expected
     assert history.calls.tolist() == list(range(1, len(expected) + 1))
-    assert len(set(seen)) == len(seen), "every evaluation sees a model that has moved on"
-    assert seen[0] == untrained and seen[-1] == output_fingerprint(model, torch.arange(8)[None])
+    assert len(set(fingerprints)) == len(fingerprints), "two evaluations saw the same model"
+    assert fingerprints[0] == untrained and fingerprints[-1] == output_fingerprint(model, torch.arange(8)[None])
     assert not model.training
     assert history.learning_rate.tolist() == [short(steps=steps).rate(step) for step in expected]
 
 
 class Falling(nn.Module):
-    """One weight, pushed down by the rate of every step: 0, -1, -2, ..."""
+    """A single weight, reduced by the learning rate in each step: 0, -1, -2, ..."""
 
     def __init__(self):
         super().__init__()
@@ -226,7 +237,7 @@ class Falling(nn.Module):
 
 
 def falling(mark=None, *, steps=12, every=1, **options):
-    """(run, history) of a training in which `below` is the steps taken, and the loss is their negative."""
+    """(run, history) of a training in which `below` equals the step and the loss its negative."""
 
     class Task:
         @staticmethod
@@ -243,48 +254,48 @@ def falling(mark=None, *, steps=12, every=1, **options):
     (("below", ">=", 6), 1, 6), (("below", ">", 6), 1, 7), (("below", ">=", 6), 4, 8), (("below", ">", 11), 5, 12),
     (("loss", "<", -2.5), 1, 3), (("loss", "<=", 0.5), 1, 0), (["below", ">", 12], 1, None),
 ], ids=str)  # fmt: skip
-def test_a_curve_tells_when_its_mark_was_reached(mark, every, reached):
+def test_steps_to_mark_is_the_first_recorded_step_at_the_mark(mark, every, reached):
     run, history = falling(mark, every=every)
     assert history.attrs["mark"] == mark and run["mark"] == mark[2]
     assert run["steps_to_mark"] == steps_to_mark(history) == reached
-    assert history.step.iloc[-1] == 12 and (history.below == history.step).all(), "the mark only watches"
+    assert history.step.iloc[-1] == 12 and (history.below == history.step).all(), "a mark must not stop training"
     stopped, short_history = falling(every=every, until=mark)
     assert stopped["steps_to_mark"] == reached and short_history.step.iloc[-1] == (12 if reached is None else reached)
     assert short_history.equals(history[: len(short_history)])
 
 
-def test_a_training_without_a_mark_tells_none():
+def test_run_without_a_mark_reports_none():
     run, history = falling()
     assert not {"mark", "steps_to_mark"} & run.keys() and history.attrs["mark"] is None
     assert (run["diverged"], run["diverged_at"], run["training_loss"]) == (False, None, -11)
 
 
-def test_a_function_of_a_row_ends_a_training_too():
+def test_until_accepts_a_function_of_the_row():
     run, history = falling(("below", ">", 4), until=lambda row: row["step"] == 7)
     assert history.step.iloc[-1] == 7 and run["steps_to_mark"] == 5
     assert "mark" not in falling(until=lambda row: row["step"] == 7)[0]
 
 
-def test_a_batch_without_an_answer_is_an_error_and_no_divergence():
+def test_batch_without_targets_raises():
     def draw(generator, batch):
         tokens, targets = TASK.batch(generator, batch)
         return tokens, targets if draws.pop() else torch.full_like(targets, -100)
 
-    draws = [True, False, True, True]  # from its end
+    draws = [True, False, True, True]  # popped from the end
     with pytest.raises(ValueError, match="^the batch of step 2 asks for no answer"):
         train(build(), draw, short())
 
 
-@pytest.mark.parametrize("name, meant", [("lr", "learning_rate"), ("wd", "weight_decay"), ("step", "steps")])
-def test_a_field_that_is_not_there_is_told_with_the_one_that_is_meant(name, meant):
-    with pytest.raises(ValidationError, match=f"'{name}' is unknown; did you mean '{meant}'[?] There are batch"):
+@pytest.mark.parametrize("name, suggestion", [("lr", "learning_rate"), ("wd", "weight_decay"), ("step", "steps")])
+def test_unknown_train_config_field_suggests_the_correct_name(name, suggestion):
+    with pytest.raises(ValidationError, match=f"'{name}' is unknown; did you mean '{suggestion}'[?] There are batch"):
         TrainConfig(**{"steps": 3, name: 1})
-    with pytest.raises(ValidationError, match="'xyzzy' is unknown. There are batch"):
+    with pytest.raises(ValidationError, match="'xyzzy' is unknown. There are batch,"):
         TrainConfig(steps=3, xyzzy=1)
 
 
 @pytest.mark.parametrize("at", [0, 5])
-def test_a_diverged_run_says_when_and_has_no_mark(at):
+def test_diverged_run_reports_its_step_and_no_mark(at):
     def loss(model, *_):
         return model.weight.sum() * (math.nan if round(-model.weight.item()) == at else 1)
 
@@ -294,14 +305,14 @@ def test_a_diverged_run_says_when_and_has_no_mark(at):
 
 
 @pytest.mark.parametrize("wrong", [("depth", "<", 1), ("below", "=", 1), ("below", "<"), 1.88, ("below", "<", "low")])
-def test_a_mark_that_is_none_is_refused_before_a_step(wrong):
+def test_invalid_mark_raises_before_training(wrong):
     calls = []
     with pytest.raises(ValueError, match=r"a mark is \(one of step, loss, .*below"):
         falling(wrong, loss=lambda model, *_: calls.append(1) or model.weight.sum())
     assert len(calls) == 1
 
 
-def test_recording_changes_nothing():
+def test_evaluation_does_not_change_training():
     plain, watched = build(), build()
     train(plain, TASK.batch, short(), seed=1)
     train(
@@ -310,7 +321,7 @@ def test_recording_changes_nothing():
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
 
 
-def test_output_fingerprints_tell_arms_apart():
+def test_output_fingerprints_differ_between_arms():
     tokens, _ = TASK.batch(torch.Generator().manual_seed(0), 4)
     arms = [
         {},
@@ -327,7 +338,7 @@ def test_output_fingerprints_tell_arms_apart():
     assert output_fingerprint(build(), tokens + 1 - (tokens == 7).long()) != fingerprints[0]
 
 
-def test_cross_entropy_is_the_mean_over_answers():
+def test_cross_entropy_averages_over_targets():
     logits, targets = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0)), torch.full((2, 3, 2), -100)
     targets[0, 0, 0], targets[1, 2, 1] = 4, 1
     expected = -(logits[0, 0, :5].log_softmax(-1)[4] + logits[1, 2, 5:].log_softmax(-1)[1])
@@ -339,50 +350,48 @@ def test_cross_entropy_is_the_mean_over_answers():
     {"steps": -1}, {"batch": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"learning_rate": math.inf},
     {"warmup": -1}, {"final": 2.0}, {"clip": 0.0}, {"steps": True}, {"steps": 3.0}, {"weight_decay": -0.1}, {"lr": 0.1},
 ], ids=str)  # fmt: skip
-def test_a_configuration_that_cannot_train_is_refused(wrong):
+def test_invalid_train_configs_raise(wrong):
     (name,) = wrong
     with pytest.raises(ValidationError, match=name):
         short(**wrong)
 
 
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
-def test_what_decays_multiplies_or_is_an_activation_in_every_kind(field, seam):
-    """Not what is added to scores, gates them by offset, or weighs neighbouring positions."""
+def test_weight_decay_exemptions_for_every_variant(field, seam):
+    """Exempt are tables added to scores, offset gates and convolution taps."""
     for kind, variant in seam.kinds.items():
         options = {"reach": 6} if kind == "offset-gate" else {}
         if any(p.default is p.empty and p.name not in options and p.kind is p.KEYWORD_ONLY
                for p in inspect.signature(variant.__init__).parameters.values()):  # fmt: skip
             continue
-        usual = {"position": "none"} if seam is Mixer else {"d_out": 8}
-        model = build(**({field: {"kind": kind, **options}} | usual))
-        spared = undecayed(model)
+        defaults = {"position": "none"} if seam is Mixer else {"d_out": 8}
+        model = build(**({field: {"kind": kind, **options}} | defaults))
+        exempt = undecayed(model)
         for module in model.modules():
             for name, p in module.named_parameters(recurse=False):
                 matrix = isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding | nn.GRU) and "bias" not in name
-                assert (p.ndim >= 2 and p not in spared) == (matrix and p not in spared), (kind, name)
-        tables = [name for name, p in model.named_parameters() if p in spared and p.ndim >= 2]
-        found = {re.sub(r"^blocks.\d+.", "", name) for name in tables}
-        wanted = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.conv_weight"},
+                assert (p.ndim >= 2 and p not in exempt) == (matrix and p not in exempt), (kind, name)
+        tables = [name for name, p in model.named_parameters() if p in exempt and p.ndim >= 2]
+        exempt_names = {re.sub(r"^blocks.\d+.", "", name) for name in tables}
+        expected = {"offset-gate": {"mixer.score.logit"}, "primer": {"mixer.heads.conv_weight"},
                   "convolution": {"mixer.conv_weight"},
                   "t5": {"position.table.weight"}}  # fmt: skip
-        assert found == wanted.get(kind, set()), kind
+        assert exempt_names == expected.get(kind, set()), kind
 
 
 @pytest.mark.parametrize("fields, spared", [
     ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
     ({"heads": "primer"}, "heads.conv_weight"), ({"mixer": "convolution", "position": "none"}, "mixer.conv_weight"),
 ], ids=str)  # fmt: skip
-def test_tables_that_multiply_no_activations_do_not_decay_not_even_in_a_copy(fields, spared):
+def test_exempt_tables_do_not_decay_in_a_copied_model(fields, spared):
     model = copy.deepcopy(build(**fields))
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    train(model, TASK.batch, short(weight_decay=0.5, warmup=0, learning_rate=0.1, steps=1),
-          loss=lambda model, inputs, targets: sum(p.sum() for p in model.parameters()) * 0)  # fmt: skip
+    before = decay_once(model)
     kept = {name for name, p in model.named_parameters() if p.ndim >= 2 and torch.equal(p, before[name])}
     assert kept and all(name.endswith(spared) for name in kept)
 
 
 @pytest.mark.parametrize("learning_rate", [1e5, 1e25, 1e38])
-def test_a_last_step_that_destroys_the_weights_is_a_divergence(learning_rate):
+def test_divergence_in_the_last_step_is_detected(learning_rate):
     def evaluate(model):
         return {"validation": cross_entropy(model(tokens), targets).item(), "undefined": math.nan, "name": "x"}
 
@@ -392,37 +401,37 @@ def test_a_last_step_that_destroys_the_weights_is_a_divergence(learning_rate):
         run, history = fit(
             build(norm="none", ffn="relu2"), TASK, settings.model_copy(update={"steps": 1}), seed=0, **watched
         )
-        lost = watched and not math.isfinite(history.validation.iloc[-1])
-        assert run["diverged"] or (learning_rate == 1e5 and not lost)
+        evaluation_diverged = watched and not math.isfinite(history.validation.iloc[-1])
+        assert run["diverged"] or (learning_rate == 1e5 and not evaluation_diverged)
         if run["diverged"]:
             assert run["diverged_at"] == 1 and math.isnan(run["training_loss"]) and not history.diverged.iloc[0]
-    fine, history = fit(build(), TASK, short(), seed=0, evaluate=evaluate)
-    assert not fine["diverged"], "what was never a number says nothing"
+    normal, history = fit(build(), TASK, short(), seed=0, evaluate=evaluate)
+    assert not normal["diverged"], "an evaluation that is NaN from the start is not divergence"
 
 
-# Learning rates
+# Learning-rate selection
 
 
-def lowest_at(best):
-    """run(rates) of a loss that is least at a rate."""
+def loss_minimal_at(best):
+    """run(rates) with a loss that is minimal at the rate `best`."""
     return lambda rates: pd.DataFrame({"learning_rate": r, "loss": abs(r / best - 1)} for r in [*rates, *rates])
 
 
-def test_rates_go_on_until_the_best_lies_between_two_others_or_enough_were_tried():
-    assert sorted(tune(lowest_at(2.0), [1, 2, 4], "loss").learning_rate) == [1, 2, 4]
-    assert sorted(tune(lowest_at(0.5), [1, 2], "loss").learning_rate) == [0.25, 0.5, 1, 2]
-    assert sorted(tune(lowest_at(8.0), [1, 2], "loss").learning_rate) == [1, 2, 4, 8, 16]
-    assert len(tune(lowest_at(1e9), [1, 2], "loss", most=4)) == 4
+def test_tune_extends_rates_until_the_best_is_bracketed():
+    assert sorted(tune(loss_minimal_at(2.0), [1, 2, 4], "loss").learning_rate) == [1, 2, 4]
+    assert sorted(tune(loss_minimal_at(0.5), [1, 2], "loss").learning_rate) == [0.25, 0.5, 1, 2]
+    assert sorted(tune(loss_minimal_at(8.0), [1, 2], "loss").learning_rate) == [1, 2, 4, 8, 16]
+    assert len(tune(loss_minimal_at(1e9), [1, 2], "loss", most=4)) == 4
 
 
-def test_of_rates_as_good_as_the_best_the_lower_middle_one_is_used():
-    found = pd.DataFrame({"arm": list("aaaabb"), "learning_rate": [1, 2, 4, 8, 1, 2],
+def test_best_rates_picks_the_lower_median_of_near_optimal_rates():
+    losses = pd.DataFrame({"arm": list("aaaabb"), "learning_rate": [1, 2, 4, 8, 1, 2],
                           "loss": [0.04, 0.0, 0.04, 0.2, 0.3, 0.2]})  # fmt: skip
-    assert best_rates(found, ["arm"], "loss", within=0.05).to_dict() == {"a": 2, "b": 2}
-    assert best_rates(found, ["arm"], "loss", within=0.3).to_dict() == {"a": 2, "b": 1}
+    assert best_rates(losses, ["arm"], "loss", within=0.05).to_dict() == {"a": 2, "b": 2}
+    assert best_rates(losses, ["arm"], "loss", within=0.3).to_dict() == {"a": 2, "b": 1}
 
 
-def test_a_bfloat16_model_is_trained_and_told_apart():
+def test_bfloat16_model_trains_and_has_a_fingerprint():
     config = ModelConfig(vocab_size=8, block_size=12, d_model=16, n_layers=1, d_out=8)
     task = Lookup(offsets=(1,), vocabulary=8, length=12)
     model = Transformer(config).to(torch.bfloat16)
@@ -430,7 +439,7 @@ def test_a_bfloat16_model_is_trained_and_told_apart():
     assert len(run["fingerprint"]) == 12 and math.isfinite(run["training_loss"])
 
 
-def test_evaluation_keeps_the_mode_of_every_module():
+def test_evaluation_restores_the_mode_of_every_module():
     model = nn.Sequential(nn.Embedding(8, 8), nn.Dropout(0.5))
     modes = []
 

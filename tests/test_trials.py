@@ -1,7 +1,4 @@
-"""Sweeps: what is known is used, what is not runs and is kept, and a table is the same wherever its trials ran.
-
-Of `lab.state` too.
-"""
+"""Sweeps: caching, invalidation, timing and the record. Also tests lab.state."""
 
 import json
 import math
@@ -16,7 +13,7 @@ import torch
 from lab import trials, uses, workers
 from lab.trials import Place, TrialsFailed, points_of, read, sweep
 
-RUNS = []  # the seeds of the trials that ran in this process
+RUNS = []  # seeds of the trials that ran in this process
 
 
 def squared(seed, power: int = 2, scale: float = 1.0):
@@ -39,7 +36,7 @@ def the_file(folder, trial):
     return path
 
 
-def test_a_table_in_the_order_of_the_grid(place):
+def test_table_is_in_grid_order(place):
     table = sweep(squared, {"seed": [2, 1], "power": [1, 2]}, place)
     assert list(table.columns) == ["seed", "power", "scale", "step", "value", "word", "seconds"]
     assert table.seed.tolist() == [2, 2, 2, 2, 1, 1, 1, 1] and table.power.tolist() == [1, 1, 2, 2] * 2
@@ -47,15 +44,15 @@ def test_a_table_in_the_order_of_the_grid(place):
     assert table.dtypes[["seed", "value"]].tolist() == [np.dtype("int64"), np.dtype("float64")]
 
 
-def test_only_what_is_missing_runs_and_numbers_of_one_value_are_one_point(place):
+def test_cached_points_do_not_run_and_equal_numbers_are_one_point(place):
     sweep(squared, {"seed": [1, 2]}, place)
     again = sweep(squared, [{"seed": 1, "scale": 1}, {"seed": 3, "power": 2.0}], place)
     assert RUNS == [1, 2, 3] and again.seed.tolist() == [1, 1, 3, 3]
     assert len(place.used) == 1 and len(place.lines("squared")) == 3
-    assert place.told().startswith("Trials: 3 by ")
+    assert place.origins().startswith("Trials: 3 by ")
 
 
-def test_the_record_is_used_as_the_store_is(place, tmp_path):
+def test_recorded_points_do_not_run(place, tmp_path):
     sweep(squared, {"seed": [1, 2]}, place)
     (tmp_path / "store").rename(tmp_path / "record")
     table = sweep(squared, {"seed": [1, 2]}, place)
@@ -63,20 +60,20 @@ def test_the_record_is_used_as_the_store_is(place, tmp_path):
     sweep(squared, {"seed": [1]}, Place("notebook", tmp_path / "store", None))
     assert RUNS == [1, 2, 1]
     sweep(squared, {"seed": [1]}, Place("another", tmp_path / "elsewhere", tmp_path / "record"))
-    assert RUNS == [1, 2, 1, 1], "no notebook takes trials from another"
+    assert RUNS == [1, 2, 1, 1], "notebooks do not share trials"
 
 
 @pytest.mark.parametrize("words", [["None", "NA", "nan", "01", "1", ""], ["a\u0085b", "a\u2028b", "\ud800", "\r", '"']])
-def test_words_come_back_as_they_were(place, words):
-    def said(seed, word):
-        return {"again": word}
+def test_strings_round_trip(place, words):
+    def echo(seed, word):
+        return {"echo": word}
 
-    first = sweep(said, {"seed": [0], "word": words}, place)
-    second = sweep(said, {"seed": [0], "word": words}, place)
-    assert first.word.tolist() == second.word.tolist() == second.again.tolist() == words
+    first = sweep(echo, {"seed": [0], "word": words}, place)
+    second = sweep(echo, {"seed": [0], "word": words}, place)
+    assert first.word.tolist() == second.word.tolist() == second.echo.tolist() == words
 
 
-def test_numbers_come_back_digit_for_digit(place):
+def test_numbers_round_trip_exactly(place):
     def odd(seed):
         values = [1 / 3, math.inf, -math.inf, math.nan, 1e-300, 5, True, None]
         return [{"value": value, "real": float(i)} for i, value in enumerate(values)]
@@ -86,7 +83,7 @@ def test_numbers_come_back_digit_for_digit(place):
     assert first.drop(columns="seconds").equals(second.drop(columns="seconds"))
 
 
-def test_missing_numbers_make_a_column_of_numbers(place):
+def test_none_among_floats_becomes_nan(place):
     def some(seed):
         return {"loss": None if seed else 0.5}
 
@@ -104,19 +101,19 @@ def test_missing_numbers_make_a_column_of_numbers(place):
         ({"seed": [torch.zeros(2)]}, TypeError, "JSON"),
     ],
 )
-def test_grids_that_are_refused(place, grid, error, words):
+def test_invalid_grids(place, grid, error, words):
     with pytest.raises(error, match=words):
         sweep(squared, grid, place)
     assert not RUNS
 
 
-def test_numpy_and_torch_numbers_are_numbers():
+def test_numpy_and_torch_scalars_are_numbers():
     grid = [{"seed": np.int64(3), "power": torch.tensor(2), "scale": np.float32(0.5)}]
     assert points_of(squared, grid) == [{"seed": 3, "power": 2, "scale": 0.5}]
     assert [p["seed"] for p in points_of(squared, {"seed": np.arange(2)})] == [0, 1]
 
 
-def test_trials_that_are_refused(place):
+def test_invalid_trials(place):
     def timed(seed, repeat):
         return {}
 
@@ -126,12 +123,12 @@ def test_trials_that_are_refused(place):
 
 
 @pytest.mark.parametrize("result", [3, {"seed": 1}, {"seconds": 1}, {"a": [1, 2]}, [1], {"a": object()}])
-def test_results_that_are_no_rows(result):
+def test_invalid_results(result):
     with pytest.raises(TypeError):
         trials.columns_of(result, {"seed": 1})
 
 
-def test_what_fails_is_named_and_the_others_are_kept(place):
+def test_failed_trials_are_reported_and_others_cached(place):
     def frail(seed):
         if seed == 1:
             raise ZeroDivisionError("no such luck")
@@ -144,7 +141,7 @@ def test_what_fails_is_named_and_the_others_are_kept(place):
     assert [line["at"]["seed"] for line in read(the_file(place.store, frail))[1]] == [0, 3]
 
 
-def test_a_trial_leaves_no_trace_in_this_process(place, tmp_path):
+def test_trial_restores_process_state(place, tmp_path):
     def messy(seed):
         torch.set_grad_enabled(False)
         torch.set_default_dtype(torch.float64)
@@ -169,7 +166,7 @@ def test_a_trial_leaves_no_trace_in_this_process(place, tmp_path):
     assert sweep(messy, {"seed": [1, 0]}, other).value.tolist() == first.value.tolist()[::-1]
 
 
-def test_two_processes_give_the_table_of_one(place, tmp_path):
+def test_worker_processes_give_identical_results(place, tmp_path):
     def product(seed, width):
         import torch
 
@@ -178,7 +175,7 @@ def test_two_processes_give_the_table_of_one(place, tmp_path):
 
     grid = {"seed": range(3), "width": [8, 64]}
     here = sweep(product, grid, place)
-    workers.pool(2)  # else a sweep of milliseconds runs here
+    workers.pool(2)  # otherwise a short sweep runs in this process
     there = sweep(product, grid, Place("notebook", tmp_path / "there", jobs=2))
     pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
 
@@ -186,56 +183,56 @@ def test_two_processes_give_the_table_of_one(place, tmp_path):
 # Files
 
 
-def test_damaged_lines_are_named_and_run_again(place):
+def test_corrupt_lines_are_reported_and_run_again(place):
     sweep(squared, {"seed": [1, 2, 3]}, place)
     path = the_file(place.store, squared)
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([lines[0], lines[1], lines[2][:40], lines[3][:-9]]))
-    with pytest.warns(UserWarning, match="line 3, 4 damaged"):
+    with pytest.warns(UserWarning, match="corrupt line 3, 4"):
         sweep(squared, {"seed": [1, 2, 3]}, place)
     assert RUNS == [1, 2, 3, 2, 3]
-    with pytest.warns(UserWarning, match="line 3, 4 damaged"):
+    with pytest.warns(UserWarning, match="corrupt line 3, 4"):
         sweep(squared, {"seed": [1, 2, 3]}, place)
-    assert RUNS == [1, 2, 3, 2, 3], "what follows half a line is whole"
+    assert RUNS == [1, 2, 3, 2, 3], "a line after a partial one is intact"
 
 
-def test_a_damaged_first_line_costs_nothing(place):
+def test_corrupt_header_loses_no_rows(place):
     sweep(squared, {"seed": [1]}, place)
     path = the_file(place.store, squared)
     path.write_bytes(path.read_bytes()[9:])
-    with pytest.warns(UserWarning, match="line 1 damaged"):
+    with pytest.warns(UserWarning, match="corrupt line 1"):
         sweep(squared, {"seed": [1]}, place)
     assert RUNS == [1]
 
 
-def test_a_store_that_cannot_be_written(place, monkeypatch):
+def test_full_disk_error_suggests_results_option(place, monkeypatch):
     monkeypatch.setattr(trials, "FileLock", lambda path: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space left on device; --results names another folder"):
+    with pytest.raises(OSError, match="No space left on device; choose another folder with --results"):
         sweep(squared, {"seed": [1]}, place)
 
 
-# Other code, other kinds
+# Changed code and kinds
 
 
-def other_code(monkeypatch):
-    """Makes the code of every trial another one from here on."""
+def change_code(monkeypatch):
+    """Change the code hash of every trial."""
     from lab import key
 
     before = key.code_of
     monkeypatch.setattr(key, "code_of", lambda item: before(item) | {"lab.models.gpt": "other"})
 
 
-def test_rows_of_other_code_are_told_and_used_only_anyway(place, monkeypatch, capsys):
+def test_rows_of_older_code_are_reported_and_used_only_with_anyway(place, monkeypatch, capsys):
     sweep(squared, {"seed": [1, 2]}, place)
-    other_code(monkeypatch)
+    change_code(monkeypatch)
     anyway = sweep(squared, {"seed": [1, 2]}, Place("notebook", place.store, anyway=True))
     assert RUNS == [1, 2] and anyway.value.tolist() == [1, 2, 4, 5]
     sweep(squared, {"seed": [2, 3]}, place)
     assert RUNS == [1, 2, 2, 3]
-    assert "1 trials of squared ran before a change of lab.models.gpt" in capsys.readouterr().out
+    assert "1 trials of squared run again because lab.models.gpt changed" in capsys.readouterr().out
 
 
-def test_a_kind_that_changed_makes_its_rows_run_again(place, monkeypatch, capsys):
+def test_changed_kind_invalidates_its_rows(place, monkeypatch, capsys):
     def chosen(seed, kind):
         uses.looked_up("Toy", kind)
         mark(seed)
@@ -248,12 +245,12 @@ def test_a_kind_that_changed_makes_its_rows_run_again(place, monkeypatch, capsys
     sweep(chosen, grid, place)
     hashes["Toy.two"] = "2"
     sweep(chosen, grid, place)
-    assert RUNS == [5, 5, 5] and "a change of Toy.two" in capsys.readouterr().out
+    assert RUNS == [5, 5, 5] and "because Toy.two changed" in capsys.readouterr().out
     sweep(chosen, grid, place)
     assert RUNS == [5, 5, 5]
 
 
-def test_a_file_among_the_parameters_is_read_by_its_content(place, tmp_path):
+def test_file_parameter_is_hashed_by_content(place, tmp_path):
     def counted(seed, path):
         mark(seed)
         return {"letters": len(open(path).read())}
@@ -275,14 +272,14 @@ def clocked(seed=0, n=1):
     return {"process": os.getpid(), "milliseconds": 1.0}
 
 
-def test_a_clock_needs_timing(place):
+def test_clock_requires_timing(place):
     with pytest.raises(TrialsFailed, match="pass timing=True"):
         sweep(clocked, {"n": [1]}, place)
     table = sweep(clocked, {"n": [1, 2]}, place, timing=True)
     assert set(table.process) == {os.getpid()} and "repeat" not in table
 
 
-def test_a_timing_runs_in_fresh_processes_and_is_kept_like_any_row(place, tmp_path):
+def test_timing_runs_in_fresh_processes_and_is_cached(place, tmp_path):
     table = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
     assert table.repeat.tolist() == [0, 0, 1, 1] and table.process.nunique() == 2
     assert set(table.groupby("repeat").process.nunique()) == {1}
@@ -292,27 +289,27 @@ def test_a_timing_runs_in_fresh_processes_and_is_kept_like_any_row(place, tmp_pa
     assert sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2).equals(table)
 
 
-def test_times_of_two_machines_do_not_meet_in_a_table(place, tmp_path):
-    """A record with fewer processes is no part of a larger timing; a kill's whole processes are."""
+def test_timings_of_two_machines_are_not_mixed(place, tmp_path):
+    """Recorded repeats are not reused in a larger timing; complete local repeats are."""
     recorded = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=1)
     (tmp_path / "store").rename(tmp_path / "record")
     larger = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
     assert not set(larger.process) & set(recorded.process)
     path = the_file(place.store, clocked)
-    path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")  # the second process ended half way
+    path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")  # the second process was killed
     again = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)
     assert again.process[:2].equals(larger.process[:2]) and not set(again.process[2:]) & set(larger.process)
 
 
-def test_a_rehearsal_keeps_nothing(tmp_path):
-    table = trials.rehearsed(clocked, {"n": [1, 2]}, 2)
+def test_dry_run_caches_nothing(tmp_path):
+    table = trials.dry_run(clocked, {"n": [1, 2]}, 2)
     assert table.repeat.tolist() == [0, 0, 1, 1] and set(table.process) == {os.getpid()}
 
 
 # The record
 
 
-def test_the_record_holds_what_its_run_used(place, tmp_path):
+def test_record_holds_only_used_points(place, tmp_path):
     sweep(squared, {"seed": [1, 2]}, place)
     (tmp_path / "store").rename(tmp_path / "record")
     path = the_file(place.record, squared)
@@ -330,7 +327,7 @@ def test_the_record_holds_what_its_run_used(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "apart"),
+    ("here", "there", "difference"),
     [
         ({"a": 1.0, "b": "x"}, {"a": 1.0, "b": "x"}, 0),
         ({"a": 1.0}, {"a": 1.0 + 1e-9}, 1e-9),
@@ -343,11 +340,11 @@ def test_the_record_holds_what_its_run_used(place, tmp_path):
         ("RuntimeError()", {"a": 1.0}, math.inf),
     ],
 )
-def test_how_far_two_results_lie_apart(here, there, apart):
-    assert trials.apart(here, there) == pytest.approx(apart, rel=1e-6)
+def test_max_difference(here, there, difference):
+    assert trials.max_difference(here, there) == pytest.approx(difference, rel=1e-6)
 
 
-def test_check_runs_a_row_of_every_set_of_kinds_and_accept_moves_all(place, tmp_path, monkeypatch):
+def test_check_runs_one_row_per_set_of_kinds_and_accept_moves_all_rows(place, tmp_path, monkeypatch):
     def chosen(seed, kind):
         uses.looked_up("Toy", kind)
         return {"value": seed / 3}
@@ -361,26 +358,26 @@ def test_check_runs_a_row_of_every_set_of_kinds_and_accept_moves_all(place, tmp_
     (old,) = (place.record / "notebook").glob("*.jsonl")
     there = Place("notebook", tmp_path / "store", place.record, anyway=True, check=tmp_path / "check" / "there")
     with monkeypatch.context() as later:
-        other_code(later)
+        change_code(later)
         hashes["Toy.two"] = "2"
         here = Place("notebook", tmp_path / "store", place.record, anyway=True, check=tmp_path / "check" / "here")
         sweep(chosen, grid, here)
         sweep(chosen, grid, here)
     written = tmp_path / "check" / "here" / "notebook" / old.name
-    told = json.loads(written.read_text())
-    assert sorted(point["kind"] for point in told["points"]) == ["one", "two"]
+    result = json.loads(written.read_text())
+    assert sorted(point["kind"] for point in result["points"]) == ["one", "two"]
     hashes["Toy.two"] = "1"
     sweep(chosen, grid, there)
     other = json.loads((tmp_path / "check" / "there" / "notebook" / old.name).read_text())
-    assert other["rows"] == told["rows"] and other["name"] == old.name != told["name"]
-    trials.accept(place.record / "notebook", old.name, told)
+    assert other["rows"] == result["rows"] and other["name"] == old.name != result["name"]
+    trials.accept(place.record / "notebook", old.name, result)
     (new,) = (place.record / "notebook").glob("*.jsonl")
     code, lines = read(new)
-    assert new.name == told["name"] and code["lab.models.gpt"] == "other" and len(lines) == 6
+    assert new.name == result["name"] and code["lab.models.gpt"] == "other" and len(lines) == 6
     assert {line["also"].get("Toy.two") for line in lines} == {None, "2"}
 
 
-def test_times_are_never_accepted(place, tmp_path):
+def test_timings_are_never_accepted(place, tmp_path):
     sweep(clocked, {"n": [1, 2]}, place, timing=True)
     path = the_file(place.store, clocked)
     code, _ = read(path)

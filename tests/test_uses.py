@@ -1,4 +1,4 @@
-"""What a trial used is noted: kinds, data, clocks, through caches too."""
+"""Run-time dependencies of trials: kinds, data and clocks, also through caches."""
 
 import cloudpickle
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from lab import uses
 
 
-def test_nothing_is_noted_outside_a_trial():
+def test_reports_outside_a_trial_are_ignored():
     uses.looked_up("Position", "rotary")
     uses.clock("a stopwatch")
     with uses.watched() as seen:
@@ -14,7 +14,7 @@ def test_nothing_is_noted_outside_a_trial():
     assert seen.names == set()
 
 
-def test_an_outer_block_gets_what_the_inner_one_used():
+def test_outer_block_records_names_of_inner_block():
     with uses.watched() as outer:
         with uses.watched() as inner:
             uses.looked_up("Position", "rotary")
@@ -24,7 +24,7 @@ def test_an_outer_block_gets_what_the_inner_one_used():
     assert outer.names == {"Position.rotary", "corpus", "Norm.none"}
 
 
-def test_a_cached_value_notes_what_its_computation_used():
+def test_cache_hit_reports_dependencies():
     calls = []
 
     @uses.cache
@@ -42,15 +42,15 @@ def test_a_cached_value_notes_what_its_computation_used():
     assert built("none") == "none" and len(calls) == 3
 
 
-def test_a_clock_is_refused_unless_the_sweep_times():
-    with uses.watched(), pytest.raises(RuntimeError, match="a stopwatch measures this machine: pass timing=True"):
+def test_clock_requires_timing():
+    with uses.watched(), pytest.raises(RuntimeError, match="a stopwatch measures time or memory: pass timing=True"):
         uses.clock("a stopwatch")
     with uses.watched(timing=True) as seen:
         uses.clock("a stopwatch")
     assert seen.names == {"clock"}
 
 
-def test_the_models_of_lab_note_their_kinds():
+def test_models_report_their_kinds():
     from lab.models import ModelConfig, Transformer
 
     with uses.watched() as seen:

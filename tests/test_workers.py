@@ -1,4 +1,4 @@
-"""Workers: as many as this process may use, and a way out where none can start. Kills are in test_kills."""
+"""Worker processes; kills are in test_kills."""
 
 import os
 
@@ -13,7 +13,7 @@ def double(point):
     return 2 * point
 
 
-def test_as_many_workers_as_this_process_may_use(monkeypatch):
+def test_cores_respects_cpu_affinity(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
     assert workers.cores() == 1
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -22,22 +22,22 @@ def test_as_many_workers_as_this_process_may_use(monkeypatch):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_stands_in_place_of_a_result(jobs):
-    found = dict(workers.outcomes(double, [1, 2, 3, 4], jobs=jobs))
-    assert isinstance(found.pop(3), ZeroDivisionError) and found == {1: 2, 2: 4, 4: 8}
+def test_exception_is_yielded_as_outcome(jobs):
+    outcomes = dict(workers.outcomes(double, [1, 2, 3, 4], jobs=jobs))
+    assert isinstance(outcomes.pop(3), ZeroDivisionError) and outcomes == {1: 2, 2: 4, 4: 8}
 
 
-def test_where_no_process_can_start_the_message_names_the_way_out(monkeypatch):
+def test_error_without_worker_processes_suggests_jobs_1(monkeypatch):
     def refused(*arguments, **options):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", refused)
     monkeypatch.setattr(workers, "_pools", {})
-    with pytest.raises(OSError, match="no worker process can start here .*Read-only file system.*: use --jobs 1"):
+    with pytest.raises(OSError, match="cannot start worker processes .*Read-only file system.*: use --jobs 1"):
         list(workers.outcomes(double, [1, 2], jobs=2))
 
 
-def test_a_pool_stays_for_the_next_sweep():
+def test_pool_is_reused():
     list(workers.outcomes(double, [1, 2], jobs=2))
     first = workers.pool(2)
     assert workers.is_started(2) and workers.pool(2) is first

@@ -1,4 +1,4 @@
-"""The probe rebuilds the weights that F.scaled_dot_product_attention really used.
+"""The attention probe recovers the weights that F.scaled_dot_product_attention used.
 
 Of `lab.measure.attention`.
 """
@@ -52,14 +52,14 @@ def observed_maps(*args, measures=(), block_bytes=2**24, **kwargs):
     block_bytes=st.sampled_from([1, 200, 2**20]),
     seed=st.integers(0, 99),
 )
-def test_weights_mix_the_values_to_what_the_model_computed(bgr, qk, mask, scale, block_bytes, seed):
+def test_observed_weights_reproduce_the_attention_output(bgr, qk, mask, scale, block_bytes, seed):
     (b, g, r), (q, k) = bgr, qk
     (query, key, value), rng = tensors(b, g * r, g, q, k, 4, seed)
     shape = (b, g * r, q, k) if mask == "bool per head" else (q, k)
     attn_mask = torch.rand(shape, generator=rng)
-    seen = attn_mask > 0.3
-    seen[..., -1, :] = True  # else a key is hidden from all queries
-    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, seen)
+    visible = attn_mask > 0.3
+    visible[..., -1, :] = True  # else a key may be masked for all queries
+    attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, visible)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
     options = dict(attn_mask=attn_mask, is_causal=mask == "causal", scale=scale, enable_gqa=r > 1)
@@ -67,42 +67,42 @@ def test_weights_mix_the_values_to_what_the_model_computed(bgr, qk, mask, scale,
     assert maps.shape == (b, g * r, q, k)
     mixed = maps @ value.repeat_interleave(r, 1)
     torch.testing.assert_close(mixed, out, rtol=1e-4, atol=1e-5)
-    whole = observed_maps(query, key, value, measures=MEASURES, **options)[2]
-    torch.testing.assert_close(maps, whole.maps[0], rtol=1e-5, atol=1e-6)
-    assert probe.table().value.tolist() == pytest.approx(whole.table().value.tolist(), abs=1e-5, nan_ok=True)
+    unblocked = observed_maps(query, key, value, measures=MEASURES, **options)[2]
+    torch.testing.assert_close(maps, unblocked.maps[0], rtol=1e-5, atol=1e-6)
+    assert probe.table().value.tolist() == pytest.approx(unblocked.table().value.tolist(), abs=1e-5, nan_ok=True)
 
 
-def test_every_calling_form_is_understood():
+def test_probe_accepts_every_sdpa_call_signature():
     (query, key, value), rng = tensors(1, 2, 2, 5, 5, 4)
     mask = torch.rand(5, 5, generator=rng) > 0.3
     positional = observed_maps(query, key, value, mask, 0.0, False)[0]
-    named = observed_maps(value=value, key=key, query=query, attn_mask=mask)[0]
-    torch.testing.assert_close(positional, named, rtol=0, atol=0)
+    by_keyword = observed_maps(value=value, key=key, query=query, attn_mask=mask)[0]
+    torch.testing.assert_close(positional, by_keyword, rtol=0, atol=0)
     causal = observed_maps(query, key, value, None, 0.0, True)[0]
     assert not causal.triu(1).any() and causal[..., 0, 0].eq(1).all()
     without_batch = observed_maps(query[0], key[0], value[0], mask)[0]
-    torch.testing.assert_close(without_batch, named)
-    with attention_probe([row_sum]) as probe:  # weights before dropout
+    torch.testing.assert_close(without_batch, by_keyword)
+    with attention_probe([row_sum]) as probe:  # the probe reports weights before dropout
         F.scaled_dot_product_attention(query, key, value, None, 0.5)
     assert probe.table().value.tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_weights_are_float32_at_least_also_under_autocast(dtype):
+def test_weights_are_at_least_float32_under_autocast(dtype):
     query, key, value = (x.to(dtype) for x in tensors(1, 2, 1, 5, 5, 4)[0])
     exact = (query.double() @ key.double().mT / 2).softmax(-1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with attention_probe([at.entropy], keep_maps=True) as probe:
             F.scaled_dot_product_attention(query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1))
     assert probe.maps[0].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    if dtype == torch.bfloat16:  # rounded inputs, exact weights
+    if dtype == torch.bfloat16:  # rounded inputs, weights in float32
         torch.testing.assert_close(probe.maps[0].double(), exact, rtol=1e-5, atol=1e-6)
 
 
 def test_measures_equal_their_definitions():
     (query, key, value), rng = tensors(2, 3, 3, 6, 6, 4)
     targets = torch.randint(-1, 6, (2, 6), generator=rng)
-    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor([[0.7]] * 5 + [[1.0]])  # nothing for the last query
+    pattern = torch.rand(2, 6, 6, generator=rng) > torch.tensor([[0.7]] * 5 + [[1.0]])  # empty for the last query
     measures = {m.__name__: m for m in MEASURES} | {
         "target": at.mass_on(targets),
         "pattern": at.mass_on(pattern),
@@ -112,19 +112,21 @@ def test_measures_equal_their_definitions():
             F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         got = probe.table().pivot(index="head", columns="measure", values="value")
         for head in range(3):
-            wanted = {name: [] for name in measures}
+            expected = {name: [] for name in measures}
             for row, picture, target in zip(probe.maps[0][:, head], pattern, targets, strict=True):
                 for q in range(6):
                     p = row[q].tolist()
-                    wanted["entropy"].append(-sum(x * math.log(x) for x in p if x > 0))
-                    wanted["distance"].append(sum(x * abs(q - k) for k, x in enumerate(p)))
-                    wanted["local_mass_1"].append(sum(p[max(q - 1, 0) : q + 2]))
-                    wanted["sink_mass"].append(p[0])
-                    wanted["max_weight"].append(max(p))
-                    wanted["row_sum"].append(1)
-                    wanted["target"] += [p[target[q]]] if target[q] >= 0 else []
-                    wanted["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[q].any()
-            for name, values in wanted.items():
+                    expected["entropy"].append(-sum(x * math.log(x) for x in p if x > 0))
+                    expected["distance"].append(sum(x * abs(q - k) for k, x in enumerate(p)))
+                    expected["local_mass_1"].append(sum(p[max(q - 1, 0) : q + 2]))
+                    expected["sink_mass"].append(p[0])
+                    expected["max_weight"].append(max(p))
+                    expected["row_sum"].append(1)
+                    expected["target"] += [p[target[q]]] if target[q] >= 0 else []
+                    expected["pattern"] += [sum(x for x, on in zip(p, picture[q], strict=True) if on)] * picture[
+                        q
+                    ].any()
+            for name, values in expected.items():
                 assert got.loc[head, name] == pytest.approx(sum(values) / len(values), abs=1e-5), (
                     causal,
                     head,
@@ -132,8 +134,8 @@ def test_measures_equal_their_definitions():
                 )
 
 
-def test_with_a_cache_queries_are_the_last_positions():
-    """Measured token by token, the numbers are those of the full causal call."""
+def test_measures_with_a_cache_equal_the_full_call():
+    """Measures of token-by-token decoding equal those of one causal call."""
     (query, key, value), rng = tensors(1, 2, 2, 6, 6, 4)
     measures = [
         at.distance,
@@ -148,19 +150,19 @@ def test_with_a_cache_queries_are_the_last_positions():
     assert means[0] == pytest.approx(means[1], rel=1e-5)
 
 
-def test_a_compiled_model_is_measured_as_it_was_before():
+def test_compiled_model_gives_the_same_measures():
     model, ids = small_model(), tokens()
-    found = []
+    tables = []
     for each in (model, torch.compile(model, backend="eager")):
         with torch.no_grad(), attention_probe([at.entropy]) as probe:
             each(ids)
-        found.append(probe.table().drop(columns="module"))
-    assert found[0].equals(found[1])
+        tables.append(probe.table().drop(columns="module"))
+    assert tables[0].equals(tables[1])
 
 
-def test_rows_that_are_masked_entirely_are_zero_and_left_out():
+def test_fully_masked_rows_are_zero_and_excluded_from_means():
     (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
-    mask = torch.ones(4, 4).tril(-1).bool()  # query 0 sees nothing
+    mask = torch.ones(4, 4).tril(-1).bool()  # query 0 is fully masked
     mask[3, 3] = True
     maps, out, probe = observed_maps(query, key, value, mask, measures=[row_sum, at.entropy])
     assert not maps[0, 0, 0].any() and not out[0, 0, 0].any()
@@ -168,7 +170,7 @@ def test_rows_that_are_masked_entirely_are_zero_and_left_out():
     assert probe.table().value[1] == pytest.approx(torch.special.entr(maps).sum(-1)[0, 0, 1:].mean().item(), abs=1e-6)
 
 
-def test_nothing_is_recorded_for_autograd_and_errors_are_named():
+def test_maps_are_detached_and_invalid_measures_raise():
     (query, key, value), _ = tensors(1, 1, 1, 4, 4, 4)
     query.requires_grad_()
     maps, out, _ = observed_maps(query, key, value)
@@ -185,8 +187,8 @@ def test_nothing_is_recorded_for_autograd_and_errors_are_named():
         F.scaled_dot_product_attention(query, key, value)
 
 
-def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
-    """Of whole maps and in blocks, causal and with a cache."""
+def test_measures_of_kept_maps_equal_streamed_measures():
+    """For whole maps and for blocks, causal and with a cache."""
     (query, key, value), rng = tensors(2, 3, 3, 4, 9, 4)
     targets = at.mass_on(torch.randint(-1, 4, (2, 9), generator=rng))
     measures = {"entropy": at.entropy, "distance": at.distance}
@@ -195,26 +197,26 @@ def test_a_measure_of_a_kept_map_is_what_the_probe_streams():
         arguments = query, key[:, :, :keys], value[:, :, :keys]
         with attention_probe(measures, block_bytes=400) as probe:
             F.scaled_dot_product_attention(*arguments, **options)
-        (whole,) = at.attention_maps(F.scaled_dot_product_attention, *arguments, **options)
+        (attention_map,) = at.attention_maps(F.scaled_dot_product_attention, *arguments, **options)
         for name, measure in measures.items():
             streamed = probe.table().query("measure == @name").value.tolist()
-            assert at.query_mean(measure(whole)).tolist() == pytest.approx(streamed, rel=1e-5), name
+            assert at.query_mean(measure(attention_map)).tolist() == pytest.approx(streamed, rel=1e-5), name
 
 
-@pytest.mark.parametrize("mask", ["padding", "padding as numbers", "free places of a cache"])
-def test_a_mask_that_hides_a_key_from_all_queries_is_told(mask):
+@pytest.mark.parametrize("mask", ["padding", "float padding", "unused cache slots"])
+def test_mask_hiding_a_key_from_all_queries_warns(mask):
     (query, key, value), _ = tensors(2, 1, 1, 3, 5, 4)
-    seen = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
-    if mask == "free places of a cache":
-        seen = (torch.arange(5) < 4).expand(3, 5)
-    if mask == "padding as numbers":
-        seen = torch.zeros(2, 1, 3, 5).masked_fill(~seen, -torch.inf)
+    visible = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
+    if mask == "unused cache slots":
+        visible = (torch.arange(5) < 4).expand(3, 5)
+    if mask == "float padding":
+        visible = torch.zeros(2, 1, 3, 5).masked_fill(~visible, -torch.inf)
     with pytest.warns(UserWarning, match="a mask hides a key from all queries"), attention_probe([at.entropy]):
-        F.scaled_dot_product_attention(query, key, value, seen)
+        F.scaled_dot_product_attention(query, key, value, visible)
 
 
-def test_a_layer_that_cannot_be_read_is_named():
-    """A model with two kinds of attention: map i would not be that of layer i."""
+def test_unobserved_layer_is_reported():
+    """With a linear-attention layer in between, map i would not belong to layer i."""
     model, ids = small_model(n_layers=3, mixer=["attention", "linear", "attention"]), tokens()
     with torch.no_grad(), pytest.warns(at.UnreadLayers, match="no attention was observed in blocks.1$"):
         with attention_probe([at.entropy]) as probe:
@@ -224,7 +226,7 @@ def test_a_layer_that_cannot_be_read_is_named():
         at.attention_maps(model, ids)
 
 
-def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
+def test_unobservable_attention_raises_with_a_remedy():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
 
     def both():
@@ -235,15 +237,13 @@ def test_attention_that_cannot_be_seen_is_an_error_that_says_what_to_do():
         with pytest.raises(RuntimeError, match='never observed.*attn_implementation="sdpa".*need_weights=False'):
             with attention_probe([at.entropy]):
                 run()
-    with pytest.raises(KeyError), attention_probe([at.entropy]):  # not replaced by ours
+    with pytest.raises(KeyError), attention_probe([at.entropy]):  # not masked by the probe's own error
         raise KeyError
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_attention_inside_torchs_encoder_is_seen(training):
-    """Weights rebuilt from q, k, v as nn.MultiheadAttention splits them are those that it returns
-    when asked.
-    """
+def test_probe_observes_torch_transformer_encoder(training):
+    """The weights equal those that nn.MultiheadAttention returns with need_weights."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     encoder, x = (
         nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training),
@@ -253,12 +253,12 @@ def test_attention_inside_torchs_encoder_is_seen(training):
         out = encoder(x)
     with torch.no_grad():
         torch.testing.assert_close(out, encoder(x))
-        _, wanted = encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)
-    torch.testing.assert_close(probe.maps[0], wanted)
+        _, expected = encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(probe.maps[0], expected)
     assert probe.table().module.unique().tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
 
 
-def test_probes_inside_one_another_all_see_the_call():
+def test_nested_probes_all_observe_the_call():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
     with attention_probe([at.entropy]) as outer, attention_probe([row_sum]) as inner:
         attention(x, x, x, need_weights=False)
@@ -266,16 +266,16 @@ def test_probes_inside_one_another_all_see_the_call():
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
-def test_huggingface_models_are_measured_unmodified(kind):
+def test_probe_matches_huggingface_attentions(kind):
     model, eager = huggingface(kind)
     tokens = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), attention_probe([row_sum], keep_maps=True, block_bytes=500) as probe:
         model(tokens)
-        wanted = eager(tokens, output_attentions=True).attentions
-    assert len(probe.maps) == len(wanted) == 2
-    for got, want in zip(probe.maps, wanted, strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
-        assert want.max() > 0.5  # the comparison is of patterns, not of flat rows
+        expected = eager(tokens, output_attentions=True).attentions
+    assert len(probe.maps) == len(expected) == 2
+    for got, reference in zip(probe.maps, expected, strict=True):
+        torch.testing.assert_close(got, reference, rtol=0, atol=1e-5)
+        assert reference.max() > 0.5  # maps are not near uniform
     assert probe.table().value.tolist() == pytest.approx([1] * 8, abs=1e-5)
 
 
@@ -287,21 +287,21 @@ NAMES = {
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_calls_are_named_by_the_module_that_made_them(kind):
+def test_calls_are_attributed_to_their_module(kind):
     model, _ = huggingface(kind)
-    wanted = [NAMES[kind].format(i) for i in range(2)]
-    around = nn.ModuleDict({"model": model})
-    for root, before in ((None, ""), (model, ""), (around, "model.")):
+    names = [NAMES[kind].format(i) for i in range(2)]
+    wrapper = nn.ModuleDict({"model": model})
+    for root, prefix in ((None, ""), (model, ""), (wrapper, "model.")):
         with torch.no_grad(), attention_probe([at.entropy], model=root) as probe:
             model(torch.zeros(1, 4, dtype=torch.long))
-        assert probe.table().groupby("call").module.unique().map(list).tolist() == [[before + name] for name in wanted]
+        assert probe.table().groupby("call").module.unique().map(list).tolist() == [[prefix + name] for name in names]
     with torch.no_grad(), attention_probe([at.entropy], model=nn.Linear(1, 1)) as probe:
         model(torch.zeros(1, 4, dtype=torch.long))
-    assert probe.table().module.unique() == [""], "no module of that model was running"
+    assert probe.table().module.unique() == [""], "a call was attributed to a module that did not run"
     assert not nn.modules.module._global_forward_hooks and not nn.modules.module._global_forward_pre_hooks
 
 
-def test_a_call_that_fails_leaves_no_module_running():
+def test_failed_call_leaves_no_stale_module_name():
     broken, fine = nn.Linear(3, 3), nn.MultiheadAttention(4, 1)
     x = torch.randn(2, 4)
     with attention_probe([at.entropy]) as probe:

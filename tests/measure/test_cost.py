@@ -1,4 +1,4 @@
-"""Cost formulas against counted operations and parameters."""
+"""Cost formulas against counted FLOPs and parameters."""
 
 import pytest
 import sympy
@@ -14,7 +14,7 @@ from lab.measure import cost
 
 
 def block(d, h, g, w, f, gated=False, bias=False):
-    """The linear maps of one block and the function that runs them."""
+    """The linear layers of one block, and its forward function."""
     maps = {"q": (d, h * w), "k": (d, g * w), "v": (d, g * w), "out": (h * w, d), "up": (d, f), "down": (f, d)}
     if gated:
         maps["gate"] = (d, f)
@@ -37,7 +37,7 @@ shapes = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=25)
 @given(n=st.integers(1, 20), group=st.integers(1, 3), gated=st.booleans(), batch=st.integers(1, 3), shape=shapes)
-def test_multiply_adds_equal_the_counted_ones(n, group, gated, batch, shape):
+def test_block_macs_equal_counted_flops(n, group, gated, batch, shape):
     shape |= {"h": shape["g"] * group}
     _, run = block(**shape, gated=gated)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -48,7 +48,7 @@ def test_multiply_adds_equal_the_counted_ones(n, group, gated, batch, shape):
 @pytest.mark.parametrize("bias", [False, True])
 @settings(deadline=None, max_examples=25)
 @given(group=st.integers(1, 3), gated=st.booleans(), shape=shapes)
-def test_parameters_equal_the_counted_ones(bias, group, gated, shape):
+def test_parameter_formulas_equal_counted_parameters(bias, group, gated, shape):
     shape |= {"h": shape["g"] * group}
     layers, _ = block(**shape, gated=gated, bias=bias)
     counted = {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()}
@@ -58,28 +58,7 @@ def test_parameters_equal_the_counted_ones(bias, group, gated, shape):
     assert cost.feedforward_parameters(d, f, gated=gated, bias=bias) == feedforward
 
 
-@pytest.mark.parametrize(
-    "g, qkv, with_output, cache, projection_gflop",
-    [
-        (8, 786_432, 1_048_576, 33_554_432, 68.7),
-        (4, 524_288, 786_432, 16_777_216, 51.5),
-        (2, 393_216, 655_360, 8_388_608, 42.9),
-        (1, 327_680, 589_824, 4_194_304, 38.7),
-    ],
-)
-def test_the_chapters_sizes_to_the_unit(g, qkv, with_output, cache, projection_gflop):
-    d, h, w, n, batch = 512, 8, 64, 1024, 32
-    assert cost.attention_parameters(d, h, g, w) == with_output == qkv + h * w * d
-    assert cost.cache_elements(n, g, w, batch) == cache
-    macs = cost.attention_macs(n, d, h, g, w)
-    pairs = macs["scores"] + macs["mix"]
-    assert 2e-9 * batch * (sum(macs.values()) - pairs) == pytest.approx(projection_gflop, abs=0.05)
-    assert 2e-9 * batch * pairs == pytest.approx(68.7, abs=0.05)
-    cached = torch.empty(2, batch, g, n, w, device="meta")
-    assert cached.numel() == cache
-
-
-def test_causal_counts_the_pairs_that_are_seen():
+def test_causal_macs_count_visible_pairs_only():
     n = 13
     visible = int(torch.ones(n, n).tril().sum())
     full, causal = (cost.attention_macs(n, 8, 2, 1, 4, causal=flag) for flag in (False, True))
@@ -87,14 +66,14 @@ def test_causal_counts_the_pairs_that_are_seen():
     assert {k: v for k, v in full.items() if k not in ("scores", "mix")}.items() <= causal.items()
 
 
-def test_formulas_take_symbols_and_give_the_textbook_polynomial():
+def test_symbolic_block_macs_equal_the_textbook_polynomial():
     n, d = sympy.symbols("n d", positive=True)
     total = sum(cost.block_macs(n, d, 1, 1, d, 4 * d).values())
     assert sympy.expand(total - (4 * n * d**2 + 8 * n * d**2 + 2 * n**2 * d)) == 0
 
 
 @pytest.mark.parametrize("d", [64, 512])
-def test_crossings_are_where_the_costs_meet(d):
+def test_score_cost_crosses_projection_cost_at_known_lengths(d):
     macs = cost.block_macs(2 * d, d, 8, 8, d // 8, 4 * d)
     assert macs["scores"] + macs["mix"] == macs["q"] + macs["k"] + macs["v"] + macs["out"]
     for gated, length in ((False, 6 * d), (True, 8 * d)):

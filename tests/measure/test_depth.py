@@ -1,6 +1,4 @@
-"""What a block adds to a stream, and what becomes of the output without it or with its weights
-moved.
-"""
+"""Layer ablation, layer similarity, weight perturbation and linear probes."""
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from lab.measure.depth import (
 from lab.measure.hooks import capture
 
 
-def test_a_moved_model_moves_back_even_after_an_error():
+def test_perturbed_weights_are_restored_after_an_error():
     model = small_model()
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(KeyError), perturbed_weights(model, 0.1):
@@ -24,7 +22,7 @@ def test_a_moved_model_moves_back_even_after_an_error():
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
-def test_a_block_left_out_is_a_block_that_is_not_there():
+def test_layer_ablation_equals_deleting_the_block():
     model, shorter = small_model(n_layers=3), small_model(n_layers=3)
     del shorter.blocks[1]
     base = loss_of(model).item()
@@ -37,19 +35,19 @@ def test_a_block_left_out_is_a_block_that_is_not_there():
     close(model.lm_head(model.norm(streams[-1])), model(tokens()))
 
 
-def test_likeness_is_one_for_equal_and_none_for_orthogonal_streams():
+def test_layer_similarity_is_1_for_parallel_and_0_for_orthogonal_streams():
     streams = torch.stack([torch.eye(4), 2 * torch.eye(4), torch.eye(4).roll(1, 0)])
     close(layer_cosine_similarity(streams), torch.tensor([1.0, 0.0]))
 
 
 @pytest.mark.parametrize("unit", [0.01, 1, 100])
-def test_a_probe_sees_no_unit(unit):
-    drawn = generator()
-    labels = torch.randint(4, (600,), generator=drawn)
-    features = torch.randn(600, 12, generator=drawn)
+def test_probe_accuracy_is_invariant_to_feature_scale(unit):
+    rng = generator()
+    labels = torch.randint(4, (600,), generator=rng)
+    features = torch.randn(600, 12, generator=rng)
     features[:, :4] += 1.2 * torch.eye(4)[labels]
-    found = probe_accuracy(features, labels)
-    assert 0.5 < found < 0.95
-    assert probe_accuracy(unit * features, labels) == found
-    assert probe_accuracy(features * torch.tensor([unit, 1.0] * 6), labels) == found
-    assert probe_accuracy(torch.cat([features, torch.ones(600, 1)], 1), labels) == pytest.approx(found)
+    accuracy = probe_accuracy(features, labels)
+    assert 0.5 < accuracy < 0.95
+    assert probe_accuracy(unit * features, labels) == accuracy
+    assert probe_accuracy(features * torch.tensor([unit, 1.0] * 6), labels) == accuracy
+    assert probe_accuracy(torch.cat([features, torch.ones(600, 1)], 1), labels) == pytest.approx(accuracy)

@@ -1,4 +1,4 @@
-"""`tap` measures what really flows and leaves nothing behind; `edit` changes it."""
+"""Hooks: `tap` measures, `edit` replaces and `capture` keeps activations; none leaves a handle behind."""
 
 import pandas as pd
 import pytest
@@ -32,14 +32,14 @@ def hooks(model):
     return sum(len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules())
 
 
-def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
+def test_tap_records_measures_and_leaves_outputs_unchanged(model, x):
     expected = model(x)
     with tap(model, {"0": [rms, lambda y: y.requires_grad], "4": per_channel}) as table:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
     rows = table()
     assert list(rows.columns) == ["site", "measure", "call", "index", "value"]
     number = rows[(rows.site == "0") & (rows.measure == "rms")]
-    assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the in-place ReLU that follows
+    assert number["value"].item() == pytest.approx(rms(model[0](x)).item())  # before the following in-place ReLU
     assert number["index"].isna().all()
     assert rows["value"][rows.measure == "<lambda>"].item() == 0  # measures see a detached tensor
     vector = rows[rows.site == "4"]
@@ -48,7 +48,7 @@ def test_tap_keeps_the_numbers_and_changes_nothing(model, x):
     assert rows["value"].dtype == float and rows["index"].dtype == pd.Int64Dtype()
 
 
-def test_a_module_used_twice_gives_two_rows_under_one_name(model, x):
+def test_module_called_twice_gives_two_rows(model, x):
     with tap(model, {"2": rms}) as table:
         model(x)
     first = model[2](model[:2](x))
@@ -64,7 +64,7 @@ def test_overlapping_globs_measure_once(model, x):
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_no_handle_is_left_also_after_an_exception(model, x, gradients):
+def test_no_hook_remains_after_exit_or_exception(model, x, gradients):
     with tap(model, {"*": rms}, gradients=gradients) as table:
         out = model(x)
         out.sum().backward()
@@ -83,7 +83,7 @@ def test_no_handle_is_left_also_after_an_exception(model, x, gradients):
 
 
 @pytest.mark.parametrize("verb, function", [(tap, rms), (edit, torch.relu)])
-def test_selections_are_asserted(verb, function, model, x):
+def test_unmatched_or_uncalled_modules_raise(verb, function, model, x):
     with pytest.raises(LookupError, match=r"'attn\.\*' matches no module.*'0', '1', '2', '4'"):
         with verb(model, {"0": function, "attn.*": function}):
             pass
@@ -93,40 +93,40 @@ def test_selections_are_asserted(verb, function, model, x):
         verb(model, {"0": function, "4": function}),
     ):
         model[:2](x)
-    with pytest.raises(KeyError), verb(model, {"4": function}):  # not replaced by ours
+    with pytest.raises(KeyError), verb(model, {"4": function}):  # not masked by the hook's own error
         raise KeyError
     assert hooks(model) == 0
 
 
-def test_a_projection_that_is_used_without_being_called_is_named():
+def test_projection_used_without_a_call_raises():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
     with (
         pytest.raises(RuntimeError, match="never called through.*out_proj"),
         tap(attention, {"out_proj": rms}),
     ):
         attention(x, x, x)
-    with tap(attention, {"": rms}) as table:  # a tuple: its first element is measured
+    with tap(attention, {"": rms}) as table:  # of a tuple the first element is measured
         out, _ = attention(x, x, x)
     assert table()["value"].item() == pytest.approx(rms(out).item())
 
 
-@pytest.mark.parametrize("flat", [False, True])  # a linear map of (b, n, d) returns a view, of (n, d) none
-def test_gradients_are_those_of_autograd(model, x, flat):
+@pytest.mark.parametrize("flat", [False, True])  # nn.Linear returns a view for (b, n, d), not for (n, d)
+def test_tapped_gradients_equal_autograd(model, x, flat):
     x = x.flatten(0, 1) if flat else x
     with tap(model, {"0": [rms, per_channel], "2": rms}, gradients=True) as table:
         model(x).square().sum().backward()
     hidden = model[0](x)
     once = model[2](hidden.relu())
     twice = model[3](once)
-    wanted = torch.autograd.grad(model[4](twice).square().sum(), (hidden, once, twice))
+    expected = torch.autograd.grad(model[4](twice).square().sum(), (hidden, once, twice))
     rows = table().set_index(["site", "measure", "call"])["value"]
-    assert rows["0", "rms", 0].item() == pytest.approx(rms(wanted[0]).item(), rel=1e-5)
-    assert rows["0", "per_channel", 0].tolist() == pytest.approx(per_channel(wanted[0]).tolist(), rel=1e-5)
-    assert rows["2", "rms", 0].item() == pytest.approx(rms(wanted[1]).item(), rel=1e-5)
-    assert rows["2", "rms", 1].item() == pytest.approx(rms(wanted[2]).item(), rel=1e-5)
+    assert rows["0", "rms", 0].item() == pytest.approx(rms(expected[0]).item(), rel=1e-5)
+    assert rows["0", "per_channel", 0].tolist() == pytest.approx(per_channel(expected[0]).tolist(), rel=1e-5)
+    assert rows["2", "rms", 0].item() == pytest.approx(rms(expected[1]).item(), rel=1e-5)
+    assert rows["2", "rms", 1].item() == pytest.approx(rms(expected[2]).item(), rel=1e-5)
 
 
-def test_a_gradient_that_never_arrives_is_an_error(model, x):
+def test_missing_backward_raises(model, x):
     with (
         pytest.raises(RuntimeError, match="never called through.*no gradient"),
         tap(model, {"0": rms}, gradients=True),
@@ -134,12 +134,12 @@ def test_a_gradient_that_never_arrives_is_an_error(model, x):
         model(x)
 
 
-def test_measures_are_refused_unless_numbers_or_vectors(model, x):
+def test_measure_must_return_a_scalar_or_vector(model, x):
     with pytest.raises(TypeError, match=r"shape \(2, 5, 4\)"), tap(model, {"0": torch.abs}):
         model(x)
 
 
-def test_edit_changes_the_output_and_tap_sees_the_number(model, x):
+def test_edit_replaces_the_output_that_tap_measures(model, x):
     before = model(x)
     with edit(model, {"4": [torch.zeros_like, lambda y: y + 2]}), tap(model, {"4": rms}) as table:
         torch.testing.assert_close(model(x), torch.full_like(before, 2))
@@ -158,26 +158,26 @@ def test_edit_replaces_the_first_element_of_a_tuple():
     assert not out.any() and torch.equal(state, edited_state)
 
 
-def test_capture_keeps_what_modules_return_or_are_given_in_the_order_of_calls(model, x):
+def test_capture_keeps_outputs_or_inputs_in_call_order(model, x):
     expected = model(x)
-    with capture([model[0], model[2]]) as kept, capture(list(model), inputs=True) as given:
+    with capture([model[0], model[2]]) as outputs, capture(list(model), inputs=True) as inputs:
         assert torch.equal(model(x), expected)
-    assert not any(out.requires_grad for out in kept) and hooks(model) == 0
+    assert not any(out.requires_grad for out in outputs) and hooks(model) == 0
     first = model[0](x)
     once = model[2](first.relu())
-    # the ReLU works in place, so what the first module returned is seen after it
-    for found, wanted in zip(kept, (first.relu(), once, model[2](once)), strict=True):
-        assert torch.equal(found, wanted)
-    assert len(given) == 5 and torch.equal(given[0][0], x) and torch.equal(given[4][0], kept[2])
+    # the ReLU is in place, so the first output is captured after it
+    for actual, reference in zip(outputs, (first.relu(), once, model[2](once)), strict=True):
+        assert torch.equal(actual, reference)
+    assert len(inputs) == 5 and torch.equal(inputs[0][0], x) and torch.equal(inputs[4][0], outputs[2])
 
 
-def test_capture_takes_the_first_of_a_tuple_and_misses_no_module(model, x):
+def test_capture_takes_the_first_tuple_element_and_reports_uncalled_modules(model, x):
     lstm, sequence = nn.LSTM(3, 4), torch.randn(5, 2, 3)
     with capture([lstm]) as kept:
         out, _ = lstm(sequence)
     assert torch.equal(kept[0], out)
     with pytest.raises(RuntimeError, match="never called through: .*Linear"), capture(model):
         model[:2](x)
-    with pytest.raises(KeyError), capture(model):  # not replaced by ours
+    with pytest.raises(KeyError), capture(model):  # not masked by the hook's own error
         raise KeyError
     assert hooks(model) == 0

@@ -1,4 +1,4 @@
-"""Tasks of any length against answers worked out from the tokens; measures by length against known cases."""
+"""Variable-length tasks against answers recomputed from the tokens; measures by length against known cases."""
 
 import math
 
@@ -23,20 +23,16 @@ TASKS = [*(Copy(order=order) for order in ("forward", "reversed", "same")), *FOR
 
 
 @pytest.mark.parametrize("task", TASKS, ids=str)
-def test_every_length_is_drawn_and_a_batch_depends_on_its_generator_alone(task):
-    before, stream = torch.get_rng_state(), generator()
-    drawn = [task.batch(stream, 4) for _ in range(200)]
-    again = task.batch(generator(), 4)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(drawn[0], again, strict=True))
-    widths = {tokens.shape[1] for tokens, _ in drawn}
+def test_every_length_is_drawn(task):
+    stream = generator()
+    widths = {task.batch(stream, 4)[0].shape[1] for _ in range(200)}
     possible = {task.of_length(generator(), 1, n)[0].shape[1] for n in range(task.shortest, task.longest + 1)}
-    assert possible <= widths, "every length occurs"
+    assert possible <= widths
 
 
 @pytest.mark.parametrize("n", [4, 9, 40])
 @pytest.mark.parametrize("task", TASKS, ids=str)
-def test_tokens_and_answers_are_in_the_vocabulary(task, n):
+def test_tokens_and_targets_are_in_the_vocabulary_at_any_length(task, n):
     tokens, targets = task.of_length(generator(), 64, n)
     assert tokens.shape == targets.shape and tokens.dtype == targets.dtype == torch.int64
     assert tokens.min() >= 0 and tokens.max() < task.vocabulary
@@ -48,7 +44,7 @@ def test_tokens_and_answers_are_in_the_vocabulary(task, n):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
 @pytest.mark.parametrize("order", ["forward", "reversed", "same"])
-def test_copies_are_what_their_order_says(order, n):
+def test_copy_targets_follow_their_order(order, n):
     task = Copy(order=order, symbols=5)
     tokens, targets = task.of_length(generator(), 20, n)
     for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
@@ -64,7 +60,7 @@ def number(digits):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 30])
 @pytest.mark.parametrize("task", FORMATS, ids=str)
-def test_sums_are_right_for_any_number_of_digits(task, n):
+def test_addition_targets_are_correct_for_any_digit_count(task, n):
     tokens, targets = task.of_length(generator(n), 40, n)
     lengths = set()
     for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
@@ -72,7 +68,7 @@ def test_sums_are_right_for_any_number_of_digits(task, n):
         a, b = row[:plus], row[plus + 1 : equals]
         answer = target[equals : target.index(END)]
         assert target[:equals] == [-100] * equals and row[equals + 1 : equals + 1 + len(answer)] == answer
-        assert set(target[equals + len(answer) + 1 :]) <= {-100}, "nothing is asked after the end"
+        assert set(target[equals + len(answer) + 1 :]) <= {-100}, "a target follows the end token"
         lengths.add(len(answer))
         total = number(answer[::-1] if task.reverse else answer)
         assert total == number(a) + number(b)
@@ -84,66 +80,66 @@ def test_sums_are_right_for_any_number_of_digits(task, n):
     assert lengths == {n + 1} if task.padded else max(lengths) <= n + 1
 
 
-def test_validation_holds_every_arrangement_of_digits():
-    """A draw has one; a validation of one draw would measure a model on that alone."""
+def test_validation_covers_every_digit_arrangement():
+    """A single draw has one arrangement, which would bias validation."""
     tokens, targets = Addition(shortest=3, longest=3, padded=False).validation(200)
     signs = {tuple((row == sign).nonzero()[0, 0].item() for sign in (PLUS, EQUALS)) for row in tokens}
     assert signs == {(1, 5), (2, 6), (3, 5), (3, 6), (3, 7)} and tokens.shape == targets.shape
 
 
-def test_digits_carry_all_the_way():
+def test_carry_propagates_through_all_digits():
     nines, one = torch.full((1, 25), 9), torch.ones(1, 1, dtype=torch.long)
     assert add(nines, one).tolist() == [[0] * 25 + [1]] == add(one, nines).tolist()
 
 
-@pytest.mark.parametrize("wrong, named", [
+@pytest.mark.parametrize("wrong, message", [
     (lambda: Copy(order="sideways"), "sideways.*forward, reversed, same"),
     (lambda: Copy(shortest=5, longest=4), "got 5, 4"),
     (lambda: Addition(shortest=0), "got 0, 3"),
 ])  # fmt: skip
-def test_impossible_tasks_are_named(wrong, named):
-    with pytest.raises(ValueError, match=named):
+def test_invalid_task_options_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         wrong()
 
 
 # Measures
 
 
-def all_knowing(tokens):
-    """Copies forward, whatever the length: sees nothing but the tokens."""
+def oracle(tokens):
+    """Oracle for forward copying at any length."""
     n = tokens.shape[1] // 2
     answer = torch.cat([tokens, torch.full((len(tokens), 1), 17)], 1)[:, 1:].clone()
     answer[:, n:-1], answer[:, -1] = tokens[:, :n], 17
     return torch.nn.functional.one_hot(answer, 18) * 50.0
 
 
-def wrong_at_the_end(tokens):
-    logits = all_knowing(tokens)
+def oracle_wrong_at_the_end(tokens):
+    logits = oracle(tokens)
     logits[:, -1] = logits[:, -1].flip(-1)
     return logits
 
 
-def test_accuracy_by_length_counts_answers_and_whole_texts():
+def test_accuracy_by_length_per_token_and_exact_match():
     task, lengths = Copy(), [1, 4, 19]
-    perfect = accuracy_by_length(all_knowing, task.of_length, lengths, size=32)
+    perfect = accuracy_by_length(oracle, task.of_length, lengths, size=32)
     assert (perfect.per_token == 1).all() and (perfect.exact == 1).all() and (perfect.loss < 1e-6).all()
-    flawed = accuracy_by_length(wrong_at_the_end, task.of_length, lengths, size=32)
+    flawed = accuracy_by_length(oracle_wrong_at_the_end, task.of_length, lengths, size=32)
     assert (flawed.exact == 0).all() and flawed.per_token.tolist() == [n / (n + 1) for n in lengths]
     assert flawed.loss.tolist() == pytest.approx([50 / (n + 1) for n in lengths])
-    again = accuracy_by_length(wrong_at_the_end, task.of_length, lengths[1:], size=32)
-    assert again.loss.tolist() == flawed.loss.tolist()[1:], "a length has texts of its own"
+    again = accuracy_by_length(oracle_wrong_at_the_end, task.of_length, lengths[1:], size=32)
+    assert again.loss.tolist() == flawed.loss.tolist()[1:], "samples of a length depend on the other lengths"
 
 
 def counting(tokens):
-    """A model that knows only how much of the window it has seen: loss depends on the position in it."""
-    seen = torch.arange(1.0, tokens.shape[1] + 1)
+    """A model whose loss depends only on the position in the window."""
+    position = torch.arange(1.0, tokens.shape[1] + 1)
     logits = torch.zeros(*tokens.shape, 2)
-    logits[..., 1] = seen
+    logits[..., 1] = position
     return logits
 
 
 @pytest.mark.parametrize("length, stride", [(4, 4), (4, 1), (4, 2), (8, 3), (1, 1)])
-def test_windows_score_each_target_once_at_the_place_in_the_window_that_they_say(length, stride):
+def test_window_losses_score_each_target_once_at_its_position(length, stride):
     text = torch.zeros(40, dtype=torch.long)
     losses = window_losses(counting, text, length, stride)
     places = torch.arange(length - stride + 1, length + 1.0)
@@ -153,59 +149,62 @@ def test_windows_score_each_target_once_at_the_place_in_the_window_that_they_say
 
 
 @pytest.mark.parametrize("length, stride, n", [(4, 4, 10), (4, 3, 11), (8, 5, 40), (3, 2, 6)])
-def test_a_last_window_scores_what_is_left(length, stride, n):
+def test_last_window_scores_the_remaining_targets(length, stride, n):
     text = torch.arange(n)
     losses = window_losses(lambda x: torch.zeros(*x.shape, n), text, length, stride)
-    least = length - stride + 1
-    assert (~losses.isnan()).sum() == n - least
-    for target in range(least, n):
-        here = window_losses(lambda x, at=target: torch.eye(n)[at].expand(*x.shape, n) * 9, text, length, stride)
-        assert (here < 1).sum() == 1, "each target once"
-    places = window_losses(counting, torch.zeros(n, dtype=torch.long), length, stride)
-    rows, columns = (~places.isnan()).nonzero().T
-    torch.testing.assert_close(places[rows, columns], (1 + (columns + least).exp()).log())
-    assert by_bucket(losses, [0, 1]).targets.sum() == n - least
+    first_target = length - stride + 1
+    assert (~losses.isnan()).sum() == n - first_target
+    for target in range(first_target, n):
+        target_losses = window_losses(
+            lambda x, at=target: torch.eye(n)[at].expand(*x.shape, n) * 9, text, length, stride
+        )
+        assert (target_losses < 1).sum() == 1, "a target is not scored exactly once"
+    position_losses = window_losses(counting, torch.zeros(n, dtype=torch.long), length, stride)
+    rows, columns = (~position_losses.isnan()).nonzero().T
+    torch.testing.assert_close(position_losses[rows, columns], (1 + (columns + first_target).exp()).log())
+    assert by_bucket(losses, [0, 1]).targets.sum() == n - first_target
     assert not by_bucket(losses, [0, 1]).loss.isna().any()
 
 
-def test_a_model_that_predicts_nothing_has_no_accuracy():
-    def lost(tokens):
+def test_nan_logits_give_nan_accuracy():
+    def nan_model(tokens):
         return torch.full((*tokens.shape, 18), torch.nan)
 
-    (row,) = accuracy_by_length(lost, Copy().of_length, [3], size=4).to_dict("records")
+    (row,) = accuracy_by_length(nan_model, Copy().of_length, [3], size=4).to_dict("records")
     assert all(math.isnan(row[name]) for name in ("per_token", "exact", "loss"))
 
 
-def test_texts_that_ask_for_no_answer_are_named():
+def test_sequences_without_targets_raise():
     with pytest.raises(ValueError, match="length 3 ask for no answer"):
-        accuracy_by_length(all_knowing, lambda g, size, n: (torch.zeros(2, n).long(), torch.full((2, n), -100)), [3])
+        accuracy_by_length(oracle, lambda g, size, n: (torch.zeros(2, n).long(), torch.full((2, n), -100)), [3])
 
 
-def remembering(tokens):
-    """Certain that the next token is the last one plus one; classes are values 0..63."""
+def successor(tokens):
+    """Predicts the last token plus one, modulo 64, with certainty."""
     return torch.nn.functional.one_hot((tokens + 1) % 64, 64) * 30.0
 
 
-def test_windows_read_the_targets_from_start_on():
+def test_window_losses_begin_at_start():
     text = torch.arange(64)
-    assert window_losses(remembering, text, 8, 2, start=8).max() < 1e-6, "each target follows its own input"
+    assert window_losses(successor, text, 8, 2, start=8).max() < 1e-6, "targets are misaligned with their inputs"
     for length, stride in ((8, 8), (8, 1), (16, 4)):
         losses = window_losses(lambda tokens: torch.zeros(*tokens.shape, 64) + 30 * (torch.arange(64) == 20),
                                text[:60], length, stride, start=20)  # fmt: skip
         assert losses.flatten().argmin() == 0 and losses.shape[0] == (60 - 20) // stride
-    parts = window_losses(remembering, text, 8, 2, start=8, batch_tokens=8)
-    assert torch.equal(parts, window_losses(remembering, text, 8, 2, start=8))
+    batched = window_losses(successor, text, 8, 2, start=8, batch_tokens=8)
+    assert torch.equal(batched, window_losses(successor, text, 8, 2, start=8))
 
 
-@pytest.mark.parametrize("arguments, named", [((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"),
-                                              ((4, 1, 2), "start >= 4")])  # fmt: skip
-def test_impossible_windows_are_named(arguments, named):
+@pytest.mark.parametrize("arguments, message", [
+    ((4, 5), "5, 4"), ((4, 0), "0, 4"), ((64, 64), "the text has 40 tokens"), ((4, 1, 2), "start >= 4"),
+])  # fmt: skip
+def test_invalid_windows_raise(arguments, message):
     length, stride, *start = arguments
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=message):
         window_losses(counting, torch.zeros(40, dtype=torch.long), length, stride, start=start[0] if start else None)
 
 
-def test_buckets_average_their_positions():
+def test_by_bucket_averages_positions():
     losses = torch.arange(6.0).expand(3, 6)
     table = by_bucket(losses, [0, 1, 4])
     assert table.values.tolist() == [[0, 0, 0, 3], [1, 3, 2, 9], [4, 5, 4.5, 6]]
@@ -214,7 +213,7 @@ def test_buckets_average_their_positions():
             by_bucket(losses, edges)
 
 
-def test_similarity_tells_ordered_codes_from_shuffled_ones():
+def test_order_in_similarity_separates_ordered_from_shuffled_codes():
     circle = np.exp(1j * np.pi * np.arange(20) / 20)
     half_turn = similarity(np.stack([circle.real, circle.imag], 1))
     np.testing.assert_allclose(np.diag(half_turn), 1)
@@ -230,11 +229,11 @@ def test_similarity_tells_ordered_codes_from_shuffled_ones():
 # Parameters of the notebooks
 
 
-@pytest.mark.parametrize("exercise, values, named", [
+@pytest.mark.parametrize("exercise, values, message", [
     ("1.8", {"stride": 65}, "stride: 65 does not divide .* context 64"),
     ("1.8", {"scored": 511}, "scored: 511 is no multiple of context 64"),
     ("1.7", {"mark": 1.5}, "mark.*1.5"),
 ])  # fmt: skip
-def test_sizes_that_cannot_be_run_are_refused(exercise, values, named):
-    with pytest.raises(parameters.Refused, match=named):
+def test_invalid_lesson_parameters_are_refused(exercise, values, message):
+    with pytest.raises(parameters.Refused, match=message):
         parameters.validate(files.notebook_of(exercise), ("file", values))

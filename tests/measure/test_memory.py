@@ -1,5 +1,4 @@
-"""Peak memory: of a known call, of attention, and of the probe, which holds a block of weights at a
-time; and sizes that do not fit."""
+"""Peak memory of known calls, of attention kernels, and of the probe, which holds one block of weights at a time."""
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from lab.models.kernels import run_attention
 
 
 def probed_entropy(n, heads, d_head=16):
-    """Entropy of each head of causal attention over n positions, as the probe measures it."""
+    """Probe entropy per head of causal attention over n positions, with its query and key."""
     rng = torch.Generator().manual_seed(0)
     query, key, value = (1.5 * torch.randn(1, heads, n, d_head, generator=rng) for _ in range(3))
     with torch.no_grad(), attention_probe([at.entropy, at.distance]) as probe:
@@ -20,29 +19,29 @@ def probed_entropy(n, heads, d_head=16):
     return probe.table().query("measure == 'entropy'").value.tolist(), query, key
 
 
-def test_entropy_in_blocks_is_that_of_the_whole_map():
-    found, query, key = probed_entropy(2048, 8)
-    for head, entropy in enumerate(found):
+def test_blockwise_entropy_equals_entropy_of_the_whole_map():
+    entropies, query, key = probed_entropy(2048, 8)
+    for head, entropy in enumerate(entropies):
         scores = query[0, head].double() @ key[0, head].double().T / 4
         weights = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
         assert entropy == pytest.approx(torch.special.entr(weights).sum(-1).mean().item(), abs=1e-4)
 
 
 @pytest.mark.slow
-def test_sixteen_thousand_positions_and_eight_heads_need_less_than_a_tenth_of_a_gigabyte():
+def test_probing_16384_positions_and_8_heads_takes_less_than_100_mb():
     """Eight whole maps would take 8.6 GB."""
     assert peak_memory(probed_entropy, [(16384, 8)])[0] < 0.1e9
 
 
-def test_naive_memory_is_the_scores_and_their_softmax_to_the_byte():
+def test_naive_attention_peak_memory_is_exact():
     """Alive at once: scores and softmax, n^2 numbers each, and q, k, v and the scaled q."""
     calls = [("naive", n, 64, heads) for n, heads in ((1024, 1), (2048, 1), (512, 3))]
     for _ in range(2):
-        found = peak_memory(run_attention, calls)
-        assert found == [4 * heads * (2 * n * n + 4 * n * w) for _, n, w, heads in calls]
+        peaks = peak_memory(run_attention, calls)
+        assert peaks == [4 * heads * (2 * n * n + 4 * n * w) for _, n, w, heads in calls]
 
 
-def test_tiled_memory_does_not_hold_the_scores():
+def test_tiled_attention_peak_memory_excludes_scores():
     naive, tiled = (peak_memory(run_attention, [(kind, 2048, 16, 4)])[0] for kind in ("naive", "tiled"))
     assert tiled < naive / 5
 
@@ -58,7 +57,7 @@ def test_peak_memory_of_known_tensors():
     assert peak_memory(lambda: None, [()]) == [0]
 
 
-def test_what_is_made_once_and_kept_does_not_count_after_a_first_run():
+def test_warmup_allocations_do_not_count():
     kept = []
 
     def call(count):
@@ -68,6 +67,6 @@ def test_what_is_made_once_and_kept_does_not_count_after_a_first_run():
     assert peak_memory(call, [(3,)], warmup_args=(1,)) == [3 * 2**20]
 
 
-def test_measuring_memory_says_nothing(capfd):
+def test_peak_memory_prints_nothing(capfd):
     peak_memory(hold_mebibytes, [(1,)])
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Intervals against simulation, scipy and published values."""
+"""Intervals and effect sizes against simulation, scipy and published values."""
 
 from math import inf, isinf, isnan
 
@@ -12,24 +12,24 @@ from scipy import stats
 from lab.measure import statistics
 
 
-def test_minimum_detectable_effect_is_found_in_four_of_five_experiments():
+def test_minimum_detectable_effect_has_80_percent_power():
     rng = np.random.default_rng(1)
-    # Five differences whose spread is exactly 1, so that the answer is in units of the true spread.
+    # Five differences with a sample std of exactly 1, so that the MDE is in units of the true std.
     unit = rng.normal(size=5)
     unit = (unit - unit.mean()) / unit.std(ddof=1)
     mde = statistics.mean(unit).mde
     draws = rng.normal(mde, 1, size=(20_000, 5))
     error = draws.std(axis=1, ddof=1) / np.sqrt(5)
-    found = np.abs(draws.mean(axis=1) / error) > stats.t.ppf(0.975, 4)
-    assert found.mean() == pytest.approx(0.8, abs=0.01)
+    significant = np.abs(draws.mean(axis=1) / error) > stats.t.ppf(0.975, 4)
+    assert significant.mean() == pytest.approx(0.8, abs=0.01)
 
 
-def test_the_noise_floor_is_the_mean_distance_of_two_runs_of_an_arm():
+def test_noise_floor_is_the_mean_absolute_difference_of_repeated_runs():
     table = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "order": [0, 1, 1, 0, 0, 1], "loss": [2, 3, 4, 1, 5.0, 3]})
     assert statistics.noise_floor(table, "loss", "order") == statistics.mean([1, 3, 2])
     third = table[table.order == 0].assign(order=2, loss=lambda rows: rows.loss + 3)
-    found = statistics.noise_floor(pd.concat([table, third]), "loss", "order")
-    assert found == statistics.mean([(1 + 3 + 2) / 3, (3 + 3 + 0) / 3, (2 + 3 + 5) / 3])
+    interval = statistics.noise_floor(pd.concat([table, third]), "loss", "order")
+    assert interval == statistics.mean([(1 + 3 + 2) / 3, (3 + 3 + 0) / 3, (2 + 3 + 5) / 3])
     for wrong in (table[table.order == 0], table[:-1], pd.concat([table, table[:1]])):
         with pytest.raises(ValueError):
             statistics.noise_floor(wrong, "loss", "order")
@@ -46,7 +46,7 @@ def test_paired_equals_scipy(pairs):
         assert (ours.low, ours.high) == pytest.approx(tuple(theirs), rel=1e-7, abs=1e-7)
 
 
-def test_paired_aligns_on_the_seed_and_refuses_other_seeds():
+def test_paired_aligns_by_seed_and_rejects_mismatched_seeds():
     a = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 2])
     b = pd.Series([3.0, 0.0, 1.0], index=[2, 0, 1])
     assert statistics.paired(a, b) == statistics.mean([1.0, 1.0, 1.0])
@@ -73,7 +73,7 @@ def test_one_seed_has_an_infinite_interval():
 
 
 @pytest.mark.parametrize("values", [[], [1, np.nan], [1, inf], [[1, 2], [3, 4]], 3.0])
-def test_unusable_numbers_are_refused(values):
+def test_invalid_values_raise(values):
     with pytest.raises(ValueError, match="values must be"):
         statistics.mean(values)
 
@@ -99,33 +99,31 @@ def test_ratio_is_the_geometric_mean_and_has_reciprocal_interval():
         (10, 0, 0, -0.2775, 0.2775),
     ],
 )
-def test_published_intervals_of_differences(n, yes_a, yes_b, low, high):
+def test_share_difference_reproduces_newcombe_1998(n, yes_a, yes_b, low, high):
     a, b = (np.arange(n) < yes for yes in (yes_a, yes_b))
-    found = statistics.share_difference(a, b)
-    assert (found.effect, found.n) == (pytest.approx((yes_a - yes_b) / n), n)
-    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+    interval = statistics.share_difference(a, b)
+    assert (interval.effect, interval.n) == (pytest.approx((yes_a - yes_b) / n), n)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
-def test_a_share_of_outcomes_has_the_interval_of_scipy(values):
-    found, test = statistics.share(values), stats.binomtest(sum(values), len(values))
+def test_share_has_the_wilson_interval(values):
+    interval, test = statistics.share(values), stats.binomtest(sum(values), len(values))
     wilson = test.proportion_ci(method="wilson")
-    assert (found.low, found.high) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
-    assert found.n == len(values)
-    assert 0 <= found.low <= found.effect <= found.high <= 1
+    assert (interval.low, interval.high) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
+    assert interval.n == len(values)
+    assert 0 <= interval.low <= interval.effect <= interval.high <= 1
 
 
-def test_outcomes_have_the_interval_of_shares_and_never_none():
-    """Of five runs that all learn and five that all fail t would be certain, whatever the shares
-    behind them.
-    """
+def test_paired_outcomes_use_the_share_interval():
+    """For 5 of 5 against 0 of 5, a t interval would have width 0."""
     all_, none = [1.0] * 5, [0.0] * 5
-    found = statistics.paired(all_, none)
-    assert (found.effect, found.low, found.high) == pytest.approx((1, 0.3855, 1), abs=1e-4)
-    assert found == statistics.share_difference(all_, none) == statistics.paired([True] * 5, [False] * 5)
-    assert statistics.paired([True] * 5, [True] * 5).high > 0.4, "equal outcomes leave room for a difference"
-    assert statistics.paired([0.0] * 5, [0.0] * 5).high == 0, "a measure that is nought is no outcome"
-    assert statistics.enough(found, 0.5) is None, "no spread of t to go by"
+    interval = statistics.paired(all_, none)
+    assert (interval.effect, interval.low, interval.high) == pytest.approx((1, 0.3855, 1), abs=1e-4)
+    assert interval == statistics.share_difference(all_, none) == statistics.paired([True] * 5, [False] * 5)
+    assert statistics.paired([True] * 5, [True] * 5).high > 0.4, "equal outcomes must leave an interval"
+    assert statistics.paired([0.0] * 5, [0.0] * 5).high == 0, "all-zero measures are not outcomes"
+    assert statistics.enough(interval, 0.5) is None, "no t interval to plan from"
     a = pd.Series([1, 0, 1.0], index=[0, 1, 2])
     assert statistics.paired(a, a.iloc[::-1]).effect == 0
     with pytest.raises(ValueError, match="only in one"):
@@ -135,69 +133,71 @@ def test_outcomes_have_the_interval_of_shares_and_never_none():
             statistics.share(wrong)
 
 
-def drawn(rng, share, runs=1, n=5):
-    """Shares of `n` seeds, each of its own `runs`, which have a luck in common."""
-    luck = np.clip(share + rng.uniform(-1, 1, size=(n, 1)) * min(share, 1 - share), 0, 1)
-    return (rng.random((n, runs)) < luck).mean(1)
+def simulated_shares(rng, share, runs=1, n=5):
+    """Success rates of `n` seeds over `runs` each, with a random effect per seed."""
+    rates = np.clip(share + rng.uniform(-1, 1, size=(n, 1)) * min(share, 1 - share), 0, 1)
+    return (rng.random((n, runs)) < rates).mean(1)
 
 
 @pytest.mark.parametrize("shares", [(0.9, 0.1), (0.5, 0.5), (1.0, 0.6)])
 @pytest.mark.parametrize("runs", [1, 3])
-def test_an_interval_of_shares_covers_the_truth(shares, runs):
+def test_share_difference_interval_has_95_percent_coverage(shares, runs):
     rng, covered = np.random.default_rng(0), []
     for _ in range(600):
-        found = statistics.share_difference(*(drawn(rng, share, runs) for share in shares))
-        covered.append(found.low <= shares[0] - shares[1] <= found.high)
+        interval = statistics.share_difference(*(simulated_shares(rng, share, runs) for share in shares))
+        covered.append(interval.low <= shares[0] - shares[1] <= interval.high)
     assert np.mean(covered) > 0.93
 
 
-def test_a_difference_of_differences_covers_the_truth_and_adds_all_four():
+def test_difference_of_differences_interval_has_95_percent_coverage():
     rng, shares, covered = np.random.default_rng(1), (0.9, 0.3, 0.8, 0.7), []
     for _ in range(600):
-        found = statistics.share_difference(*(drawn(rng, share) for share in shares))
-        covered.append(found.low <= 0.6 - 0.1 <= found.high)
+        interval = statistics.share_difference(*(simulated_shares(rng, share) for share in shares))
+        covered.append(interval.low <= 0.6 - 0.1 <= interval.high)
     assert np.mean(covered) > 0.93
-    one, nought = [1] * 5, [0] * 5
-    found, off = statistics.share_difference(one, nought, one, one), 1 - statistics.share(one).low
-    assert (found.effect, found.low, found.high) == pytest.approx((1, 1 - np.sqrt(3) * off, 1 + off))
+    one, zero = [1] * 5, [0] * 5
+    interval, margin = statistics.share_difference(one, zero, one, one), 1 - statistics.share(one).low
+    assert (interval.effect, interval.low, interval.high) == pytest.approx((1, 1 - np.sqrt(3) * margin, 1 + margin))
     with pytest.raises(ValueError, match="four"):
-        statistics.share_difference(one, nought, one)
+        statistics.share_difference(one, zero, one)
 
 
-def test_a_change_is_relative_to_the_second_arm_of_each_seed():
+def test_change_is_relative_to_the_second_arm_per_seed():
     a, b = pd.Series([1.0, 3.0], index=[0, 1]), pd.Series([2.0, 2.0], index=[1, 0])
     logs = statistics.mean(np.log([0.5, 1.5]))
-    found = statistics.change(a, b)
-    assert (found.effect, found.low, found.high) == pytest.approx(tuple(np.expm1([logs.effect, logs.low, logs.high])))
+    interval = statistics.change(a, b)
+    assert (interval.effect, interval.low, interval.high) == pytest.approx(
+        tuple(np.expm1([logs.effect, logs.low, logs.high]))
+    )
     for wrong in ([1.0, 0.0], [1.0, -1.0]):
         with pytest.raises(statistics.NotFinite):
             statistics.change(wrong, [1.0, 2.0])
 
 
-def test_a_stricter_level_widens_every_interval():
+def test_higher_confidence_level_widens_intervals():
     values, other = [0.3, 0.5, 0.9, 0.4], [0.4, 0.3, 0.5, 0.2]
-    for found in (statistics.mean, lambda x, level=0.95: statistics.change(x, other, level)):
-        usual, strict = found(values), found(values, 0.99)
+    for interval in (statistics.mean, lambda x, level=0.95: statistics.change(x, other, level)):
+        usual, strict = interval(values), interval(values, 0.99)
         assert strict.low < usual.low and usual.high < strict.high and strict.effect == usual.effect
     half = stats.t.ppf(0.995, 3) * np.std(values, ddof=1) / 2
     assert statistics.mean(values, 0.99).high == pytest.approx(np.mean(values) + half)
     assert statistics.share([1, 0, 1], 0.99).low < statistics.share([1, 0, 1]).low
 
 
-def test_the_repetitions_that_would_do_find_the_difference_with_power_point_8():
+def test_enough_repetitions_give_80_percent_power():
     rng = np.random.default_rng(5)
-    planned = statistics.Interval(1.0, *(1 + np.array([-1, 1]) * stats.t.ppf(0.975, 4) / np.sqrt(5)), 5, 1.0)
-    n = statistics.enough(planned, 0.0)  # mean 1, spread 1
-    found = [statistics.mean(rng.normal(1, 1, n)).low > 0 for _ in range(1000)]
-    assert 0.76 < np.mean(found) < 0.92 and n == 10
+    pilot = statistics.Interval(1.0, *(1 + np.array([-1, 1]) * stats.t.ppf(0.975, 4) / np.sqrt(5)), 5, 1.0)
+    n = statistics.enough(pilot, 0.0)  # mean 1, spread 1
+    detected = [statistics.mean(rng.normal(1, 1, n)).low > 0 for _ in range(1000)]
+    assert 0.76 < np.mean(detected) < 0.92 and n == 10
 
 
-def test_few_outcomes_are_told_apart_exactly():
+def test_exact_p_and_clipped_interval():
     assert statistics.exact_p([[5, 0], [0, 5]]) < 0.01 < 0.05 < statistics.exact_p([[5, 0], [2, 3]])
     assert statistics.within(statistics.Interval(0.5, -0.1, 1.1, 3), 0, 1).high == 1
 
 
-def test_slope_covers_the_truth_and_needs_two_distinct_x():
+def test_slope_interval_coverage_and_degenerate_x():
     rng, x = np.random.default_rng(3), np.arange(6.0)
     fits = [statistics.slope(x, 2 * x + rng.normal(size=6)) for _ in range(2000)]
     assert np.mean([fit.low <= 2 <= fit.high for fit in fits]) == pytest.approx(0.95, abs=0.015)
@@ -209,20 +209,20 @@ def test_slope_covers_the_truth_and_needs_two_distinct_x():
 
 
 @pytest.mark.parametrize("constant", [8.0, 0.1])
-def test_a_constant_has_the_exponent_0_and_an_interval(constant):
-    found = statistics.exponent([16, 32, 64], [constant] * 3)
-    assert (found.effect, found.low, found.high) == (0, 0, 0)
+def test_exponent_of_a_constant_is_0_with_a_finite_interval(constant):
+    interval = statistics.exponent([16, 32, 64], [constant] * 3)
+    assert (interval.effect, interval.low, interval.high) == (0, 0, 0)
 
 
-def test_exponent_of_a_power_law_over_points_or_over_seeds():
+def test_exponent_of_a_power_law_over_points_or_seeds():
     rng, x = np.random.default_rng(4), np.array([4.0, 1.0, 2.0, 8.0])
     assert statistics.exponent(x, 3 * x**2).effect == pytest.approx(2)
     y = 3 * x**1.5 * rng.lognormal(0, 0.05, size=(6, 4))
     long = pd.DataFrame(y, columns=x).melt(ignore_index=False, var_name="x", value_name="y").reset_index(names="seed")
-    found, in_order = statistics.exponent(long.x, long.y, long.seed), np.argsort(x)
+    interval, in_order = statistics.exponent(long.x, long.y, long.seed), np.argsort(x)
     slopes = [statistics.slope(np.log(x[in_order]), np.log(row[in_order])).effect for row in y]
-    assert found == statistics.mean(slopes)
-    assert found.n == 6 and found.low < 1.5 < found.high
+    assert interval == statistics.mean(slopes)
+    assert interval.n == 6 and interval.low < 1.5 < interval.high
     one = long[long.seed == 0]
     assert isinf(statistics.exponent(one.x, one.y, one.seed).high)
     with pytest.raises(ValueError, match="every seed"):

@@ -1,4 +1,4 @@
-"""Clocks: every call is timed as often as asked, in changing order, under its own name."""
+"""Timing: repeats, shuffled order and one row per call."""
 
 import resource
 import sys
@@ -11,7 +11,7 @@ from lab.measure import timing
 from lab.measure.timing import benchmark, rounds
 
 
-def test_rounds_hold_every_name_once_in_changing_order():
+def test_rounds_call_every_function_once_in_shuffled_order():
     called = []
     functions = {name: (lambda name=name: called.append(name)) for name in "abc"}
     table = rounds(functions, repeats=20, warmup=1)
@@ -20,14 +20,14 @@ def test_rounds_hold_every_name_once_in_changing_order():
     assert len(orders) == 20 and {"".join(sorted(order)) for order in orders} == {"abc"} and orders.nunique() > 2
     assert (table["seconds"] >= 0).all()
     again = rounds(functions, repeats=20)
-    assert again["name"].tolist() != table["name"].tolist(), "another order in every process"
+    assert again["name"].tolist() != table["name"].tolist(), "the order must be shuffled per call"
     with pytest.raises(ValueError):
         rounds({}, repeats=3)
 
 
 @pytest.fixture
 def clocks(monkeypatch):
-    """Pretended clocks: `clocks(name, ticks)` is a call whose i-th run takes ticks(i); and all runs."""
+    """(call, runs): on a fake clock, the i-th run of `call(name, ticks)` takes ticks(i); `runs` logs all."""
     now, runs = [0.0], []
     monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
     monkeypatch.setattr(timing, "process_time", lambda: now[0] / 2)
@@ -41,22 +41,24 @@ def clocks(monkeypatch):
     return lambda name, ticks: partial(call, name, ticks), runs
 
 
-def test_a_call_gives_one_row_the_least_of_its_rounds(clocks, monkeypatch):
+def test_benchmark_reports_the_minimum_of_rounds(clocks, monkeypatch):
     call, runs = clocks
     calls = {
         ("steady", 5): call("steady", lambda i: 2**-7),
         ("once fast", 6): call("once fast", lambda i: 2**-9 if i == 5 else 2**-7),
     }
     threads = torch.get_num_threads()
-    for given, charged in ((1, 0.5), (2, 1)):
+    for n_threads, cpu_share in ((1, 0.5), (2, 1)):
         runs.clear()
-        torch.set_num_threads(given)
+        torch.set_num_threads(n_threads)
         table = benchmark(calls, ["name", "n"])
         torch.set_num_threads(threads)
         assert table[["name", "n"]].values.tolist() == [["steady", 5], ["once fast", 6]]
         assert table.wall_seconds_a_call.tolist() == [2**-7, 2**-9]
-        assert (table.seconds_a_call == charged * table.wall_seconds_a_call).all(), "the processor's with one thread"
-        assert runs.count("steady") == runs.count("once fast") == 2 + 8, "8 rounds are a sixteenth of a second"
+        assert (table.seconds_a_call == cpu_share * table.wall_seconds_a_call).all(), (
+            "with one thread the CPU time is reported"
+        )
+        assert runs.count("steady") == runs.count("once fast") == 2 + 8, "TOTAL is 8 rounds"
     orders = {tuple(runs)}
     for _ in range(4):
         runs.clear()
@@ -65,7 +67,7 @@ def test_a_call_gives_one_row_the_least_of_its_rounds(clocks, monkeypatch):
     assert len(orders) > 1
 
 
-def test_a_short_call_fills_its_rounds_and_a_long_one_has_three(clocks):
+def test_short_calls_fill_rounds_and_long_calls_have_three(clocks):
     call, runs = clocks
     tick = 2**-14
     calls = {
@@ -79,9 +81,9 @@ def test_a_short_call_fills_its_rounds_and_a_long_one_has_three(clocks):
     assert runs.count("short") == runs.count("slow at first") == 3 + 64 * 16
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is kept by glibc")
-def test_no_clock_times_the_finding_of_pages(monkeypatch):
-    """Blocks of 2 and of 48 MiB, in shuffled rounds: most pages are there once every call has run."""
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="allocator settings are for glibc")
+def test_benchmark_does_not_time_page_faults(monkeypatch):
+    """2 and 48 MiB in shuffled rounds: after warmup the allocator reuses most pages."""
     faults = []
 
     def call(elements):
@@ -91,6 +93,6 @@ def test_no_clock_times_the_finding_of_pages(monkeypatch):
 
     benchmark({(n,): partial(call, n) for n in (2**19, 12 * 2**20)}, ["elements"])
     late = faults[len(faults) // 2 :]
-    of_all_calls = sum(4 * elements / 4096 for elements, _ in late)
-    found = sum(pages for _, pages in late)
-    assert found < 0.5 * of_all_calls, "without kept memory each call asks for all of its pages"
+    all_pages = sum(4 * elements / 4096 for elements, _ in late)
+    page_faults = sum(pages for _, pages in late)
+    assert page_faults < 0.5 * all_pages, "calls fault in their pages again"

@@ -1,4 +1,4 @@
-"""Admin: skips weighted by the variance that came before, so that a deep post-norm stack starts tame."""
+"""Admin initialization: residual weights set from branch variances tame a deep post-norm stack at the start."""
 
 from functools import partial
 
@@ -18,29 +18,27 @@ def omegas(model):
 
 
 @torch.no_grad()
-def test_omega_squared_is_the_variance_of_all_branches_before():
+def test_omega_squared_is_the_accumulated_branch_variance():
     model = build(residual="admin", initialization="admin")
-    started = [omega.clone() for omega in omegas(model)]
+    initial = [omega.clone() for omega in omegas(model)]
     for omega in omegas(model):
         omega.fill_(1)
-    tokens = torch.randint(
-        13, (64, 16), generator=torch.Generator().manual_seed(0)
-    )  # others than those it started from
+    tokens = torch.randint(13, (64, 16), generator=torch.Generator().manual_seed(0))  # not the profiling batch
     x = model.position.at_input(model.embedding(tokens))
-    total, wanted = x.var(), []
+    total, expected = x.var(), []
     for block in model.blocks:
         sublayers = {"mixer": partial(block.mixer, causal=True), "ffn": block.ffn}
         for name, f in sublayers.items():
-            wanted.append(total.item())
+            expected.append(total.item())
             total = total + f(x).var()
             x = block.around(x, f, name)
-    assert [omega[0].item() ** 2 for omega in started] == pytest.approx(wanted, rel=0.1)
-    assert all((omega == omega[0]).all() for omega in started) and sorted(wanted) == wanted
+    assert [omega[0].item() ** 2 for omega in initial] == pytest.approx(expected, rel=0.1)
+    assert all((omega == omega[0]).all() for omega in initial) and sorted(expected) == expected
 
 
 @torch.no_grad()
-def test_a_step_moves_the_output_less_than_without():
-    """Liu 2020: what a small change of all weights does to the output grows with depth in post, and not with Admin."""
+def test_admin_output_is_less_sensitive_to_weight_perturbation():
+    """Liu 2020: the output change from a weight perturbation grows with depth in post-norm, not with Admin."""
     moved = {}
     for name, fields in {"admin": {"residual": "admin", "initialization": "admin"},
                          "post": {"residual": "post", "initialization": "xavier"}}.items():  # fmt: skip
@@ -54,7 +52,7 @@ def test_a_step_moves_the_output_less_than_without():
     assert moved["admin"] < 0.5 * moved["post"], moved
 
 
-def test_admin_starts_shared_layers_and_leaves_other_residuals_alone():
+def test_admin_initializes_shared_layers_and_no_other_residual():
     shared = build(n_layers=4, unique_layers=2, residual="admin", initialization="admin")
     assert shared.blocks[1].omega["ffn"][0] > shared.blocks[0].omega["mixer"][0] > 0
     plain, xavier = (build(initialization=kind).state_dict() for kind in ("admin", "xavier"))

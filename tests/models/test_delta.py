@@ -1,4 +1,4 @@
-"""The delta rule: chunks equal steps, steps equal the published formula, and what it is for."""
+"""Delta rule: the chunked form equals the recurrence, which equals the published formula; a write replaces."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def recurrence(q, k, v, beta, log, state=None):
 
 @pytest.mark.parametrize("gated", [False, True])
 @torch.no_grad()
-def test_a_step_is_the_published_formula(gated):
+def test_delta_step_equals_the_published_formula(gated):
     q, k, v, beta, log = memory(12, gated=gated)
     state, out = torch.zeros(2, 3, 6, 8, dtype=torch.double), []  # (b, h, d_v, d), as in the paper
     for t in range(12):
@@ -42,40 +42,40 @@ def test_a_step_is_the_published_formula(gated):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.double, 1e-10), (torch.float, 1e-5)])
 @pytest.mark.parametrize("n, chunk", [(1, 64), (16, 16), (50, 16), (200, 64)])
 @pytest.mark.parametrize("gated", [False, True])
-def test_chunks_equal_the_recurrence_and_so_do_their_gradients(n, chunk, gated, dtype, tolerance):
+def test_chunked_outputs_and_gradients_equal_the_recurrence(n, chunk, gated, dtype, tolerance):
     inputs = [x.requires_grad_() for x in (*memory(n, gated=gated, dtype=dtype), randn(2, 3, 8, 6, dtype=dtype))]
     q, k, v, beta, log, start = inputs
-    found = []
+    results = []
     for state, out in (delta_rule(*inputs[:5], start, chunk), recurrence(*inputs)):
         gradients = torch.autograd.grad(out.sin().sum() + state.sum(), inputs)
-        found.append([out, state, *gradients])
-    for a, b in zip(*found, strict=True):
-        close(a, b, tolerance * (1 if a is found[0][0] or a is found[0][1] else 20))
+        results.append([out, state, *gradients])
+    for a, b in zip(*results, strict=True):
+        close(a, b, tolerance * (1 if a is results[0][0] or a is results[0][1] else 20))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.double, 1e-9), (torch.float, 1e-4)])
-@pytest.mark.parametrize("forgetting", [-1e6, -torch.inf, -300.0, -60.0])
-@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_any_forgetting_is_that_of_the_recurrence(share, forgetting, dtype, tolerance):
+@pytest.mark.parametrize("log_decay", [-1e6, -torch.inf, -300.0, -60.0])
+@pytest.mark.parametrize("fraction", [0.02, 0.3, 1.0])
+def test_extreme_decay_matches_the_recurrence(fraction, log_decay, dtype, tolerance):
     q, k, v, beta, log = memory(150, dtype=dtype)
-    chosen = torch.rand(log.shape, generator=torch.Generator().manual_seed(5)) < share
-    log = log.masked_fill(chosen, forgetting).requires_grad_()
-    found = []
+    chosen = torch.rand(log.shape, generator=torch.Generator().manual_seed(5)) < fraction
+    log = log.masked_fill(chosen, log_decay).requires_grad_()
+    results = []
     for state, out in (delta_rule(q, k, v, beta, log), recurrence(q, k, v, beta, log)):
         (gradient,) = torch.autograd.grad(out.sin().sum() + state.sum(), log)
-        found.append((out, state, gradient))
-    assert all(part.isfinite().all() for parts in found for part in parts)
-    for a, b in zip(*found, strict=True):
+        results.append((out, state, gradient))
+    assert all(part.isfinite().all() for parts in results for part in parts)
+    for a, b in zip(*results, strict=True):
         close(a, b, tolerance)
 
 
 @torch.no_grad()
-def test_the_memory_answers_with_what_was_written_last_where_a_sum_mixes():
-    """The same key twice, with beta 1: the delta rule gives the second value, linear attention both."""
+def test_rewriting_a_key_replaces_its_value():
+    """With beta 1, writing a key again replaces its value; linear attention would return the sum."""
     keys = torch.linalg.qr(randn(8, 8, dtype=torch.double))[0][None, None]
     k, v = torch.cat([keys, keys[:, :, :1]], 2), randn(1, 1, 9, 5, dtype=torch.double)
-    one, still = torch.ones(1, 1, 9, dtype=torch.double), torch.zeros(1, 1, 9, dtype=torch.double)
-    state, out = delta_rule(k, k, v, one, still)
+    one, no_decay = torch.ones(1, 1, 9, dtype=torch.double), torch.zeros(1, 1, 9, dtype=torch.double)
+    state, out = delta_rule(k, k, v, one, no_decay)
     close(out, v, 1e-12)
     close((k[:, :, :8] @ state)[:, :, 1:], v[:, :, 1:8], 1e-12)
     close(k[:, :, :1] @ state, v[:, :, 8:], 1e-12)

@@ -1,4 +1,4 @@
-"""Feed-forward kinds: gates, low rank and mixtures of experts do what their papers define."""
+"""Feed-forward variants: activations, gates, low rank and mixtures of experts match their definitions."""
 
 import math
 
@@ -34,7 +34,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", [*GATES, *PLAIN])
-def test_kinds_equal_their_formulas(kind):
+def test_activations_and_gates_equal_their_formulas(kind):
     part, x = model(kind).blocks[0].ffn, randn(2, 7, 32)
     with torch.no_grad():
         for i, parameter in enumerate(part.parameters()):
@@ -47,28 +47,28 @@ def test_kinds_equal_their_formulas(kind):
     close(part(x), hidden @ w2 + b2)
 
 
-def test_a_bilinear_layer_without_biases_is_even():
+def test_bilinear_layer_without_bias_is_even():
     part, x = model("bilinear", bias=False).blocks[0].ffn, randn(2, 7, 32)
     close(part(-x), part(x))
     assert part(x).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("place", ["hidden", "output"])
-def test_dropout_zeroes_a_share_in_training_and_nothing_afterwards(place):
+def test_dropout_acts_in_training_only(place):
     part, plain = (model(kind).blocks[0].ffn for kind in ({"kind": "gelu", place: 0.25}, "gelu"))
-    seen, x = {}, randn(40, 50, 32)
-    part.down.register_forward_hook(lambda module, inputs, out: seen.update(hidden=inputs[0], output=out))
-    kept = {"output": part(x), "hidden": seen["hidden"]}
-    whole = {"output": plain(x), "hidden": plain.act(plain.up(x))}
-    for where, values in kept.items():
+    recorded, x = {}, randn(40, 50, 32)
+    part.down.register_forward_hook(lambda module, inputs, out: recorded.update(hidden=inputs[0], output=out))
+    dropped_out = {"output": part(x), "hidden": recorded["hidden"]}
+    reference = {"output": plain(x), "hidden": plain.act(plain.up(x))}
+    for where, values in dropped_out.items():
         dropped = (values == 0).float().mean()
         assert abs(dropped - (0.25 if where == place else 0)) < 0.01, where
-    rest = kept[place] != 0
-    close(kept[place][rest], whole[place][rest] / 0.75)  # what is left is scaled up
+    rest = dropped_out[place] != 0
+    close(dropped_out[place][rest], reference[place][rest] / 0.75)  # inverted dropout rescales the rest
     assert torch.equal(part.eval()(x), plain(x))
 
 
-def test_a_low_rank_layer_has_the_rank_and_the_parameters_of_its_thin_matrices():
+def test_low_rank_layer_has_the_specified_rank_and_parameter_count():
     part = model({"kind": "low-rank", "rank": 5, "ratio": 3}, bias=False).blocks[0].ffn
     assert sum(p.numel() for p in part.parameters()) == 2 * 5 * (32 + 96)
     jacobian = torch.func.jacrev(part)(randn(32))
@@ -81,7 +81,7 @@ def test_a_low_rank_layer_has_the_rank_and_the_parameters_of_its_thin_matrices()
     close(part(randn(4, 32)), full(randn(4, 32)))
 
 
-def test_nothing_leaves_a_model_of_attention_alone():
+def test_ffn_none_gives_an_attention_only_model():
     attention = model("none")
     x = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
     stream = attention.embedding(x)
@@ -94,8 +94,8 @@ def test_nothing_leaves_a_model_of_attention_alone():
 # Mixtures of experts
 
 
-def by_hand(part, x):
-    """Every expert on every token, weighted by its normalised probability where it is among the top ones."""
+def dense_mixture(part, x):
+    """Dense reference: every expert on every token, weighted by its renormalised top-k probability."""
     probabilities = part.router(x).softmax(-1)
     bar = probabilities.sort(-1, descending=True).values[..., part.active - 1 : part.active]
     weight = probabilities * (probabilities >= bar)
@@ -104,13 +104,13 @@ def by_hand(part, x):
 
 
 @pytest.mark.parametrize("active", [1, 2, 5])
-def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(active):
+def test_mixture_equals_the_weighted_sum_of_top_k_experts(active):
     part = model({"kind": "mixture", "experts": 5, "active": active, "expert": "swiglu"}).blocks[0].ffn
     x = randn(2, 7, 32)
-    close(part(x), by_hand(part, x))
+    close(part(x), dense_mixture(part, x))
 
 
-def test_tokens_pass_through_their_own_experts_only():
+def test_changing_an_expert_affects_only_its_tokens():
     part, x = model({"kind": "mixture", "experts": 4, "active": 1}).blocks[0].ffn, randn(1, 40, 32)
     before, chosen = part(x), part.router(x).argmax(-1)
     with torch.no_grad():
@@ -120,22 +120,22 @@ def test_tokens_pass_through_their_own_experts_only():
     assert torch.equal(changed, chosen == 2)
 
 
-def test_the_load_balance_loss_is_one_when_uniform_and_can_fall_below():
+def test_load_balance_loss_matches_known_values():
     n, experts = 100, 4
     uniform = torch.full((n, experts), 1 / experts)
-    each = torch.arange(n)[:, None] % experts
-    assert load_balance(uniform, each).item() == pytest.approx(1)
+    round_robin = torch.arange(n)[:, None] % experts
+    assert load_balance(uniform, round_robin).item() == pytest.approx(1)
     collapsed = torch.eye(experts)[torch.zeros(n, dtype=torch.long)]
     assert load_balance(collapsed, collapsed.argmax(-1, keepdim=True)).item() == pytest.approx(experts)
-    crossed = torch.tensor([[0.51, 0.49]] * 51 + [[0.0, 1.0]] * 49)  # chosen and likely point apart
+    crossed = torch.tensor([[0.51, 0.49]] * 51 + [[0.0, 1.0]] * 49)  # top-1 counts and mean probabilities disagree
     assert load_balance(crossed, crossed.argmax(-1, keepdim=True)).item() == pytest.approx(0.9904, abs=1e-4)
 
 
-def test_training_on_the_balance_loss_spreads_the_tokens():
-    def spread(weight):
-        mixed = model({"kind": "mixture", "experts": 4, "active": 1}, n_layers=1)
+def test_balance_loss_spreads_tokens_over_experts():
+    def final_balance(weight):
+        mixture = model({"kind": "mixture", "experts": 4, "active": 1}, n_layers=1)
         with torch.no_grad():  # start from a router that prefers expert 0
-            mixed.blocks[0].ffn.router.weight[0] += mixed.blocks[0].ffn_norm(randn(64, 32)).mean(0)
+            mixture.blocks[0].ffn.router.weight[0] += mixture.blocks[0].ffn_norm(randn(64, 32)).mean(0)
 
         def draw(generator, size):
             x = torch.randint(13, (size, 12), generator=generator)
@@ -144,15 +144,15 @@ def test_training_on_the_balance_loss_spreads_the_tokens():
         def loss(model, x, y):
             return cross_entropy(model(x), y) + weight * balance_loss(model)
 
-        train(mixed, draw, TrainConfig(steps=40, batch=16, warmup=0), loss=loss)
-        mixed(draw(torch.Generator().manual_seed(9), 64)[0])
-        return balance_loss(mixed).item()
+        train(mixture, draw, TrainConfig(steps=40, batch=16, warmup=0), loss=loss)
+        mixture(draw(torch.Generator().manual_seed(9), 64)[0])
+        return balance_loss(mixture).item()
 
-    assert spread(1.0) < spread(0.0) - 0.01
-    assert spread(1.0) < 1.05
+    assert final_balance(1.0) < final_balance(0.0) - 0.01
+    assert final_balance(1.0) < 1.05
 
 
-def test_bad_mixtures_are_refused():
+def test_invalid_mixtures_raise():
     with pytest.raises(ValueError, match="active"):
         model({"kind": "mixture", "experts": 2, "active": 3})
     with pytest.raises(ValueError, match="unknown"):
@@ -163,9 +163,9 @@ def test_bad_mixtures_are_refused():
         balance_loss(model("mixture"))
 
 
-def test_every_expert_writes_to_the_stream():
-    mixed = model({"kind": "mixture", "experts": 3}, initialization="depth-scaled", n_layers=4)
+def test_expert_output_projections_are_depth_scaled():
+    scaled = model({"kind": "mixture", "experts": 3}, initialization="depth-scaled", n_layers=4)
     plain = model({"kind": "mixture", "experts": 3}, initialization="normal", n_layers=4)
-    assert len(output_projection_weights(mixed)) == 4 * (1 + 3)
-    close(mixed.blocks[1].ffn.experts[2].down.weight, plain.blocks[1].ffn.experts[2].down.weight / math.sqrt(8))
+    assert len(output_projection_weights(scaled)) == 4 * (1 + 3)
+    close(scaled.blocks[1].ffn.experts[2].down.weight, plain.blocks[1].ffn.experts[2].down.weight / math.sqrt(8))
     assert len(output_projection_weights(model("low-rank"))) == 4

@@ -1,4 +1,4 @@
-"""Weights of GPT-2 and Llama, random and small, loaded strictly: the same logits and the same greedy text.
+"""GPT-2 and Llama checkpoints (small, random) load strictly and give the same logits and greedy text.
 
 Of `lab.models.lm_head` and `lab.models.weights`.
 """
@@ -25,10 +25,10 @@ def gpt2(tied=True):
         position="learned", ffn={"kind": "gelu-tanh", "width": 72}, norm={"kind": "layernorm", "eps": 1e-4},
         lm_head="tied" if tied else "own",
     )  # fmt: skip
-    given, weights = theirs.state_dict(), {}
+    source, weights = theirs.state_dict(), {}
     weights["embedding.weight"], weights["position.embedding.weight"] = (
-        given["transformer.wte.weight"],
-        given["transformer.wpe.weight"],
+        source["transformer.wte.weight"],
+        source["transformer.wpe.weight"],
     )
     places = {
         "ln_1": "mixer_norm.norm", "attn.c_attn": "mixer.heads.qkv",
@@ -38,14 +38,14 @@ def gpt2(tied=True):
     for i in range(LAYERS):
         for place, name in places.items():
             for part in ("weight", "bias"):
-                weight = given[f"transformer.h.{i}.{place}.{part}"]
+                weight = source[f"transformer.h.{i}.{place}.{part}"]
                 weights[f"blocks.{i}.{name}.{part}"] = (
                     weight.t() if place[:2] != "ln" else weight
-                )  # theirs are (in, out)
+                )  # Conv1D stores (in, out)
     for part in ("weight", "bias"):
-        weights[f"norm.norm.{part}"] = given[f"transformer.ln_f.{part}"]
+        weights[f"norm.norm.{part}"] = source[f"transformer.ln_f.{part}"]
     if not tied:
-        weights["lm_head.weight"] = given["lm_head.weight"]
+        weights["lm_head.weight"] = source["lm_head.weight"]
     return theirs, ours, weights
 
 
@@ -59,7 +59,7 @@ def llama(kv_heads, biases=False, tied=False):
     )  # fmt: skip
     theirs = LlamaForCausalLM(config).eval()
     with torch.no_grad():
-        for parameter in theirs.parameters():  # biases start at 0, gains at 1
+        for parameter in theirs.parameters():  # else biases are 0 and gains 1
             parameter += torch.randn_like(parameter) / 10
     ours = ModelConfig(
         vocab_size=VOCABULARY, block_size=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
@@ -67,21 +67,21 @@ def llama(kv_heads, biases=False, tied=False):
         heads={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
         lm_head="tied" if tied else "own",
     )  # fmt: skip
-    given = theirs.state_dict()
-    weights = {"embedding.weight": given["model.embed_tokens.weight"], "norm.norm.weight": given["model.norm.weight"]}
+    source = theirs.state_dict()
+    weights = {"embedding.weight": source["model.embed_tokens.weight"], "norm.norm.weight": source["model.norm.weight"]}
     places = {"self_attn.o_proj": "mixer.heads.out", "mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up",
               "mlp.down_proj": "ffn.down"}  # fmt: skip
     for i in range(LAYERS):
         theirs_at, ours_at = f"model.layers.{i}", f"blocks.{i}"
-        weights[f"{ours_at}.mixer_norm.norm.weight"] = given[f"{theirs_at}.input_layernorm.weight"]
-        weights[f"{ours_at}.ffn_norm.norm.weight"] = given[f"{theirs_at}.post_attention_layernorm.weight"]
+        weights[f"{ours_at}.mixer_norm.norm.weight"] = source[f"{theirs_at}.input_layernorm.weight"]
+        weights[f"{ours_at}.ffn_norm.norm.weight"] = source[f"{theirs_at}.post_attention_layernorm.weight"]
         for part in ("weight", "bias") if biases else ("weight",):
-            qkv = [given[f"{theirs_at}.self_attn.{x}_proj.{part}"] for x in "qkv"]
+            qkv = [source[f"{theirs_at}.self_attn.{x}_proj.{part}"] for x in "qkv"]
             weights[f"{ours_at}.mixer.heads.qkv.{part}"] = torch.cat(qkv)
             for place, name in places.items():
-                weights[f"{ours_at}.{name}.{part}"] = given[f"{theirs_at}.{place}.{part}"]
+                weights[f"{ours_at}.{name}.{part}"] = source[f"{theirs_at}.{place}.{part}"]
     if not tied:
-        weights["lm_head.weight"] = given["lm_head.weight"]
+        weights["lm_head.weight"] = source["lm_head.weight"]
     return theirs, ours, weights
 
 
@@ -97,26 +97,26 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_foreign_weights_give_the_same_logits_and_the_same_text(name):
+def test_huggingface_weights_give_the_same_logits_and_greedy_text(name):
     theirs, config, weights = MODELS[name]()
     ours = Transformer(config).eval()
     assert set(ours.state_dict()) == set(weights)
     ours.load_state_dict(weights, strict=True)
     tokens = torch.randint(VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(0))
-    wanted = theirs(tokens).logits
-    assert (ours(tokens) - wanted).norm() < 1e-5 * wanted.norm() and wanted.std() > 0.1
+    expected = theirs(tokens).logits
+    assert (ours(tokens) - expected).norm() < 1e-5 * expected.norm() and expected.std() > 0.1
     text = theirs.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=20, do_sample=False)
     assert torch.equal(ours.generate(tokens, 20, temperature=0), text)
-    assert len(text[:, 20:].unique()) > 3, "a constant continuation would test nothing"
+    assert len(text[:, 20:].unique()) > 3, "greedy output is constant"
 
 
-def test_a_tied_lm_head_is_the_embedding_and_follows_it():
+def test_tied_lm_head_shares_the_embedding_weight():
     model = Transformer(small_config(lm_head="tied"))
     assert model.lm_head.weight is model.embedding.weight
     x = torch.zeros(1, 3, dtype=torch.long)
     before = model(x)
     with torch.no_grad():
-        model.embedding.weight[5, 0] += 1  # equal steps in all features are orthogonal to a normalised stream
+        model.embedding.weight[5, 0] += 1  # an equal step in all features would be orthogonal to the normalised stream
     changed = (model(x) - before).abs().amax((0, 1)) > 1e-3
     assert changed.nonzero().flatten().tolist() == [5]
     with pytest.raises(ValueError, match="d_out 3 must be 13"):

@@ -1,4 +1,4 @@
-"""Grouped key-value heads while decoding: what is kept, what is read, and that nothing of it changes the result."""
+"""Grouped-query attention in decoding: cache layout, kernel inputs, and results equal to repeated KV heads."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def softmax(**options):
 
 @pytest.mark.parametrize("g", [1, 2, 4, 8])
 @pytest.mark.parametrize("scale", ["rsqrt", "inverse"])
-def test_one_query_of_grouped_heads_equals_repeated_keys_written_out(g, scale):
+def test_single_query_gqa_equals_repeated_kv_heads(g, scale):
     q, k, v = randn(3, 8, 1, 4), randn(3, g, 16, 4, seed=1), randn(3, g, 16, 4, seed=2)
     repeated = [x.repeat_interleave(8 // g, dim=1) for x in (k, v)]
     expected = naive_attention(q, *repeated, scale={"rsqrt": 0.5, "inverse": 0.25}[scale])
@@ -28,7 +28,7 @@ def test_one_query_of_grouped_heads_equals_repeated_keys_written_out(g, scale):
 
 @pytest.mark.parametrize("mask_heads", [1, 8])
 @pytest.mark.parametrize("biased", [False, True])
-def test_masks_and_biases_of_single_heads_follow_their_query_head(mask_heads, biased):
+def test_gqa_applies_masks_and_biases_per_query_head(mask_heads, biased):
     q, k, v = randn(3, 8, 1, 4), randn(3, 2, 16, 4, seed=1), randn(3, 2, 16, 4, seed=2)
     mask = randn(3, mask_heads, 1, 16, seed=3) > 0
     bias = randn(8, 1, 16, seed=4) if biased else None
@@ -37,11 +37,11 @@ def test_masks_and_biases_of_single_heads_follow_their_query_head(mask_heads, bi
 
 
 @pytest.mark.parametrize("g", [1, 2, 4])
-def test_the_kernel_is_handed_the_cache_itself_with_a_group_as_its_queries(g, monkeypatch):
-    seen, fused = [], torch.nn.functional.scaled_dot_product_attention
+def test_decoding_passes_the_cache_to_sdpa_without_a_copy(g, monkeypatch):
+    calls, fused = [], torch.nn.functional.scaled_dot_product_attention
 
     def spy(q, k, v, **options):
-        seen.append((tuple(q.shape), k.data_ptr(), options["enable_gqa"]))
+        calls.append((tuple(q.shape), k.data_ptr(), options["enable_gqa"]))
         return fused(q, k, v, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
@@ -49,11 +49,11 @@ def test_the_kernel_is_handed_the_cache_itself_with_a_group_as_its_queries(g, mo
     caches = model.caches(2)
     for _ in range(3):
         model(torch.ones(2, 1, dtype=torch.long), caches=caches)
-    assert seen == 3 * [((2, g, 8 // g, 4), caches[0].keys.data_ptr(), False)]
+    assert calls == 3 * [((2, g, 8 // g, 4), caches[0].keys.data_ptr(), False)]
 
 
 @pytest.mark.parametrize("g", [1, 2, 4, 8])
-def test_a_probe_sees_every_query_head_and_the_same_result(g):
+def test_probe_observes_every_query_head_without_changing_results(g):
     model = Transformer(ModelConfig(**SIZES, kv_heads=g, n_layers=1, position="t5")).eval()
     tokens = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_a_probe_sees_every_query_head_and_the_same_result(g):
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 
 
-def test_decode_calls_end_at_the_full_context_and_can_be_repeated():
+def test_decode_call_fills_the_context_and_is_repeatable():
     call = decode_call(8, 32, 4, 2, B=3, tokens=2)
     first = call()
     assert first.shape == (3, 1, 256) and torch.equal(first, call())
@@ -79,7 +79,7 @@ def test_decode_calls_end_at_the_full_context_and_can_be_repeated():
             decode_call(8, 32, 4, 2, tokens=tokens)
 
 
-def test_full_value_heads_equal_standard_heads_when_their_maps_are_the_product_of_the_factors():
+def test_full_value_heads_reproduce_standard_heads():
     config = ModelConfig(**SIZES)
     standard, full = (QKVProjection.build(kind, config.layer(0)) for kind in ("full", "full-value"))
     x = randn(2, 6, 32)

@@ -1,4 +1,4 @@
-"""Values of low rank.
+"""Low-rank value projections.
 
 Of `lab.models.heads`.
 """
@@ -15,7 +15,7 @@ def attention_heads(**fields):
 @pytest.mark.parametrize("rank", [None, 3, 16])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @torch.no_grad()
-def test_low_rank_values_are_those_of_a_matrix_of_that_rank(kv_heads, rank):
+def test_low_rank_values_equal_a_factored_value_matrix(kv_heads, rank):
     part = attention_heads(heads={"kind": "low-rank-value", "rank": rank}, kv_heads=kv_heads)
     full = attention_heads(kv_heads=kv_heads)
     values = part.value_up.weight @ part.value_down.weight

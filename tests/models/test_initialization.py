@@ -1,4 +1,4 @@
-"""Initial weights: the property that defines each scheme."""
+"""Initialization schemes: the property that defines each."""
 
 import math
 
@@ -15,7 +15,7 @@ from lab.models.initialization import branch_weights, branches, output_projectio
 
 
 def stream_moments(model, inputs):
-    """Mean square of the stream behind each layer, the embedding first."""
+    """Mean square of the residual stream after the embedding and after each layer."""
     with (
         torch.no_grad(),
         tap(model, {f"blocks.{i}": lambda x: x.square().mean() for i in range(len(model.blocks))}) as table,
@@ -32,7 +32,7 @@ XIONG = {
 
 @pytest.mark.parametrize("n", [1, 32])
 @pytest.mark.parametrize("residual", ["pre", "plain"])
-def test_the_stream_grows_as_the_recursion_says(residual, n):
+def test_stream_growth_matches_the_mean_field_recursion(residual, n):
     expected = moments("pre" if residual == "pre" else "none", n, 6).S
     measured = []
     for seed in range(6):
@@ -43,7 +43,7 @@ def test_the_stream_grows_as_the_recursion_says(residual, n):
     assert (ratio - 1).abs().max() < (0.05 if residual == "pre" else 0.15), ratio
 
 
-def test_the_recursion_has_its_published_values():
+def test_recursion_reproduces_published_values():
     assert moments("pre", 1, 12).S.tolist() == pytest.approx([1 + 1.5 * layer for layer in range(13)])
     published = [1.53, 2.19, 2.97, 3.86, 4.84, 5.89, 6.99, 8.13, 9.31, 10.51, 11.74, 12.98]
     assert moments("pre", 32, 12).S[1:].tolist() == pytest.approx(published, abs=0.006)
@@ -63,7 +63,7 @@ def test_mean_field_attention_is_uniform():
     close(model.blocks[0].mixer(x), heads.join(v.mean(2, keepdim=True).expand_as(v)))
 
 
-def test_fixup_starts_as_the_identity_bit_by_bit():
+def test_fixup_is_exactly_the_identity_at_initialization():
     fields = {"residual": "scaled", "norm": "none", "bias": True, "n_layers": 6}
     model = small_model(initialization="fixup", **fields)
     assert torch.equal(model.hidden(tokens()), model.embedding(tokens())) and not model(tokens()).any()
@@ -80,7 +80,7 @@ def test_fixup_starts_as_the_identity_bit_by_bit():
     close(values[0] / math.sqrt(12), values[1])
 
 
-def test_deepnorm_bounds_the_update_by_its_identity():
+def test_deepnorm_uses_published_alpha_and_beta():
     for n, alpha, beta in ((6, 1.861, 0.380), (12, 2.213, 0.319), (24, 2.632, 0.269), (100, 3.761, 0.188)):
         model = small_model(residual="deepnorm", initialization="deepnorm", n_layers=n, n_heads=1)
         xavier = small_model(residual="deepnorm", initialization="xavier", n_layers=n, n_heads=1)
@@ -96,7 +96,7 @@ def test_deepnorm_bounds_the_update_by_its_identity():
 
 
 @pytest.mark.parametrize("n_layers", [6, 48])
-def test_t_fixup_keeps_the_stream_without_a_norm(n_layers):
+def test_t_fixup_bounds_stream_growth_without_norm(n_layers):
     fields = {"residual": "plain", "norm": "none", "d_model": 128, "n_layers": n_layers} | {
         k: v for k, v in XIONG.items() if k != "initialization"
     }
@@ -109,23 +109,23 @@ def test_t_fixup_keeps_the_stream_without_a_norm(n_layers):
     close(model.embedding.weight, plain.embedding.weight * (9 * n_layers) ** -0.25)
 
 
-def test_depth_scaling_divides_what_writes_into_the_stream_only():
+def test_depth_scaling_affects_output_projections_only():
     for base in ("normal", "xavier", "he"):
         scaled, plain = (
             small_model(initialization=start, n_layers=8) for start in ({"kind": "depth-scaled", "base": base}, base)
         )
-        writes = {id(w) for w in output_projection_weights(scaled)}
-        assert len(writes) == 16 and branches(scaled) == 16
+        output_projections = {id(w) for w in output_projection_weights(scaled)}
+        assert len(output_projections) == 16 and branches(scaled) == 16
         for a, b in zip(scaled.parameters(), plain.parameters(), strict=True):
-            close(a, b / 4 if id(a) in writes else b, 1e-7)
-    old, new = (
+            close(a, b / 4 if id(a) in output_projections else b, 1e-7)
+    default, explicit = (
         small_model(initialization=start) for start in ("depth-scaled", {"kind": "depth-scaled", "base": "normal"})
     )
-    assert torch.equal(old(tokens()), new(tokens()))
+    assert torch.equal(default(tokens()), explicit(tokens()))
 
 
 @pytest.mark.parametrize("heads", ["full", "sliced", "low-rank-value", "full-value"])
-def test_schemes_know_the_weights_of_branches_but_not_queries_and_keys(heads):
+def test_query_key_and_branch_weights_are_identified_for_all_heads(heads):
     model = small_model(heads=heads, ffn="swiglu", bias=True)
     part = model.blocks[0].mixer.heads
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Attention by features, windows, hashing and projections: that each computes what it is named for.
+"""Linear, windowed, hashed and low-rank attention match their definitions.
 
 Of `lab.models.sparse_scores`.
 """
@@ -41,19 +41,19 @@ def features(n=50, d=8):
     return F.elu(randn(2, 3, n, d)) + 1, F.elu(randn(2, 3, n, d, seed=1)) + 1, randn(2, 3, n, d, seed=2)
 
 
-# Features
+# Linear attention and random features
 
 
 @pytest.mark.parametrize("n", [1, 16, 50, 64])
 @pytest.mark.parametrize("chunk", [1, 16, 64])
-def test_the_forms_of_linear_attention_are_one(n, chunk):
+def test_chunked_parallel_and_bidirectional_linear_attention_agree(n, chunk):
     fq, fk, v = features(n)
     close(chunked(fq, fk, v, chunk), parallel(fq, fk, v, causal=True))
     close(bidirectional(fq, fk, v), parallel(fq, fk, v))
 
 
 @torch.no_grad()
-def test_linear_attention_equals_its_formula():
+def test_linear_attention_equals_its_definition():
     part, x = mixer("linear", 4), randn(1, 5, 16)
     q, k, v = part.heads.split(x)  # (1, 4, 5, 4)
     fq, fk, mixed = F.elu(q) + 1, F.elu(k) + 1, torch.zeros(1, 4, 5, 4)
@@ -67,9 +67,9 @@ def test_linear_attention_equals_its_formula():
     "kind, mask",
     [*itertools.product(["linear", "performer"], ["causal", "none"]), ("delta", "causal"), ("gated-delta", "causal")],
 )
-def test_time_is_linear_because_the_weights_are_never_made(kind, mask):
+def test_linear_mixers_never_materialize_an_n_by_n_matrix(kind, mask):
     n, largest = 50, 0
-    part, soft = mixer({"kind": kind, "chunk": 16}, mask=mask), mixer("attention", score="additive", mask=mask)
+    part, quadratic = mixer({"kind": kind, "chunk": 16}, mask=mask), mixer("attention", score="additive", mask=mask)
 
     class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -82,12 +82,12 @@ def test_time_is_linear_because_the_weights_are_never_made(kind, mask):
     with Sizes():
         part(randn(1, n, 32)).sum().backward()
         assert largest == 0
-        soft(randn(1, n, 32))
-        assert largest > 0, "the counter counts"
+        quadratic(randn(1, n, 32))
+        assert largest > 0, "the mode does not detect score matrices"
 
 
 @torch.no_grad()
-def test_performer_comes_nearer_to_softmax_with_more_features():
+def test_performer_error_falls_with_the_number_of_features():
     q, k, v = (randn(1, 4, 40, 16, seed=i) / 2 for i in range(3))
     exact = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     errors = []
@@ -99,20 +99,20 @@ def test_performer_comes_nearer_to_softmax_with_more_features():
 
 
 @torch.no_grad()
-def test_a_later_key_cannot_silence_performers_others():
-    """Long keys have tiny features, which would be 0 beside those of a short one."""
+def test_performer_stabilizer_ignores_later_keys():
+    """Features of long keys are tiny and would underflow under a maximum shared with a short key."""
     part = mixer({"kind": "performer", "chunk": 8})
     q, v = randn(1, 4, 20, 8) / 10, randn(1, 4, 20, 8, seed=1)
     k = 40 * F.normalize(1 + randn(1, 4, 20, 8, seed=2) / 100, dim=-1)
-    short = k.clone()
-    short[:, :, 13] /= 1000
-    wanted, got = (part.mix(q, each, v)[:, :, :13] for each in (k, short))
-    assert wanted.abs().amax(-1).min() > 0.1
-    close(got, wanted)
+    with_short_key = k.clone()
+    with_short_key[:, :, 13] /= 1000
+    expected, got = (part.mix(q, each, v)[:, :, :13] for each in (k, with_short_key))
+    assert expected.abs().amax(-1).min() > 0.1
+    close(got, expected)
 
 
 @torch.no_grad()
-def test_performer_is_the_quotient_of_its_features_in_any_chunks():
+def test_performer_result_is_independent_of_chunk_size():
     part = mixer({"kind": "performer", "chunk": 8})
     q, k, v = (randn(2, 4, 30, 8, seed=i).double() for i in range(3))
     part.double()
@@ -122,90 +122,98 @@ def test_performer_is_the_quotient_of_its_features_in_any_chunks():
         close(part.mix(q, k, v), parallel(fq, fk, v, causal=True), 1e-9)
 
 
-def test_orthogonal_rows_are_orthogonal_in_groups_and_as_long_as_gaussian_ones():
+def test_orthogonal_rows_are_orthogonal_per_group_with_gaussian_norms():
     rows = orthogonal_rows(40, 16, torch.Generator().manual_seed(0))
     for group in (rows[:16], rows[16:32], rows[32:]):
         products = group @ group.T
         close(products, products.diag().diag(), 1e-4)
     long = orthogonal_rows(4000, 16, torch.Generator().manual_seed(0)).square().sum(1)
-    assert abs(long.mean() - 16) < 0.5 and abs(long.var() - 32) < 3, "chi square"
+    assert abs(long.mean() - 16) < 0.5 and abs(long.var() - 32) < 3, (
+        "squared row norms do not follow the chi-square distribution"
+    )
 
 
-# Fewer keys
+# Windows, blocks, LSH and Linformer
 
 
 @pytest.mark.parametrize("n, size", [(1, 4), (7, 4), (8, 4), (50, 8), (5, 64)])
-def test_windowed_attention_is_exact_and_so_is_its_gradient(n, size):
+def test_windowed_attention_equals_masked_attention(n, size):
     inputs = [randn(2, 3, n, 8, seed=i, dtype=torch.double).requires_grad_() for i in range(3)]
     exact = F.scaled_dot_product_attention(*inputs, Window(size=size).dense(n, n))
     close(windowed(*inputs, size), exact, 1e-12)
     weight = randn(2, 3, n, 8, seed=4, dtype=torch.double)
-    got, wanted = (torch.autograd.grad((x * weight).sum(), inputs) for x in (windowed(*inputs, size), exact))
-    for a, b in zip(got, wanted, strict=True):
+    got, expected = (torch.autograd.grad((x * weight).sum(), inputs) for x in (windowed(*inputs, size), exact))
+    for a, b in zip(got, expected, strict=True):
         close(a, b, 1e-12)
 
 
-def test_windowed_attention_never_makes_all_pairs():
+def test_windowed_attention_does_not_allocate_all_scores():
     q = randn(1, 1, 4096, 4)
     with torch.profiler.profile(profile_memory=True) as profile:
         windowed(q, q, q, 16)
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
-    assert allocated < 4096 * 4096, "bytes; all scores take four times as many"
+    assert allocated < 4096 * 4096, "bytes; a float32 score matrix takes four times as many"
 
 
-def test_block_sparse_attention_equals_its_mask_and_bigbird_has_its_parts():
+def test_block_sparse_attention_equals_masked_attention():
     blocks, size = bigbird_blocks(12, links=2, seed=1), 4
     q, k, v = (randn(2, 3, 48, 8, seed=i) for i in range(3))
-    seen = torch.zeros(12, 12, dtype=torch.bool)
+    visible_blocks = torch.zeros(12, 12, dtype=torch.bool)
     for i, row in enumerate(blocks.tolist()):
-        given = [j for j in row if j >= 0]
+        linked = [j for j in row if j >= 0]
         assert (
-            len(set(given)) == len(given) == min(i + 1, 5) and {0, max(i - 1, 0), i} <= set(given) and max(given) == i
+            len(set(linked)) == len(linked) == min(i + 1, 5)
+            and {0, max(i - 1, 0), i} <= set(linked)
+            and max(linked) == i
         )
-        seen[i, given] = True
-    pairs = seen.repeat_interleave(size, 0).repeat_interleave(size, 1).tril()
+        visible_blocks[i, linked] = True
+    pairs = visible_blocks.repeat_interleave(size, 0).repeat_interleave(size, 1).tril()
     close(block_sparse(q, k, v, blocks, size), F.scaled_dot_product_attention(q, k, v, pairs))
 
 
-def test_local_is_softmax_under_a_window_mask():
+def test_local_score_equals_softmax_with_window_mask():
     for extra in ({"causal": True}, {"mask": torch.ones(20, 20, dtype=torch.bool).tril()}):
         q, k, v = (randn(2, h, 20, 8, seed=i) for i, h in enumerate((4, 2, 2)))
         local = score({"kind": "local", "size": 3}, kv_heads=2)(q, k, v, **extra)
         close(local, score("softmax", kv_heads=2)(q, k, v, mask=Window(size=3).dense(20, 20)))
 
 
-def test_lsh_puts_near_vectors_together_and_opposite_ones_never():
+def test_lsh_collisions_fall_with_distance():
     x, rotations = F.normalize(randn(1, 1, 2000, 16), dim=-1), randn(1, 16, 4, seed=1)
     noise = F.normalize(randn(1, 1, 2000, 16, seed=2), dim=-1)
-    together = [
+    collision_rates = [
         (hashes(x, rotations) == hashes(F.normalize(x + t * noise, dim=-1), rotations)).float().mean().item()
         for t in (0.0, 0.3, 1.0, 3.0)
     ]
-    assert together[0] == 1 and sorted(together, reverse=True) == together and together[3] < 0.5
+    assert (
+        collision_rates[0] == 1
+        and sorted(collision_rates, reverse=True) == collision_rates
+        and collision_rates[3] < 0.5
+    )
     assert not (hashes(x, rotations) == hashes(-x, rotations)).any()
     share = torch.bincount(hashes(x, rotations).flatten(), minlength=8) / 2000
-    assert share.min() > 0.05, "all buckets are used"
+    assert share.min() > 0.05, "a bucket is nearly empty"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
-def test_sorted_lsh_is_what_the_mask_says_where_no_bucket_is_cut(rounds):
+def test_sorted_lsh_equals_masked_lsh_when_chunks_hold_buckets(rounds):
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
     part = score({"kind": "lsh", "buckets": 8, "rounds": rounds})
     sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations).flatten(0, 2)]
     assert max(sizes) <= 32
-    q = k + 0  # equal queries and keys sort alike
+    q = k + 0  # equal queries and keys get the same sort order
     close(sorted_lsh(q, k, v, part.rotations, 32), part(q, k, v, causal=True))
 
 
-def test_sorted_lsh_weighs_a_pair_alike_however_often_it_is_met():
-    """Also where buckets are cut: rounds that are all alike are one round."""
+def test_sorted_lsh_counts_repeated_pairs_once():
+    """Identical rounds equal one round, also where a chunk border splits a bucket."""
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
     rotations = score({"kind": "lsh", "buckets": 4, "rounds": 1}).rotations
     for chunk in (8, 16, 32, 64):
         close(sorted_lsh(q, k, v, rotations.repeat(3, 1, 1), chunk), sorted_lsh(q, k, v, rotations, chunk))
 
 
-def test_linformer_is_softmax_over_mixtures_of_keys_and_knows_no_order_of_time():
+def test_linformer_equals_its_formula_and_rejects_causal_use():
     part, (q, k, v) = (
         score({"kind": "linformer", "rank": 5}, mask="none"),
         (randn(2, 4, 64, 8, seed=i) for i in range(3)),

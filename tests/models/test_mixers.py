@@ -1,4 +1,4 @@
-"""What every mixer must do, stated for all kinds that are registered, and what each kind is named for.
+"""Mixers: requirements on every registered variant, then properties of single ones.
 
 Of `lab.models.mixers` and `lab.models.gpt`.
 """
@@ -12,7 +12,7 @@ from lab.models.gpt import Mixer, Position
 
 CONTEXT = 32
 KINDS = sorted(Mixer.kinds)
-WITH_STATE = sorted(set(KINDS) - {"attention"})  # decoding keeps the same, whatever the length
+WITH_STATE = sorted(set(KINDS) - {"attention"})  # constant-size decoding state
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -25,19 +25,19 @@ def build(seed=0, **fields):
 
 
 def part(choice, **fields):
-    """A mixer by itself, with random weights."""
+    """A stand-alone mixer with random weights."""
     layer = config(mixer=choice, **fields).layer(0)
     torch.manual_seed(0)
     return Mixer.build(choice, layer, Position.build(layer.position, layer)).eval()
 
 
-# All kinds
+# All variants
 
 
 @every_kind
 @pytest.mark.parametrize("heads", ["full", "primer"])
 @torch.no_grad()
-def test_decoding_keeps_the_bytes_that_a_mixer_says(kind, heads):
+def test_cache_bytes_equal_state_bytes(kind, heads):
     model = build(mixer=kind, heads=heads)
     for length in (1, 7, CONTEXT):
         caches = model.caches(3, context=length)
@@ -47,20 +47,20 @@ def test_decoding_keeps_the_bytes_that_a_mixer_says(kind, heads):
 
 
 @pytest.mark.parametrize("kind", WITH_STATE)
-def test_the_state_has_one_size(kind):
+def test_recurrent_state_size_is_independent_of_length(kind):
     mixer = part(kind)
     assert mixer.state_bytes(CONTEXT) == mixer.state_bytes(10**6) < part("attention").state_bytes(10**6)
 
 
 @every_kind
-def test_every_weight_is_trained(kind):
+def test_every_parameter_receives_a_gradient(kind):
     model = build(mixer=kind, bias=True)
     model(tokens(20)).square().sum().backward()
-    unmoved = [name for name, p in model.named_parameters() if not p.grad.any()]
-    assert not unmoved, unmoved
+    without_gradient = [name for name, p in model.named_parameters() if not p.grad.any()]
+    assert not without_gradient, without_gradient
 
 
-def test_each_layer_may_have_a_mixer_of_its_own():
+def test_mixer_can_differ_per_layer():
     model = build(mixer=["attention", {"kind": "linear", "chunk": 8}])
     assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "LinearAttention"]
     assert model.blocks[1].mixer.chunk == 8
@@ -85,17 +85,17 @@ def test_each_layer_may_have_a_mixer_of_its_own():
         ({"mixer": {"kind": "convolution", "width": 0}}, "width of at least 1, got 0"),
     ],
 )
-def test_what_a_mixer_cannot_honour_is_refused_at_construction(fields, sentence):
+def test_incompatible_mixer_options_raise_at_construction(fields, sentence):
     with pytest.raises(ValueError, match=sentence):
         build(**fields)
 
 
-def test_a_layer_of_its_own_position_may_spare_a_mixer():
+def test_per_layer_position_can_exclude_an_incompatible_mixer():
     build(mixer=["attention", "gru"], position={"kind": "by-layer", "layers": ["alibi", "none"]})(tokens(20))
 
 
 @pytest.mark.parametrize("kind", sorted(set(WITH_STATE) - {"transformer-xl"}))
-def test_a_mask_of_the_batch_is_refused(kind):
+def test_recurrent_mixers_reject_batch_masks(kind):
     model = build(mixer=kind)
     with pytest.raises(ValueError, match="takes no mask of a batch"):
         model(tokens(20), mask=model.mask)
@@ -103,17 +103,17 @@ def test_a_mask_of_the_batch_is_refused(kind):
 
 @pytest.mark.parametrize("kind", ["linear", "performer"])
 @torch.no_grad()
-def test_without_a_mask_linear_attention_sees_both_sides_and_no_order(kind):
+def test_unmasked_linear_attention_is_permutation_equivariant(kind):
     mixer, x, order = part(kind, mask="none"), randn(1, 9, 32), torch.randperm(9)
     close(mixer(x[:, order]), mixer(x)[:, order])
 
 
-# The others
+# Single variants
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 @torch.no_grad()
-def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
+def test_convolution_is_depthwise_and_causal_with_its_width(width):
     mixer, x = part({"kind": "convolution", "width": width}), randn(1, 12, 32)
     p, gate = mixer.up(x).chunk(2, -1)
     taps, mixed = mixer.conv_weight[:, 0], torch.zeros(1, 12, 32)
@@ -123,5 +123,5 @@ def test_a_convolution_sees_its_width_and_each_feature_by_itself(width):
     close(mixer(x), mixer.out(mixed * gate))
     moved = x.clone()
     moved[:, 3] += 1
-    seen = (mixer(moved) - mixer(x)).abs().sum((0, 2)) > 1e-5
-    assert seen.nonzero().flatten().tolist() == list(range(3, 3 + width))
+    changed = (mixer(moved) - mixer(x)).abs().sum((0, 2)) > 1e-5
+    assert changed.nonzero().flatten().tolist() == list(range(3, 3 + width))

@@ -1,4 +1,4 @@
-"""Encodings stretched, mixed, spread out or in two dimensions: what each is defined by.
+"""Position encodings that are stretched, combined, randomized or two-dimensional: the property that defines each.
 
 Of `lab.models.composed_positions`.
 """
@@ -27,25 +27,25 @@ def build(position, seed=0, **fields):
 # Rotary: interpolation and a larger base
 
 
-def turned(position, x, at):
-    """x (d,) turned to stand at position `at`."""
+def rotated(position, x, at):
+    """x (d,) rotated to position `at`."""
     x = x[None, None, None]
     return position.at_query_key(x, x, start=at)[0].flatten()
 
 
 @pytest.mark.parametrize("factor", [2, 4, 2.5])
-def test_interpolation_puts_a_position_where_its_quotient_was(factor):
-    plain, squeezed = (build({"kind": "rotary", "interpolation": f}).position for f in (1, factor))
+def test_interpolation_divides_positions_by_its_factor(factor):
+    plain, interpolated = (build({"kind": "rotary", "interpolation": f}).position for f in (1, factor))
     x = randn(8)
     for at in (0, 10, 20):
         if at % factor == 0:
-            close(turned(squeezed, x, at), turned(plain, x, int(at / factor)))
-    differs(turned(squeezed, x, 10), turned(plain, x, 10))
+            close(rotated(interpolated, x, at), rotated(plain, x, int(at / factor)))
+    differs(rotated(interpolated, x, 10), rotated(plain, x, 10))
 
 
 @pytest.mark.parametrize("d_head", [4, 8, 32])
 @pytest.mark.parametrize("factor", [2, 8])
-def test_ntk_slows_the_slowest_pair_by_its_factor_and_spares_the_fastest(factor, d_head):
+def test_ntk_scales_the_lowest_frequency_and_keeps_the_highest(factor, d_head):
     plain, scaled = (build({"kind": "rotary", "ntk": f}, d_head=d_head).position for f in (1, factor))
 
     def angle(position, pair):  # at position 1
@@ -59,14 +59,14 @@ def test_ntk_slows_the_slowest_pair_by_its_factor_and_spares_the_fastest(factor,
     assert between == sorted(between)
 
 
-def test_rotary_options_are_choices_about_angles_only():
+def test_rotary_options_change_angles_only():
     plain = build("rotary")
     for option in ({"interpolation": 2.0}, {"ntk": 2.0}, {"base": 100.0}):
         other = build({"kind": "rotary"} | option)
         assert other.state_dict().keys() == plain.state_dict().keys()
         other.load_state_dict(plain.state_dict())
         differs(other(tokens()), plain(tokens()))
-        close(other(tokens(1)), plain(tokens(1)))  # at position 0 there is nothing to turn
+        close(other(tokens(1)), plain(tokens(1)))  # position 0 is not rotated
     for wrong in ({"interpolation": 0}, {"ntk": -1.0}, {"base": 0.0}):
         with pytest.raises(ValueError, match="must be above 0"):
             build({"kind": "rotary"} | wrong)
@@ -74,10 +74,10 @@ def test_rotary_options_are_choices_about_angles_only():
         build({"kind": "rotary", "ntk": 2.0}, d_head=2)
 
 
-# Two dimensions
+# Two-dimensional codes
 
 
-def test_two_dimensional_codes_share_a_half_by_row_and_a_half_by_column():
+def test_2d_codes_encode_row_and_column_in_separate_halves():
     position = build({"kind": "sinusoidal-2d", "columns": 4}).position
     codes = position.at_input(torch.zeros(1, 12, 32))[0].unflatten(0, (3, 4))  # (row, column, m)
     row, column = codes.split(16, -1)
@@ -91,11 +91,11 @@ def test_two_dimensional_codes_share_a_half_by_row_and_a_half_by_column():
         build({"kind": "sinusoidal-2d", "columns": 0})
 
 
-# Made of others
+# Composed encodings
 
 
 @pytest.mark.parametrize("one, other", [("sinusoidal", "alibi"), ("learned", "rotary"), ("rotary", "t5")])
-def test_a_hybrid_does_what_its_parts_do(one, other):
+def test_hybrid_encoding_composes_its_parts(one, other):
     model, x = build({"kind": "hybrid", "parts": [one, other]}), randn(2, 12, 32)
     first, second = model.position.parts
     close(model.position.at_input(x), second.at_input(first.at_input(x)), 0)
@@ -107,23 +107,23 @@ def test_a_hybrid_does_what_its_parts_do(one, other):
     assert bias is None if not biases else torch.equal(bias, sum(biases))
 
 
-def test_each_layer_has_its_own_encoding():
+def test_by_layer_assigns_an_encoding_per_layer():
     model = build({"kind": "by-layer", "layers": ["none", "alibi"]}, n_layers=3)
     kinds = [type(block.mixer.position) for block in model.blocks]
     assert kinds == [Position, Position.kinds["alibi"], Position]
-    alike = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
-    assert torch.equal(alike(tokens()), build("rotary")(tokens()))
+    all_rotary = build({"kind": "by-layer", "layers": ["rotary", "rotary"]})
+    assert torch.equal(all_rotary(tokens()), build("rotary")(tokens()))
     for layers in (["none", "rotary"], ["rotary", "none"], ["sinusoidal", "alibi"]):
-        differs(build({"kind": "by-layer", "layers": layers})(tokens()), alike(tokens()))
+        differs(build({"kind": "by-layer", "layers": layers})(tokens()), all_rotary(tokens()))
     with pytest.raises(ValueError, match="'learned' acts at the input.*not at 1"):
         build({"kind": "by-layer", "layers": ["none", "learned"]})
 
 
 SINGLE = [{"kind": k, **({"unit": 5} if k == "hierarchical" else {})} for k in sorted(Position.kinds)]
-WRAPPED = {  # what is made of one encoding and does what it does alone
+WRAPPED = {  # wrappers that act like the wrapped encoding
     "hybrid": lambda one: {"kind": "hybrid", "parts": [one]},
     "by-layer": lambda one: {"kind": "by-layer", "layers": [one]},
-    "randomized": lambda one: {"kind": "randomized", "encoding": one, "reach": CONTEXT},  # n tokens on n places
+    "randomized": lambda one: {"kind": "randomized", "encoding": one, "reach": CONTEXT},  # as many positions as tokens
 }
 
 
@@ -131,7 +131,7 @@ WRAPPED = {  # what is made of one encoding and does what it does alone
 @pytest.mark.parametrize("outer", WRAPPED)
 @pytest.mark.parametrize("one", SINGLE, ids=lambda choice: choice["kind"])
 @torch.no_grad()
-def test_an_encoding_inside_others_acts_as_it_does_alone(one, outer, inner):
+def test_wrapped_encoding_equals_the_encoding(one, outer, inner):
     if one["kind"] == "randomized":
         one = one | {"reach": CONTEXT}
     x, wrapped = tokens(CONTEXT), build(WRAPPED[outer](WRAPPED[inner](one)))
@@ -142,14 +142,16 @@ def test_an_encoding_inside_others_acts_as_it_does_alone(one, outer, inner):
 
 @pytest.mark.parametrize("n_heads", [[4, 2], [2, 4], [1, 4]], ids=str)
 @pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
-def test_layers_of_other_heads_share_what_is_trained_and_what_is_drawn(position, n_heads):
+def test_layers_with_different_head_counts_share_tables_and_draws(position, n_heads):
     model = build(position, n_heads=n_heads).train()
     model(tokens()).square().mean().backward()
     assert all(p.grad is not None for p in model.parameters())
     own = {id(p) for p in model.position.parameters()}
-    assert all(id(p) in own for block in model.blocks for p in block.mixer.position.parameters()), "one table"
-    drawn = position["kind"] == "randomized"
-    assert torch.equal(model(tokens()), model(tokens())) != drawn
+    assert all(id(p) in own for block in model.blocks for p in block.mixer.position.parameters()), (
+        "layers do not share one table"
+    )
+    randomized = position["kind"] == "randomized"
+    assert torch.equal(model(tokens()), model(tokens())) != randomized
     rotary = build({"kind": "randomized", "encoding": "rotary"}, n_heads=n_heads).train()
     differs(rotary(tokens()), rotary(tokens()))
 
@@ -158,8 +160,8 @@ def test_layers_of_other_heads_share_what_is_trained_and_what_is_drawn(position,
 @pytest.mark.parametrize(
     "buckets, reach", [(2, 1), (4, 1), (32, 8), (32, 16), (32, 17), (8, 2), (8, 4), (3, 2), (1, 9)]
 )
-def test_t5_runs_at_every_distance_or_is_refused(buckets, reach, mask):
-    single = buckets // (2 if mask == "causal" else 4)  # distances with a bucket of their own
+def test_t5_handles_every_distance_or_raises(buckets, reach, mask):
+    single = buckets // (2 if mask == "causal" else 4)  # distances with their own bucket
     if 0 < single < reach:
         build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, block_size=300)(tokens(300))
     else:
@@ -167,19 +169,19 @@ def test_t5_runs_at_every_distance_or_is_refused(buckets, reach, mask):
             build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask)
 
 
-def test_parts_are_checked_when_a_model_is_built():
+def test_invalid_hybrid_parts_raise_at_construction():
     with pytest.raises(ValueError, match="'rotory' is unknown"):
         build({"kind": "hybrid", "parts": ["rotory"]})
     with pytest.raises(ValidationError, match="no option 'part'"):
         build({"kind": "hybrid", "part": []})
 
 
-# Randomized places
+# Randomized positions
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "rotary", "alibi", "t5", "none"])
-def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encoding):
-    """Equal to a long text in which the places between are empty: masked as keys, left out as queries."""
+def test_randomized_positions_equal_a_longer_masked_sequence(encoding):
+    """Equal to a longer sequence whose gaps are masked as keys and dropped as queries."""
     model = build({"kind": "randomized", "encoding": encoding, "reach": 40})
     places = model.position.places(12)
     assert len(places.unique()) == 12 and (places.diff() > 0).all() and places.max() < 40
@@ -194,7 +196,7 @@ def test_tokens_spread_over_places_are_read_as_if_the_text_were_that_long(encodi
     close(model(tokens()), long(padded, mask=Seen(real))[:, places])
 
 
-def test_places_are_drawn_in_training_and_fixed_in_evaluation():
+def test_positions_are_drawn_in_training_and_fixed_in_eval():
     model, twin, other = (build({"kind": "randomized", "encoding": "rotary"}, seed=s) for s in (0, 0, 1))
     x = tokens()
     assert torch.equal(model(x), model(x)) and torch.equal(model(x), twin(x))
@@ -202,20 +204,20 @@ def test_places_are_drawn_in_training_and_fixed_in_evaluation():
     model.train()
     first, second = model(x), model(x)
     differs(first, second)
-    assert torch.equal(first, twin.train()(x)) and torch.equal(second, twin(x)), "draws depend on the seed alone"
+    assert torch.equal(first, twin.train()(x)) and torch.equal(second, twin(x)), "draws depend on more than the seed"
     before = torch.get_rng_state()
     model(x)
     assert torch.equal(torch.get_rng_state(), before)
-    seen = torch.zeros(48)
+    counts = torch.zeros(48)
     for _ in range(300):
         model(x)
-        seen[model.position.places(12)] += 1
-    assert (seen > 0).all() and seen.max() < 4 * seen.mean(), "every place comes up"
+        counts[model.position.places(12)] += 1
+    assert (counts > 0).all() and counts.max() < 4 * counts.mean(), "positions are not drawn uniformly"
     model.eval()
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 
 
-def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
+def test_without_gaps_only_the_offset_is_drawn():
     model = build({"kind": "randomized", "encoding": "sinusoidal", "gaps": False}).train()
     firsts = set()
     for _ in range(300):
@@ -225,21 +227,21 @@ def test_without_gaps_tokens_stay_together_and_their_first_place_is_drawn():
         firsts.add(places[0].item())
     assert firsts == set(range(2 * CONTEXT - 12 + 1))
     relative = build({"kind": "randomized", "encoding": "alibi", "gaps": False})
-    close(relative(tokens()), build("alibi")(tokens()))  # an encoding of distances does not see a common shift
+    close(relative(tokens()), build("alibi")(tokens()))  # a relative encoding is shift invariant
 
 
-def test_randomized_places_end_at_the_context():
+def test_randomized_positions_reject_lengths_beyond_context():
     with pytest.raises(ValueError, match="context 24, 25 are needed"):
         build("randomized")(tokens(25))
     with pytest.raises(ValueError, match="at least context 24, got 20"):
         build({"kind": "randomized", "reach": 20})
 
 
-# No encoding at all
+# No encoding
 
 
 @pytest.mark.parametrize("head, sizes", [(0, {}), (3, {}), (3, {"kv_heads": 2}), (1, {"d_model": 64, "n_layers": 1})])
-def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes):
+def test_nope_head_can_encode_position_as_one_over_t(head, sizes):
     model, n, marker = build("none", **sizes), CONTEXT, 5
     preset_position_counter(model, marker, head=head)
     x = tokens(n).where(tokens(n) != marker, 0)
@@ -253,7 +255,7 @@ def test_without_encoding_a_head_can_hold_the_position_as_one_over_t(head, sizes
     assert torch.equal((1 / mixed[:, head, :, 0]).round().long(), t.expand(2, n))
 
 
-def test_the_counter_needs_room_and_a_norm_before_attention():
+def test_position_counter_requires_width_and_pre_norm():
     with pytest.raises(ValueError, match="40 tokens.*32 features"):
         preset_position_counter(build("none", vocab_size=40), 0)
     with pytest.raises(ValueError, match="must be pre, not post"):

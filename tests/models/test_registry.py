@@ -1,4 +1,4 @@
-"""Kinds: two of one name are an error, every one has a hash, and one of a notebook cell runs in worker processes."""
+"""Registry: duplicate names raise, every variant has a hash, and a variant from a notebook cell runs in workers."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ CELLS = """
         return {"logit": model(torch.arange(8)[None])[0, -1, 0].item()}
     '''
     shell = InteractiveShell.instance()
-    workers.pool(2)  # else trials this short run here
+    workers.pool(2)  # else such short trials run in this process
     for text in (MINE, MINE.replace("-0.01", "-0.5"), MINE):
         shell.run_cell(text).raise_error()
         shell.run_cell(TRIAL).raise_error()
@@ -44,16 +44,16 @@ CELLS = """
     """
 
 
-def test_a_kind_of_a_cell_runs_in_workers_and_once_changed_nothing_old_is_seen(tmp_path):
+def test_notebook_variant_runs_in_workers_and_redefinition_takes_effect(tmp_path):
     (tmp_path / "cells.py").write_text(textwrap.dedent(CELLS))
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "cells.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    found = [line for line in done.stdout.splitlines() if line.startswith("logits")]
-    assert len(found) == 3 and found[0] != found[1] and found[0] == found[2], done.stderr
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    logits = [line for line in process.stdout.splitlines() if line.startswith("logits")]
+    assert len(logits) == 3 and logits[0] != logits[1] and logits[0] == logits[2], process.stderr
 
 
-def test_two_definitions_of_one_kind_are_an_error():
+def test_duplicate_registration_raises():
     with pytest.raises(ValueError, match="rotary' is already lab.models.gpt.Rotary, so .*Other needs another"):
 
         class Other(Position, kind="rotary"):
@@ -62,7 +62,7 @@ def test_two_definitions_of_one_kind_are_an_error():
     assert Position.kinds["rotary"].__name__ == "Rotary"
 
 
-def test_every_registered_kind_has_a_hash():
+def test_every_registered_variant_has_a_hash():
     ours = {name: seam for name, seam in uses.SEAMS.items() if seam.__module__.startswith("lab.")}
     hashes = {f"{name}.{kind}": key.now(f"{name}.{kind}") for name, seam in ours.items() for kind in seam.kinds}
     assert len(hashes) > 80 and all(hashes.values())

@@ -1,4 +1,4 @@
-"""Norms and residuals, the reversible ones too: the property that defines each.
+"""Norms, residual connections and reversible layers: the property that defines each.
 
 Of `lab.models.norms` and `lab.models.blocks`.
 """
@@ -19,7 +19,7 @@ from lab.recipes.timed_calls import saved_bytes
 
 
 @pytest.mark.parametrize("kind, zeros", [("layernorm", 2), ("rmsnorm", 1)])
-def test_the_jacobian_of_a_norm_is_a_projection_over_the_spread(kind, zeros):
+def test_norm_jacobian_is_a_projection_divided_by_the_scale(kind, zeros):
     norm = Norm.build({"kind": kind, "affine": False, "eps": 0.0}, small_config())
     x = 3 * randn(32, dtype=torch.float64) + 1
     size = (x - x.mean() if kind == "layernorm" else x).square().mean().sqrt()
@@ -28,7 +28,7 @@ def test_the_jacobian_of_a_norm_is_a_projection_over_the_spread(kind, zeros):
     assert values[32 - zeros :].max() < 1e-12
 
 
-def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
+def test_batchnorm_excludes_padding_and_tracks_running_statistics():
     x, real = 3 * randn(4, 12, 32) + 1, torch.arange(12) < torch.tensor([[12], [7], [3], [1]])
     aware, blind = (Norm.build({"kind": "batchnorm", "padding_aware": flag}, small_config()) for flag in (True, False))
     aware.padding_mask = real
@@ -39,7 +39,7 @@ def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
     close(aware(x)[real].var(0, unbiased=False), torch.ones(32), 1e-4)
     for _ in range(200):
         aware(x)
-    differs(aware(x)[:1], aware(x[:1].expand(4, 12, 32))[:1], 0.1)  # in training others matter
+    differs(aware(x)[:1], aware(x[:1].expand(4, 12, 32))[:1], 0.1)  # training mode uses batch statistics
     for _ in range(200):
         aware(x)
     aware.eval()
@@ -49,7 +49,7 @@ def test_batch_norm_knows_running_statistics_and_leaves_padding_out():
     close(aware(x[:1]), aware(x[:1].clone()), 0)
 
 
-def test_a_model_hands_its_padding_to_batch_norm():
+def test_model_passes_padding_mask_to_batchnorm():
     real = torch.arange(12) < torch.tensor([[12], [5]])
     before = tokens()
     after = torch.where(real, before, (before + 1) % 13)
@@ -57,32 +57,32 @@ def test_a_model_hands_its_padding_to_batch_norm():
         model = small_model(mask="none", norm={"kind": "batchnorm", "padding_aware": aware}).train()
         change = (model(before, padding_mask=real)[real] - model(after, padding_mask=real)[real]).abs().max()
         assert (change < 1e-5) == aware
-        assert model(before).shape == (2, 12, 13), "without padding again"
+        assert model(before).shape == (2, 12, 13), "the padding mask of an earlier call was kept"
 
 
-def test_normed_queries_and_keys_do_not_care_for_the_size_of_their_weights():
-    for qk_norm, indifferent in (("none", False), ("layernorm", True), ("rmsnorm", True)):
+def test_qk_norm_is_invariant_to_weight_scale():
+    for qk_norm, invariant in (("none", False), ("layernorm", True), ("rmsnorm", True)):
         small, large = (small_model(qk_norm=qk_norm, d_model=64) for _ in range(2))
         with torch.no_grad():
             for block in large.blocks:
                 block.mixer.heads.qkv.weight[:128] *= 20
         change = (small(tokens()) - large(tokens())).abs().max()
-        assert (change < 1e-3) == indifferent, qk_norm
+        assert (change < 1e-3) == invariant, qk_norm
         with tap(large, {"*.query_norm": lambda x: x.norm(dim=-1).max()}) as table:
             large(tokens())
-        assert (table().value <= 4 + 1e-4).all() == indifferent, "√16, the width of a head"
+        assert (table().value <= 4 + 1e-4).all() == invariant, "a normed query has norm √16 at most"
 
 
 # Residuals
 
 
 def block(kind, **fields):
-    """A block of 32 features whose way around one sublayer is looked at."""
+    """A block of width 32, to test its residual connection."""
     layer = small_config(**fields).layer(0)
     return Block.build(kind, layer, Position.build("none", layer))
 
 
-def test_residuals_stand_where_their_drawing_says():
+def test_residuals_equal_their_formulas():
     x, branch = randn(2, 12, 32), nn.Linear(32, 32)
     norm = nn.LayerNorm(32)
     expected = {
@@ -110,7 +110,7 @@ def test_residuals_stand_where_their_drawing_says():
     ]
 
 
-def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch():
+def test_post_norm_dropout_zeroes_stream_or_branch():
     x, branch = randn(2, 12, 32), nn.Linear(32, 32)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -121,7 +121,7 @@ def test_dropout_outside_the_norm_zeroes_the_stream_and_inside_only_the_branch()
         close(each.eval().around(x, branch, "ffn"), nn.LayerNorm(32)(x + branch(x)))
 
 
-def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
+def test_weighted_residual_shrinks_the_skip_path_geometrically():
     for kind, expected in (("pre", 1.0), ({"kind": "weighted", "a": 0.8}, 0.8**12)):
         model = small_model(residual=kind, n_layers=6, norm="none")
         with torch.no_grad():
@@ -131,29 +131,31 @@ def test_a_fixed_weight_below_one_shrinks_the_direct_path_by_its_power():
         close(model.hidden(tokens()), expected * x)
 
 
-def test_dense_connections_with_weights_one_are_the_plain_ones():
+def test_dense_residual_with_unit_weights_equals_pre_norm():
     pre, dense = small_model(residual="pre", n_layers=3), small_model(residual="dense", n_layers=3)
     close(dense(tokens()), pre(tokens()))
     dense(tokens()).square().sum().backward()
     for i, layer in enumerate(dense.blocks):
         for j, name in enumerate(("mixer", "ffn")):
-            seen = layer.weights[name].grad != 0
-            assert seen[: 2 * i + j + 1].all() and not seen[2 * i + j + 1 :].any(), "all earlier results, no later"
+            has_gradient = layer.weights[name].grad != 0
+            assert has_gradient[: 2 * i + j + 1].all() and not has_gradient[2 * i + j + 1 :].any(), (
+                "an output must depend on all earlier sublayers and no later one"
+            )
     with torch.no_grad():
         dense.blocks[2].weights["ffn"][0] = 3.0
     differs(dense(tokens()), pre(tokens()))
 
 
-def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluation():
-    one, x = block({"kind": "stochastic-depth", "keep": 0.7}), randn(1, 3, 32)
+def test_stochastic_depth_keep_rate_and_eval_expectation():
+    layer, x = block({"kind": "stochastic-depth", "keep": 0.7}), randn(1, 3, 32)
     branch = nn.Linear(32, 32)
     with torch.no_grad():
-        outputs = torch.stack([one.train().around(x, branch, "ffn") for _ in range(2000)])
+        outputs = torch.stack([layer.train().around(x, branch, "ffn") for _ in range(2000)])
         ran = (outputs != x).flatten(1).any(1)
         assert ran.double().mean().item() == pytest.approx(0.7, abs=5 * math.sqrt(0.21 / 2000))
-        whole = x + branch(one.ffn_norm(x))
-        close(outputs[ran], whole.expand_as(outputs[ran]))
-        close(one.eval().around(x, branch, "ffn"), 0.7 * whole + 0.3 * x)
+        not_skipped = x + branch(layer.ffn_norm(x))
+        close(outputs[ran], not_skipped.expand_as(outputs[ran]))
+        close(layer.eval().around(x, branch, "ffn"), 0.7 * not_skipped + 0.3 * x)
     first, again, other = (small_model(seed, residual="stochastic-depth", n_layers=8).train() for seed in (0, 0, 1))
     runs = [torch.stack([model(tokens()) for _ in range(5)]) for model in (first, again, other)]
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0][0], runs[0][1])
@@ -163,7 +165,7 @@ def test_stochastic_depth_skips_as_often_as_it_says_and_its_mean_is_the_evaluati
 # Reversible layers
 
 
-def test_reversible_layers_are_undone_to_rounding():
+def test_reversible_inverse_recovers_inputs():
     model = small_model(residual="reversible", n_layers=12, d_model=64)
     x = model.embedding(tokens())
     before = stream = torch.cat([x, x], -1)
@@ -176,11 +178,11 @@ def test_reversible_layers_are_undone_to_rounding():
     assert (stream - before).abs().max() < 1e-5
 
 
-def test_reversible_layers_keep_nothing_more_in_deeper_models():
-    def kept(residual, n_layers):
+def test_reversible_saved_memory_is_independent_of_depth():
+    def saved(residual, n_layers):
         model = small_model(residual=residual, n_layers=n_layers)
         owned = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
         return saved_bytes(lambda: loss_of(model)) - sum(owned.values()) * (residual != "reversible")
 
-    assert kept("reversible", 16) == kept("reversible", 2)
-    assert kept("pre", 16) > 6 * kept("pre", 2)
+    assert saved("reversible", 16) == saved("reversible", 2)
+    assert saved("pre", 16) > 6 * saved("pre", 2)

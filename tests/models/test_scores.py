@@ -1,4 +1,4 @@
-"""What every score must do, stated for all kinds that are registered, and what each kind is named for."""
+"""Attention scores: requirements on every registered variant, then properties of single ones."""
 
 import math
 
@@ -10,7 +10,7 @@ from lab.measure.attention import attention_probe
 from lab.models.gpt import AttentionFn
 from lab.models.kernels import factor
 
-KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # they need options: see test_linear.py
+KINDS = sorted(set(AttentionFn.kinds) - {"linformer", "local", "offset-gate"})  # need options: see test_linear.py
 KINDS.append({"kind": "offset-gate", "reach": 30})
 
 
@@ -25,11 +25,11 @@ def qkv(kv_heads=4, n=10, seed=0):
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
-# All kinds
+# All variants
 
 
 @every_kind
-def test_causal_and_mask_say_the_same(kind):
+def test_causal_flag_equals_causal_mask(kind):
     part, (q, k, v) = score(kind), qkv()
     past, bias = torch.ones(10, 10, dtype=torch.bool).tril(), randn(4, 10, 10, seed=9)
     with torch.no_grad():
@@ -37,30 +37,30 @@ def test_causal_and_mask_say_the_same(kind):
         differs(part(q, k, v, causal=True), part(q, k, v))
         differs(part(q, k, v, bias=bias), part(q, k, v))
         hidden = bias.masked_fill(~past, -1e4)
-        if kind != "lsh":  # whose bucket may hold hidden keys alone
+        if kind != "lsh":  # an LSH bucket may contain masked keys only
             close(part(q, k, v, bias=hidden), part(q, k, v, bias=bias, mask=past))
-        if kind in ("additive", "sparsemax"):  # the kernel of the others takes one of the two
+        if kind in ("additive", "sparsemax"):  # SDPA takes either a mask or is_causal
             near = past & ~past.tril(-3)
             close(part(q, k, v, mask=~past.tril(-3), causal=True), part(q, k, v, mask=near))
 
 
 @every_kind
-def test_weights_sum_to_one_and_a_masked_value_is_not_seen(kind):
+def test_weights_sum_to_one_and_masked_values_are_ignored(kind):
     part, (q, k, v) = score(kind), qkv()
     mask = torch.rand(2, 1, 10, 10, generator=torch.Generator().manual_seed(0)) < 0.6
     mask[..., 0] = True
     mask[..., 4] = False
-    spoilt = v.clone()
-    spoilt[:, :, 4] = 1e3
+    corrupted = v.clone()
+    corrupted[:, :, 4] = 1e3
     with torch.no_grad():
         total = part(q, k, torch.ones_like(v), mask=mask)
-        close(total, (total > 0.5).float() if kind == "lsh" else torch.ones_like(v))  # a bucket may hold no key
-        close(part(q, k, v, mask=mask), part(q, k, spoilt, mask=mask))
+        close(total, (total > 0.5).float() if kind == "lsh" else torch.ones_like(v))  # a bucket may be empty
+        close(part(q, k, v, mask=mask), part(q, k, corrupted, mask=mask))
 
 
 @every_kind
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_a_query_that_sees_nothing_gets_zero_and_spoils_no_gradient(kind, with_bias):
+def test_fully_masked_query_returns_zero_and_finite_gradients(kind, with_bias):
     part, inputs = score(kind), [x.requires_grad_() for x in qkv()]
     mask = torch.ones(10, 10, dtype=torch.bool)
     mask[3] = False
@@ -72,7 +72,7 @@ def test_a_query_that_sees_nothing_gets_zero_and_spoils_no_gradient(kind, with_b
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sparsemax"], ids=str)
-def test_probes_observe_the_weights(kind):
+def test_probe_observes_the_weights(kind):
     part, (q, k, v) = score(kind), qkv()
     with torch.no_grad(), attention_probe({}, keep_maps=True) as probe:
         mixed = part(q, k, v, causal=True)
@@ -81,7 +81,7 @@ def test_probes_observe_the_weights(kind):
 
 
 @every_kind
-def test_a_diverged_model_is_no_crash(kind):
+def test_nan_inputs_do_not_crash(kind):
     part, (q, k, v) = score(kind), qkv()
     part(q * math.nan, k, v, causal=True)
 
@@ -91,7 +91,7 @@ def test_a_diverged_model_is_no_crash(kind):
 
 @pytest.mark.parametrize("scale, number", [("none", 1), ("rsqrt", 8**-0.5), ("half", 8**-0.5 / 2), ("inverse", 1 / 8)])
 @pytest.mark.parametrize("kind", ["softmax", "sparsemax"])
-def test_a_scale_is_a_factor_on_the_queries(kind, scale, number):
+def test_scale_multiplies_the_queries(kind, scale, number):
     assert factor(scale, 8) == pytest.approx(number)
     q, k, v = qkv()
     close(
@@ -100,18 +100,18 @@ def test_a_scale_is_a_factor_on_the_queries(kind, scale, number):
     )
 
 
-def test_an_unknown_scale_lists_the_known_ones():
+def test_unknown_scale_lists_valid_scales():
     with pytest.raises(ValueError, match="'sqrt' is unknown; .* half, inverse, none, rsqrt"):
         small_model(score={"kind": "softmax", "scale": "sqrt"})
 
 
-# Other scores
+# Single variants
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("width", [None, 5])
 @torch.no_grad()
-def test_additive_equals_its_loop(width, kv_heads):
+def test_additive_score_equals_a_naive_loop(width, kv_heads):
     part, (q, k, v) = score({"kind": "additive", "width": width}, bias=True), qkv(kv_heads, n=5)
     part.query.bias.copy_(randn(*part.query.bias.shape))
     assert part.sum.in_features == (width or 8)
@@ -130,7 +130,7 @@ def test_additive_equals_its_loop(width, kv_heads):
     close(part(q, k, v, bias=bias, causal=True), mixed)
 
 
-def test_cosine_ignores_the_length_of_a_key_and_the_dot_product_does_not():
+def test_cosine_score_ignores_key_norm():
     q, k, v = qkv()
     longer = k.clone()
     longer[:, :, 2] *= 5
@@ -141,7 +141,7 @@ def test_cosine_ignores_the_length_of_a_key_and_the_dot_product_does_not():
             differs(score(kind)(q, k, v), score(kind)(q, longer, v))
 
 
-def test_cosine_divides_by_its_temperature_which_may_be_learned():
+def test_cosine_score_with_fixed_or_learned_temperature():
     q, k, v = qkv()
     cosine = torch.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1)
     fixed, learned = (score({"kind": "cosine", "temperature": 0.25, "learned": x}) for x in (False, True))
@@ -156,7 +156,7 @@ def test_cosine_divides_by_its_temperature_which_may_be_learned():
 
 
 @torch.no_grad()
-def test_bilinear_is_a_dot_product_through_a_matrix():
+def test_bilinear_score_equals_its_formula():
     part, (q, k, v) = score("bilinear"), qkv()
     scores = torch.einsum("bhqd,de,bhke->bhqk", q, part.form.weight, k) / math.sqrt(8)
     close(part(q, k, v), scores.softmax(-1) @ v)

@@ -1,4 +1,4 @@
-"""Recurrence over segments: Transformer-XL's memory."""
+"""Transformer-XL: segment-level recurrence."""
 
 import pytest
 import torch
@@ -20,34 +20,38 @@ def segments(model, x, size):
 
 @pytest.mark.parametrize("position", ["rotary", "alibi", "t5", "none"])
 @torch.no_grad()
-def test_segments_are_the_whole_text_while_memory_holds_it_and_hear_of_a_memory_back_a_layer(position):
+def test_memory_extends_the_context_by_one_segment_per_layer(position):
     model, x = build(mixer={"kind": "transformer-xl", "memory": 24}, position=position), tokens(24)
     close(torch.cat(segments(model, x, 8), 1), model(x))
     close(model(x), build(mixer="attention", position=position)(x))
-    short, moved = build(mixer={"kind": "transformer-xl", "memory": 4}, position=position), x.clone()
-    moved[:, 4:8] = (moved[:, 4:8] + 1) % VOCABULARY  # the second segment; two layers hear of it two later
-    apart = [(a - b).abs().max() > 1e-6 for a, b in zip(segments(short, x, 4), segments(short, moved, 4), strict=True)]
-    assert apart == [False, True, True, True, False, False]
+    short, perturbed = build(mixer={"kind": "transformer-xl", "memory": 4}, position=position), x.clone()
+    perturbed[:, 4:8] = (
+        perturbed[:, 4:8] + 1
+    ) % VOCABULARY  # segment 1; with two layers it reaches two segments further
+    changed = [
+        (a - b).abs().max() > 1e-6 for a, b in zip(segments(short, x, 4), segments(short, perturbed, 4), strict=True)
+    ]
+    assert changed == [False, True, True, True, False, False]
 
 
-def test_no_gradient_passes_between_segments_but_the_memory_trains_keys_and_values():
+def test_gradients_stop_at_segments_but_memory_trains_keys_and_values():
     model = build(mixer="transformer-xl")
     x = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7]])
     first, second = segments(model, x, 4)
     second.square().sum().backward()
-    touched = model.embedding.weight.grad.abs().sum(1) > 0
-    assert touched.nonzero().flatten().tolist() == [4, 5, 6, 7]
+    has_gradient = model.embedding.weight.grad.abs().sum(1) > 0
+    assert has_gradient.nonzero().flatten().tolist() == [4, 5, 6, 7]
     with_memory = model.blocks[0].mixer.heads.qkv.weight.grad.clone()
     model.zero_grad()
     model(x[:, 4:]).square().sum().backward()
     assert (with_memory - model.blocks[0].mixer.heads.qkv.weight.grad)[32:].abs().max() > 1e-3
-    first.square().sum().backward()  # its graph is whole
+    first.square().sum().backward()  # the graph of the first segment is intact
 
 
 @pytest.mark.parametrize("memory", [1, 3, 5])
 @pytest.mark.parametrize("heads", [*sorted(QKVProjection.kinds), {"kind": "primer", "width": 5}], ids=str)
 @torch.no_grad()
-def test_token_by_token_memory_is_a_window_for_every_kind_of_heads(heads, memory):
+def test_single_token_segments_equal_window_attention(heads, memory):
     x, fields = tokens(20), {"heads": heads, "position": "rotary"}
     short = build(mixer={"kind": "transformer-xl", "memory": memory}, **fields)
     window = build(mask={"kind": "window", "size": memory + 1}, **fields)

@@ -1,4 +1,4 @@
-"""Encoder-only and encoder-decoder models.
+"""Encoder-decoder models.
 
 Of `lab.models.encoder_decoder`.
 """
@@ -23,7 +23,7 @@ SEAMS = {
 }  # fmt: skip
 
 
-def needs_nothing(variant):
+def has_no_required_options(variant):
     options = [p for p in inspect.signature(variant.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return all(p.default is not p.empty for p in options)
 
@@ -32,7 +32,7 @@ CHOICES = [
     (field, kind)
     for field, seam in SEAMS.items()
     for kind in sorted(seam.kinds)
-    if needs_nothing(seam.kinds[kind]) and (field != "residual" or kind in ("pre", "post"))
+    if has_no_required_options(seam.kinds[kind]) and (field != "residual" or kind in ("pre", "post"))
 ]
 
 
@@ -42,7 +42,7 @@ def config(**fields):
 
 def build(seed=0, **fields):
     model = EncoderDecoder(config(**fields), seed=seed).eval()
-    if fields.get("initialization") == "fixup":  # it starts with an LM head of 0
+    if fields.get("initialization") == "fixup":  # fixup zero-initializes the LM head
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
             parameter.data += torch.randn(parameter.shape, generator=generator) / 10
@@ -59,14 +59,16 @@ REAL = torch.arange(9) < torch.tensor([[9], [5], [1]])
 
 @every_choice
 @torch.no_grad()
-def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
+def test_decoder_is_causal_and_attends_to_the_whole_source(field, kind):
     model = build(**{field: kind})
     logits = model((SOURCE, TARGET_IN))
     assert logits.shape == (3, 7, VOCABULARY) and logits.isfinite().all()
     later = TARGET_IN.clone()
     later[:, 4:] = (later[:, 4:] + 1) % VOCABULARY
     close(model((SOURCE, later))[:, :4], logits[:, :4])
-    by = 1e-7 if (field, kind) == ("residual", "none") else 1e-3  # without a skip the target is heard as a query alone
+    by = (
+        1e-7 if (field, kind) == ("residual", "none") else 1e-3
+    )  # without skip connections the target acts through queries only
     differs(model((SOURCE, later))[:, 4:], logits[:, 4:], by)
     if (field, kind) != ("initialization", "mean-field"):
         for i in range(9):
@@ -76,7 +78,7 @@ def test_the_decoder_sees_all_of_the_source_and_no_later_target(field, kind):
 
 
 @torch.no_grad()
-def test_every_layer_of_the_decoder_reads_the_final_output_of_the_encoder():
+def test_every_decoder_layer_attends_to_the_final_encoder_output():
     model, read = build(), []
     for block in model.decoder.blocks:
         block.cross.register_forward_hook(
@@ -87,17 +89,17 @@ def test_every_layer_of_the_decoder_reads_the_final_output_of_the_encoder():
     assert len(read) == 3 and all(torch.equal(memory, final) for memory in read)
     differs(final, model.encoder.embedding(SOURCE))
 
-    # A middle layer of the encoder matters through the final output only: with that held, changing it changes nothing.
-    spoil = model.encoder.blocks[1].register_forward_hook(lambda module, inputs, output: output * 3 + 1)
+    # Encoder layers act through the final output only: with that fixed, changing a middle layer has no effect.
+    perturbation = model.encoder.blocks[1].register_forward_hook(lambda module, inputs, output: output * 3 + 1)
     differs(model((SOURCE, TARGET_IN)), before)
     model.encoder.norm.register_forward_hook(lambda module, inputs, output: final)
     close(model((SOURCE, TARGET_IN)), before, 0)
-    spoil.remove()
+    perturbation.remove()
 
 
 @torch.no_grad()
-def test_cross_attention_has_no_positions():
-    """Where the encoder has none, the order of the source is invisible, whatever positions the decoder has."""
+def test_cross_attention_uses_no_positions():
+    """With a position-free encoder, source order has no effect for any decoder position encoding."""
     order = [3, 0, 7, 5, 1, 2, 4, 6, 8]
     for position in ("rotary", "t5", "alibi", "none"):
         model = build(position=position)
@@ -108,7 +110,7 @@ def test_cross_attention_has_no_positions():
 
 @every_choice
 @torch.no_grad()
-def test_generation_with_a_cache_takes_the_likeliest_of_the_full_forward(field, kind):
+def test_cached_generation_matches_full_forward_argmax(field, kind):
     model, answer = build(**{field: kind}), torch.full((3, 1), 2)
     for _ in range(6):
         likeliest = model((SOURCE, answer), source_padding_mask=REAL)[:, -1:].argmax(-1)
@@ -116,7 +118,7 @@ def test_generation_with_a_cache_takes_the_likeliest_of_the_full_forward(field, 
     assert torch.equal(model.generate(SOURCE, 2, 6, source_padding_mask=REAL), answer[:, 1:])
 
 
-def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
+def test_seed_determines_weights_and_encoder_differs_from_decoder():
     one, again, other = build(seed=1), build(seed=1), build(seed=2)
     for (name, a), b in zip(one.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b), name
@@ -127,7 +129,7 @@ def test_the_seed_alone_decides_the_weights_and_both_sides_differ():
 
 
 @pytest.mark.parametrize("kind", ["depth-scaled", "xavier"])
-def test_cross_attention_starts_as_the_scheme_says(kind):
+def test_cross_attention_follows_the_initialization_scheme(kind):
     wide = {"d_model": 128, "n_layers": 4, "initialization": kind}
     model = build(**wide)
     for side, branches in ((model.encoder, 8), (model.decoder, 12)):
@@ -141,7 +143,7 @@ def test_cross_attention_starts_as_the_scheme_says(kind):
 
 @pytest.mark.parametrize("kind", sorted(AttentionFn.kinds))
 @torch.no_grad()
-def test_cross_attention_sees_the_whole_source_or_the_score_is_refused(kind):
+def test_cross_attention_sees_the_whole_source_or_raises(kind):
     needed = {"local": {"size": 3}, "offset-gate": {"reach": 6}, "linformer": {"rank": 4}}
     choice = {"kind": kind, **needed.get(kind, {})}
     if kind in ("local", "offset-gate"):
@@ -156,17 +158,19 @@ def test_cross_attention_sees_the_whole_source_or_the_score_is_refused(kind):
             other = memory.clone()
             other[:, i] *= -2
             moved = (cross(x, other) - before).abs().amax(-1) > 1e-7
-            assert moved.all() or kind in ("lsh", "top-k", "sparsemax"), "which choose by what a key says"
+            assert moved.all() or kind in ("lsh", "top-k", "sparsemax"), (
+                "only selecting scores may ignore a source token"
+            )
 
 
-def test_what_a_decoder_cannot_be_is_refused():
+def test_invalid_decoder_options_raise():
     with pytest.raises(ValueError, match="must be causal, got 'none'"):
         build(mask="none")
     with pytest.raises(ValueError, match="is pre or post, not 'sandwich'"):
         build(residual="sandwich")
 
 
-def test_a_small_encoder_decoder_learns_to_reverse():
+def test_small_encoder_decoder_learns_reversal():
     torch.set_num_threads(1)
     task = Reversal(symbols=6, length=5)
     model = EncoderDecoder(

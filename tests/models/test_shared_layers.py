@@ -1,4 +1,7 @@
-"""Shared layers. Of `lab.models.gpt`."""
+"""Layer sharing.
+
+Of `lab.models.gpt`.
+"""
 
 import pytest
 import torch
@@ -7,13 +10,13 @@ from helpers import close, small_model, tokens
 from lab.models.initialization import branch_weights, branches, output_projection_weights
 
 
-def test_shared_layers_are_one_block_used_in_turn():
+def test_shared_layers_reuse_blocks_cyclically():
     own, shared, cycled = (small_model(n_layers=4, unique_layers=unique) for unique in (None, 1, 2))
     sizes = [sum(p.numel() for p in model.blocks.parameters()) for model in (own, shared, cycled)]
     assert sizes[0] == 4 * sizes[1] == 2 * sizes[2]
     with torch.no_grad():
         own.blocks.load_state_dict(cycled.blocks.state_dict())
-        own.load_state_dict(cycled.state_dict(), strict=False)  # where a shared tensor has one name
+        own.load_state_dict(cycled.state_dict(), strict=False)  # state_dict lists a shared tensor once
     close(own(tokens()), cycled(tokens()), 0)
     caches, steps = shared.caches(2), []
     for chunk in tokens().split(1, dim=1):

@@ -1,4 +1,4 @@
-"""Keys left out by what was learnt: the k best of each query, and offsets whose gate closed."""
+"""Scores that drop keys: top-k, learned offset gates and local attention."""
 
 import pytest
 import torch
@@ -23,32 +23,32 @@ def weights(part, q, k, v, **visible):
     return probe.maps[0]
 
 
-@pytest.mark.filterwarnings("ignore:a mask hides padding")  # so it seems where few keys are best
+@pytest.mark.filterwarnings("ignore:a mask hides padding")  # top-k can leave a key unused by all queries
 @pytest.mark.parametrize("k", [1, 3, 10, 99])
-def test_top_k_is_softmax_over_the_k_best_visible_keys(k):
+def test_top_k_equals_softmax_over_the_k_largest_visible_scores(k):
     q, keys, v = qkv()
     scores = (q @ keys.mT / 8**0.5).masked_fill(~torch.ones(10, 10).tril().bool(), -torch.inf)
     least = scores.topk(min(k, 10), -1).values[..., -1:]
-    wanted = scores.masked_fill(scores < least, -torch.inf).softmax(-1)
+    expected = scores.masked_fill(scores < least, -torch.inf).softmax(-1)
     got = weights(score({"kind": "top-k", "k": k}), q, keys, v, causal=True)
-    close(got, wanted)
+    close(got, expected)
     assert ((got > 0).sum(-1) == torch.arange(1, 11).clamp(max=k)).all()
     if k >= 10:
         close(score({"kind": "top-k", "k": k})(q, keys, v), score("softmax")(q, keys, v))
 
 
-def test_top_k_refuses_no_keys():
+def test_top_k_rejects_zero_keys():
     with pytest.raises(ValueError, match="at least one key"):
         score({"kind": "top-k", "k": 0})
 
 
-def test_a_closed_gate_takes_its_offset_away_and_an_open_one_changes_nothing():
+def test_closed_offset_gate_removes_its_offset():
     part, (q, k, v) = score({"kind": "offset-gate", "reach": 4}), qkv()
     close(part(q, k, v, causal=True), score("softmax")(q, k, v, causal=True))
     with torch.no_grad():
-        part.logit[1, 2] = -9  # head 1 no longer looks two back
-        part.logit[2, 3] = -9  # nor head 2 three back or more
-        part.logit[3, 1] = 0.0  # and head 3 half as much one back
+        part.logit[1, 2] = -9  # head 1: offset 2 closed
+        part.logit[2, 3] = -9  # head 2: offsets from 3 closed
+        part.logit[3, 1] = 0.0  # head 3: offset 1 half open
     maps, offset = weights(part, q, k, v, causal=True), torch.arange(10)[:, None] - torch.arange(10)
     past = offset >= 0
     assert ((maps[:, 1] > 0) == (past & (offset != 2))).all() and ((maps[:, 2] > 0) == (past & (offset < 3))).all()
@@ -56,7 +56,7 @@ def test_a_closed_gate_takes_its_offset_away_and_an_open_one_changes_nothing():
     close(maps[:, 3], (scores + torch.where(offset == 1, 0.5, 1.0).log()).softmax(-1))
 
 
-def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_rate():
+def test_hard_concrete_gates_are_sampled_in_training_only():
     part = score({"kind": "offset-gate", "reach": 5000, "start": 0.5}).train()
     torch.manual_seed(0)
     gates = part.gates()
@@ -66,14 +66,14 @@ def test_gates_are_drawn_in_training_with_exact_zeros_and_ones_at_the_expected_r
 
 
 @torch.no_grad()
-def test_probes_see_whole_maps_of_local_attention_and_silence_one_head_alone():
+def test_probe_and_head_ablation_work_with_local_attention():
     model, x = small_model(score={"kind": "local", "size": 4}), tokens()
-    wanted = model(x)
+    expected = model(x)
     with attention_probe([row_sum], keep_maps=True) as probe:
-        close(model(x), wanted)
+        close(model(x), expected)
     assert [tuple(m.shape) for m in probe.maps] == 2 * [(2, 4, 12, 12)]
     with ablate_heads([(0, 0)], calls=2):
         ablated = model(x)
-    differs(ablated, wanted)
-    model.blocks[0].mixer.heads.out.weight[:, :8] = 0  # what head 0 writes
+    differs(ablated, expected)
+    model.blocks[0].mixer.heads.out.weight[:, :8] = 0  # output of head 0
     close(model(x), ablated)

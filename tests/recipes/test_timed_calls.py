@@ -1,4 +1,4 @@
-"""Training steps that are timed are the real ones."""
+"""Timed training steps compute real gradients."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from lab.models import ModelConfig, Transformer
 from lab.recipes import timed_calls
 
 
-def test_checkpoints_keep_less_and_change_no_gradient():
+def test_checkpointing_saves_memory_and_keeps_gradients():
     plain, checkpointed = (timed_calls.training_step(3, 16, 64, 2, flag) for flag in (False, True))
     assert all(torch.equal(*pair) for pair in zip(plain(), checkpointed(), strict=True))
     assert timed_calls.saved_bytes(checkpointed) < timed_calls.saved_bytes(plain) / 2
 
 
 @pytest.mark.parametrize("residual", ["pre", "post", "reversible"])
-def test_a_step_gives_the_gradients_of_a_model_with_that_residual(residual):
+def test_training_step_returns_the_gradients_of_the_model(residual):
     got = timed_calls.training_step(2, 8, 16, 4, residual=residual)()
     config = ModelConfig(vocab_size=256, block_size=8, d_model=16, n_layers=2, n_heads=1, residual=residual)
     model = Transformer(config)

@@ -1,4 +1,4 @@
-"""What the chapter (§1.1) and its notes state exactly of attention, or what holds instead."""
+"""Exact statements of the chapter (§1.1) and its notes about attention: verified, or corrected by a counterexample."""
 
 import math
 
@@ -16,15 +16,15 @@ from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import AttentionFn, attend
 from lab.models.kernels import naive_attention, tiled_attention
 
-# What the weights are
+# Weights
 
 
 def weights_of(q, k):
-    """The weights of attention: what it returns where the values are unit vectors."""
+    """Attention weights, read off by using unit vectors as values."""
     return attend(q, k, torch.eye(k.shape[-2], dtype=q.dtype).expand(*k.shape[:-1], -1))
 
 
-def test_an_output_stays_among_the_values():
+def test_output_lies_in_the_convex_hull_of_the_values():
     """attention-convex-average. "For one query, softmax attention returns a mixture of the value
     vectors whose weights add up to one, so the result stays inside the convex hull of the values."
     (chapter §1.1.1; note 3, 核心理想, softmax)
@@ -37,27 +37,27 @@ def test_an_output_stays_among_the_values():
     assert (outputs >= values.amin(-2, keepdim=True)).all()
 
 
-def test_a_lookup_prefers_the_most_similar_key():
+def test_attention_weights_increase_with_similarity():
     """attention-similarity-lookup. "Attention is a soft dictionary lookup: weights exp(q.k_i)/sum
     exp(q.k_i) increase with similarity and concentrate on the best matching key." (note 1, 注意力机制)
-    The weights printed lack 1/√d_k: without it one key takes nearly all.
+    The printed weights lack 1/√d_k; without it they are nearly one-hot.
     """
     q, k, v = normal(3, 1, 1, 32, 16)
     by_score = (q @ k.mT).argsort(-1)
     assert (weights_of(q, k).gather(-1, by_score).diff(dim=-1) > 0).all()
     keys = torch.zeros(1, 1, 32, 1).double()
-    keys[0, 0, 0] = 40  # one key ahead of 31 equal ones
-    found = attend(torch.ones(1, 1, 1, 1).double(), keys, v, scale=1.0)
-    torch.testing.assert_close(found, v[:, :, :1], rtol=0, atol=1e-12)
+    keys[0, 0, 0] = 40  # one matching key among 32
+    output = attend(torch.ones(1, 1, 1, 1).double(), keys, v, scale=1.0)
+    torch.testing.assert_close(output, v[:, :, :1], rtol=0, atol=1e-12)
     q, k = normal(2, 128, 64)
     unscaled = torch.softmax(q @ k.T, -1)
     assert unscaled.amax(-1).mean() > 5 * weights_of(q[None, None], k[None, None]).amax(-1).mean()
 
 
-def test_a_dot_product_is_no_cosine():
+def test_dot_product_differs_from_cosine():
     """attention-dot-is-cosine. "The dot product of a query and a key is the same thing as their
     cosine similarity (the angle decides)." (note 1, 注意力机制, 细节讨论2)
-    It fails: a key with a positive score gains by length alone, and the product is not symmetric.
+    False: scaling up a key with a positive score makes it win, and the score is not symmetric.
     """
     q, k = normal(200, 64), normal(128, 64, seed=1)
     best = (q @ k.T).argmax(-1)
@@ -68,38 +68,40 @@ def test_a_dot_product_is_no_cosine():
     assert moved.any() and (q @ k[0])[moved].gt(0).all()
     left, right = normal(2, 64, 16, seed=2)
     scores = (k @ left) @ (k @ right).T
-    assert (scores - scores.T).abs().max() > 1, "x looks at y otherwise than y at x"
+    assert (scores - scores.T).abs().max() > 1, "scores must not be symmetric"
 
 
-def test_a_negative_score_is_not_unrelated():
+def test_softmax_depends_on_score_differences_only():
     """attention-negative-dot-unrelated. "A dot product can be any real number; a large one means
     relevance, a small positive or negative one means the words are unrelated." (note 3, dot
     production)
-    It fails: only differences to other keys count.
+    False: softmax depends only on differences between scores.
     """
     scores = torch.tensor([-3.0, -2.0, -9.0])
     torch.testing.assert_close(torch.softmax(scores, 0), torch.softmax(scores + 100, 0))
     assert torch.softmax(scores, 0)[1] > 0.7
 
 
-def test_no_weight_contains_a_value():
+def test_weights_do_not_depend_on_values():
     """attention-v-in-weights. "Attention weights come from dot products between queries, keys and
     values." (note 4, §3.1)
-    It fails: the output is linear in the values, which it could not be if the weights held them.
+    False: the output is linear in the values, so the weights cannot depend on them.
     """
     q, k, v, other = normal(4, 1, 1, 6, 8)
 
-    def bend(attention):
+    def nonlinearity(attention):
         return (attention(v + other) - attention(v) - attention(other)).abs().max()
 
-    assert bend(lambda v: attend(q, k, v)) < 1e-12
-    assert bend(lambda v: torch.softmax(q @ (k * v).mT, -1) @ v) > 0.1, "values in weights would show"
+    assert nonlinearity(lambda v: attend(q, k, v)) < 1e-12
+    assert nonlinearity(lambda v: torch.softmax(q @ (k * v).mT, -1) @ v) > 0.1, (
+        "the check must detect weights that depend on values"
+    )
 
 
-def test_outputs_depend_on_the_values_beyond_the_weights():
+def test_output_depends_on_values_given_the_weights():
     """attention-conditional-independence. "Given the attention weights, the output is conditionally
     independent of the original input." (chapter §1.1.5)
-    It fails: the values are inputs. Nor are n vectors pressed into one: n queries give n outputs.
+    False: the output depends on the values too. Nor are n vectors compressed into one: n queries give n outputs.
     """
     weights, values = torch.softmax(normal(24, 24), -1), normal(24, 24, seed=1)
     assert torch.linalg.matrix_rank(weights @ values) == 24
@@ -108,11 +110,11 @@ def test_outputs_depend_on_the_values_beyond_the_weights():
     assert ((weights @ other - weights @ values).abs() > 1e-6).all()
 
 
-def test_values_may_have_a_width_of_their_own():
+def test_value_width_can_differ_from_key_width():
     """attention-equal-qkv-dims. "Queries, keys and values must all share one embedding width; the
     number of queries may differ but keys and values must be equal in number." (note 1, 注意力机制;
     note 3, Value matrix)
-    It fails in its first half: only queries and keys must be equally wide.
+    The first half is false: only queries and keys need equal widths.
     """
     q, k, v = normal(1, 1, 3, 8), normal(1, 1, 7, 8), normal(1, 1, 7, 5)
     assert naive_attention(q, k, v).shape == (1, 1, 3, 5)
@@ -121,15 +123,15 @@ def test_values_may_have_a_width_of_their_own():
             naive_attention(q, keys, values)
 
 
-def test_the_query_attends_to_the_key():
+def test_weights_are_normalized_per_query():
     """Where the product of key and query is large, the key attends to the query (note 3, dot
     production).
-    It fails: the weights of a query add up to 1, and what changes is the output at its place.
+    False: weights sum to 1 per query, and a larger score changes the output of the query.
     """
-    scores, v = normal(5, 5), normal(5, 8, seed=1)  # a row for each query, a column for each key
+    scores, v = normal(5, 5), normal(5, 8, seed=1)  # (query, key)
     weights = torch.softmax(scores, -1)
     torch.testing.assert_close(weights.sum(-1), torch.ones(5).double())
-    assert (weights.sum(0) - 1).abs().max() > 0.1, "what a key gives adds up to anything"
+    assert (weights.sum(0) - 1).abs().max() > 0.1, "weights per key need not sum to 1"
     scores[4, 2] += 1
     change = (torch.softmax(scores, -1) @ v - weights @ v).abs().amax(-1)
     assert change[4] > 0.01 and change[:4].max() == 0
@@ -138,7 +140,7 @@ def test_the_query_attends_to_the_key():
 # Scores and their scale
 
 
-def test_the_spread_of_scores_leads_from_an_even_share_to_the_largest():
+def test_softmax_goes_from_uniform_to_argmax_with_score_variance():
     """attention-temperature-limits. "Very large logit variance turns softmax into argmax; very
     small variance turns it into a uniform distribution without discrimination." (note 1, 细节讨论2)
     """
@@ -150,19 +152,19 @@ def test_the_spread_of_scores_leads_from_an_even_share_to_the_largest():
     assert entropy(1000) < 0.01 and entropy(0.001) > 0.99 and 0.5 < entropy(1) < 0.99
 
 
-def test_the_width_under_the_root_is_that_of_one_head():
+def test_d_k_is_the_head_width():
     """attention-dk-typical-512. "In practice the d_k inside the root is very large, typically 512
     and that still counts as small." (note 1, 细节讨论2)
-    It fails: heads are 64 to 128 wide.
+    False: heads are 64 to 128 wide.
     """
     transformers = pytest.importorskip("transformers")
-    made = (transformers.BertConfig(), transformers.GPT2Config(), transformers.LlamaConfig())
-    assert [each.hidden_size // each.num_attention_heads for each in made] == [64, 64, 128]
+    configs = (transformers.BertConfig(), transformers.GPT2Config(), transformers.LlamaConfig())
+    assert [each.hidden_size // each.num_attention_heads for each in configs] == [64, 64, 128]
 
 
-def test_another_scale_is_another_query_matrix():
+def test_scale_can_be_absorbed_by_w_q():
     """A smaller factor makes the softmax too soft; √d_k is optimal (note 1, 细节讨论2).
-    It fails: half the factor with twice the W_Q is the same function, though not the same training.
+    False: half the scale with twice W_Q is the same function, though with other training dynamics.
     """
     x = normal(1, 6, 128)
     q, k, v = heads().split(x)
@@ -173,7 +175,7 @@ def test_another_scale_is_another_query_matrix():
     assert not torch.allclose(by_half(q, k, v), by_root(q, k, v))
 
     def step(w_q, scale):
-        """How far one step of gradient descent on W_Q moves the scores."""
+        """Change of the scores by one gradient step on W_Q."""
         w_q = w_q.clone().requires_grad_()
         scores = scale * x[0] @ w_q @ k[0, 0].T
         return -scale * x[0] @ torch.autograd.grad(scores.square().sum(), w_q)[0] @ k[0, 0].T
@@ -182,12 +184,12 @@ def test_another_scale_is_another_query_matrix():
     torch.testing.assert_close(step(2 * w_q, 0.5), step(w_q, 1.0) / 4)
 
 
-def test_a_dot_product_has_variance_d_sigma_to_the_fourth():
+def test_dot_product_variance():
     """attention-dot-variance. "For independent zero-mean entries of variance s^2 the dot product
     has variance d_k s^4; dividing by sqrt(d_k) removes the dependence on d_k." (chapter §1.1.2;
     note 1, 细节讨论2; note 3, softmax)
-    Mean 0 is a condition: in general it is d_k (s⁴ + 2 μ² s²). So is independence: where queries
-    have come to resemble keys, scaled scores have a mean of √d_k.
+    Zero mean is required: in general the variance is d_k (s⁴ + 2 μ² s²). So is independence: if
+    queries equal keys, scaled scores have mean √d_k.
     """
     mu, s = sympy.symbols("mu sigma")
     second = s**2 + mu**2  # E q², E k²
@@ -198,10 +200,10 @@ def test_a_dot_product_has_variance_d_sigma_to_the_fourth():
     assert (q * q).sum(-1).div(4).mean().item() == pytest.approx(4, abs=0.05)
 
 
-def test_additive_scores_are_made_pair_by_pair_and_are_no_weights():
+def test_additive_scores_are_pairwise_and_unnormalized():
     """The weights are α(q, k) = vᵀ tanh(W_q q + W_k k) (chapter §1.1.2); in matrices, softmax(W
     tanh(W_q Q + W_k K)) V (note 1, 细节讨论2).
-    It fails: these are scores, whose softmax are the weights, and each pair has a sum of its own.
+    False: these are scores; the weights are their softmax, and each pair has its own sum.
     attention-additive-parameters. "Additive scoring needs three additional matrices (W, W_q, W_k)
     and therefore more parameters and storage than dot-product scoring." (note 1, 细节讨论2)
     """
@@ -227,16 +229,16 @@ def test_softmax_does_not_overflow(dtype):
     assert logits.exp().isinf().any()
     below = (logits - logits.max()).exp()
     torch.testing.assert_close(torch.softmax(logits, 0), below / below.sum())
-    assert torch.softmax(50 * logits, 0)[0] == 1, "what remains is saturation"
+    assert torch.softmax(50 * logits, 0)[0] == 1, "softmax must saturate"
 
 
-# What it costs
+# Cost
 
 
-def test_projections_are_most_of_attention_until_the_sequence_is_long():
+def test_projections_dominate_attention_macs_until_n_equals_2d():
     """Self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d
     dimension of those products (chapter §1.1.3, exercise 1.1).
-    It fails: the four projections take 4nd² beside 2n²d over pairs, more until n = 2d.
+    False: projections take 4nd² MACs, scores and mixing 2n²d; projections dominate until n = 2d.
     """
     d = 512
     long, short = (attention_macs(n, d, 8, 8, d // 8) for n in (2 * d, d // 8))
@@ -245,8 +247,8 @@ def test_projections_are_most_of_attention_until_the_sequence_is_long():
     assert pairs == 2 * (d // 8) ** 2 * d and pairs / sum(short.values()) < 0.06
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that one tensor made inside has."""
+class LargestTensor(TorchDispatchMode):
+    """Records the element count of the largest tensor created in the context."""
 
     elements = 0
 
@@ -257,46 +259,46 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_exact_attention_needs_no_square_matrix():
+def test_exact_attention_needs_no_n_by_n_matrix():
     """Self-attention takes O(n²) memory (chapter, exercise 1.1).
-    It fails: n² for each head where weights are stored, and no more than the output with tiles.
+    False: naive attention stores n² weights per head; tiled attention no tensor larger than the output.
     """
     q, k, v = normal(3, 1, 4, 512, 8)
-    with Largest() as stored:
-        whole = naive_attention(q, k, v)
-    with Largest() as tiled:
-        parts = tiled_attention(q, k, v, block=32)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+    with LargestTensor() as stored:
+        naive = naive_attention(q, k, v)
+    with LargestTensor() as tiled:
+        tiles = tiled_attention(q, k, v, block=32)
+    torch.testing.assert_close(tiles, naive, rtol=0, atol=1e-12)
     assert stored.elements == 4 * 512**2 and tiled.elements == 4 * 512 * 8
 
 
 @pytest.mark.parametrize("largest", [1, 100, 10_000])
-def test_tiles_compute_the_same_attention(largest):
+def test_tiled_attention_is_exact_and_stable(largest):
     """attention-flash-exact. "Tiled attention with an online softmax computes mathematically the
     same result and takes care of numerical stability by itself." (chapter §1.2.6, §1.5.6, §1.6.3)
     """
     q, k, v = normal(3, 1, 2, 64, 16)
     q *= largest / ((q @ k.mT).abs().max() / 4)
-    whole, parts = naive_attention(q, k, v), tiled_attention(q, k, v, block=24)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-9)
-    unshifted = torch.exp(q @ k.mT / 4)  # no maximum taken off
+    naive, tiled = naive_attention(q, k, v), tiled_attention(q, k, v, block=24)
+    torch.testing.assert_close(tiled, naive, rtol=0, atol=1e-9)
+    unshifted = torch.exp(q @ k.mT / 4)  # without subtracting the maximum
     assert (unshifted / unshifted.sum(-1, keepdim=True)).isnan().any() == (largest > 1000)
 
 
-def test_sorting_counting_and_brackets_reach_across_the_sequence():
+def test_sorting_counting_and_bracket_matching_are_global():
     """Bracket matching, sorting and counting call for local attention; counting an element calls
     for global attention (chapter, exercise 1.2).
-    It fails: the last element decides the first one sorted, and a count, and brackets match far.
+    False: the last element can determine the first sorted one and a count; brackets match at any distance.
     """
     x = list(range(1, 101))
     changed = [*x[:-1], 0]
     assert sorted(changed)[0] == 0 != sorted(x)[0] and changed.count(0) == 1 != x.count(0)
 
     def distances(brackets):
-        opened, found = [], []
+        opened, result = [], []
         for at, bracket in enumerate(brackets):
-            found.append(at - opened.pop()) if bracket == ")" else opened.append(at)
-        return found
+            result.append(at - opened.pop()) if bracket == ")" else opened.append(at)
+        return result
 
     assert distances("((()))") == [1, 3, 5] and max(distances("(" * 50 + ")" * 50)) == 99
 
@@ -304,12 +306,12 @@ def test_sorting_counting_and_brackets_reach_across_the_sequence():
 # Masks
 
 
-def test_an_encoder_may_look_ahead_and_infilling_needs_it():
+def test_infilling_needs_bidirectional_attention():
     """Self-attention needs a causal mask so that no information leaks (chapter §1.1.6).
-    It fails: filling in a hidden token can require what stands to its right.
+    False for encoders: predicting a masked token can require tokens to its right.
     """
     answers = torch.arange(1, 9)
-    texts = torch.stack([torch.zeros_like(answers), answers], 1)  # hidden, then what it was
+    texts = torch.stack([torch.zeros_like(answers), answers], 1)  # a masked token, then its value
 
     def accuracy(mask):
         net = Transformer(small_config(d_model=16, n_layers=1, mask=mask))
@@ -323,24 +325,24 @@ def test_an_encoder_may_look_ahead_and_infilling_needs_it():
     assert accuracy("none") == 1 and accuracy("causal") <= 1 / 8
 
 
-def test_the_masked_corner_follows_from_the_drawing():
+def test_masked_triangle_depends_on_the_layout_of_scores():
     """attention-mask-triangle. "The masked part is the upper triangle (note 1), a lower-triangular
     matrix is built (note 2), or the lower left must vanish and columns sum to one (note 3)." (note
     1, 细节讨论1; note 2, §2.2.2; note 3, masking, softmax)
-    It fails for note 3: in softmax(QKᵀ)V its corner shows the future; it belongs to KQᵀ.
+    False for note 3: in softmax(QKᵀ)V masking the lower triangle exposes the future; it is right for KQᵀ.
     """
     x, w = normal(6, 4), normal(4, 4, seed=1)
     upper, lower = torch.ones(6, 6).triu(1).bool(), torch.ones(6, 6).tril(-1).bool()
 
-    def rows(x, hidden):  # softmax(Q Kᵀ) V: a row for each query
+    def rows(x, hidden):  # softmax(Q Kᵀ) V: queries are rows
         return torch.softmax((x @ w @ x.mT).masked_fill(hidden, -math.inf), -1) @ x
 
-    def columns(x, hidden):  # the drawing: K Qᵀ, a column for each query
+    def columns(x, hidden):  # the figure: K Qᵀ, queries are columns
         return torch.softmax((x @ (x @ w).mT).masked_fill(hidden, -math.inf), -2).mT @ x
 
     torch.testing.assert_close(rows(x, upper), columns(x, lower))
 
-    def future(mixed):  # largest derivative of an output by a later input
+    def future(mixed):  # largest gradient of an output with respect to a later input
         jacobian = torch.autograd.functional.jacobian(mixed, x)  # (t, m, t', m)
         return jacobian.abs().amax((1, 3)).triu(1).max()
 
@@ -349,8 +351,8 @@ def test_the_masked_corner_follows_from_the_drawing():
     assert future(lambda x: rows(x, lower)) > 0.1
 
 
-def test_masked_weights_are_zero():
-    """After the softmax masked weights are close to 0 (note 3, masking). It fails: they are 0."""
+def test_masked_weights_are_exactly_zero():
+    """After the softmax masked weights are close to 0 (note 3, masking). False: they are exactly 0."""
     weights = torch.softmax(torch.tensor([3.0, -math.inf, 1.0]), 0)
     assert weights[1] == 0 and weights.sum().item() == pytest.approx(1)
 
@@ -359,7 +361,7 @@ def test_masked_weights_are_zero():
 def test_cross_attention_needs_no_causal_mask():
     """attention-cross-needs-no-mask. "Cross-attention needs no mask because the query may see the
     whole source." (chapter §1.1.6; note 1, 细节讨论1; note 3, Cross-attention)
-    It holds of the causal mask: all of the source reaches each output, and no later target token.
+    True for the causal mask: every output depends on the whole source and on no later target token.
     """
     net = EncoderDecoder(small_config()).double()
     source, target = torch.arange(1, 6)[None], torch.arange(1, 5)[None]
@@ -378,7 +380,7 @@ def test_cross_attention_needs_no_causal_mask():
 @torch.no_grad()
 def test_cross_attention_needs_a_padding_mask():
     """Cross-attention needs no mask (chapter §1.1.6; note 3, Cross-attention).
-    It fails for sources of unequal length: without a padding mask the padding token counts.
+    False for sources of unequal length: without a padding mask, padding changes the output.
     """
     net = EncoderDecoder(small_config()).double()
     source, target = torch.tensor([[3, 4, 5, 0, 0]]), torch.tensor([[1, 2]])
@@ -388,16 +390,16 @@ def test_cross_attention_needs_a_padding_mask():
         return open_, net((source, target), source_padding_mask=source != 0)
 
     open_before, masked_before = outputs()
-    net.encoder.embedding.weight[0] *= -1  # the padding token means something else
+    net.encoder.embedding.weight[0] *= -1  # change the padding embedding
     open_after, masked_after = outputs()
     assert (open_after - open_before).abs().max() > 1e-2
     assert torch.equal(masked_after, masked_before)
 
 
-# Beside convolution and recurrence
+# Comparison with convolution and recurrence
 
 
-def test_attention_links_any_two_positions_in_one_layer():
+def test_attention_connects_any_two_positions_in_one_layer():
     """stack-path-length. "Self-attention connects any two positions directly (path length one),
     solving long-range dependence at the root." (note 3, 为什么需要Transformer; note 4, §2)
     """
@@ -408,10 +410,10 @@ def test_attention_links_any_two_positions_in_one_layer():
 
 
 @pytest.mark.parametrize(("n", "width", "layers"), [(16, 3, 8), (64, 3, 32), (64, 5, 16)])
-def test_convolutions_need_many_layers_to_link_the_ends(n, width, layers):
+def test_convolutions_need_many_layers_to_connect_distant_positions(n, width, layers):
     """stack-cnn-depth. "CNNs need many layers to connect distant positions, at the cost of
     parameters, and early information fades on the way." (note 3, 为什么需要Transformer)
-    It is (n - 1) / (k - 1) layers for one-sided kernels of width k, rounded up.
+    Causal kernels of width k need ⌈(n - 1) / (k - 1)⌉ layers.
     """
     x, kernel = F.pad(torch.ones(1, 1, 1), (0, n - 1)), torch.ones(1, 1, width)
     for _ in range(layers):
@@ -420,10 +422,10 @@ def test_convolutions_need_many_layers_to_link_the_ends(n, width, layers):
     assert x[0, 0, -1] == 1 and layers == math.ceil((n - 1) / (width - 1))
 
 
-def test_convolutions_take_any_length():
+def test_convolutions_and_rnns_accept_any_length():
     """stack-cnn-fixed-length. "CNNs are limited to inputs of fixed length and RNN/LSTM by sequence
     length." (note 4, §1.1)
-    It fails: a dense layer behind them binds the length.
+    False: only a dense layer after the convolutions fixes the length.
     """
     convolution = nn.Conv1d(4, 4, 3, padding=1)
     dense = nn.Sequential(convolution, nn.Flatten(), nn.Linear(4 * 5, 4))

@@ -1,4 +1,4 @@
-"""What the chapter (§1.4) and its notes state of feed-forward layers, or what holds instead."""
+"""Exact statements of the chapter (§1.4) and its notes about feed-forward layers: verified, or corrected."""
 
 import math
 
@@ -29,13 +29,13 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-# What the layer is
+# Structure
 
 
 def test_attention_without_softmax_is_cubic():
     """ffn-attention-linear. "Apart from softmax, attention is a linear operation, so the FFN has to
     supply the non-linearity." (chapter §1.4.2)
-    It fails: twice the input gives eight times the output.
+    False: without softmax, attention is cubic in x; doubling x multiplies the output by 8.
     """
     x, w_q, w_k, w_v = normal(4, 6, 6)
 
@@ -45,7 +45,7 @@ def test_attention_without_softmax_is_cubic():
     torch.testing.assert_close(attend(2 * x), 8 * attend(x))
 
 
-def test_a_feed_forward_layer_sees_each_token_alone():
+def test_ffn_acts_on_each_position_separately():
     """ffn-tokenwise. "The FFN acts on every position separately (channel mixing) while attention
     exchanges information between positions." (chapter §1.4.2; note 2, §2.2, §2.2.4)
     """
@@ -55,22 +55,24 @@ def test_a_feed_forward_layer_sees_each_token_alone():
         assert gradient[0].abs().amax(-1).nonzero().flatten().tolist() == reached
 
 
-def test_keys_are_columns_of_w1_and_values_rows_of_w2():
+def test_ffn_keys_are_columns_of_w1_and_values_rows_of_w2():
     """ffn-key-value-layout. "An FFN is a key-value memory whose keys are the rows of W_1 and values
     the columns of W_2, with the activation selecting memories." (chapter §1.4.2)
-    It fails: with x W_1, keys are columns of W_1, and values rows of W_2.
+    False: for x W_1, keys are the columns of W_1 and values the rows of W_2.
     """
     part, x = layer("relu"), normal(128)
-    w1, w2 = part.up.weight.T, part.down.weight.T  # torch keeps the transposes
+    w1, w2 = part.up.weight.T, part.down.weight.T  # nn.Linear stores the transpose
     act = torch.relu(x @ w1)
     torch.testing.assert_close(act, torch.stack([torch.relu(x @ key) for key in w1.T]))
     torch.testing.assert_close(part(x), sum(a * value for a, value in zip(act, w2, strict=True)))
-    assert w1[0].shape != x.shape and w2[:, 0].shape != x.shape, "rows and columns do not even fit"
+    assert w1[0].shape != x.shape and w2[:, 0].shape != x.shape, (
+        "rows of W_1 and columns of W_2 must not have width d_model"
+    )
 
 
-def test_the_noted_feed_forward_formula_does_not_fit_together():
+def test_ffn_formula_of_note_2_has_mismatched_shapes():
     """ffn-note-ffn. "The classic FFN is max(0, W_1 x + b_1) + W_2 x + b_2." (note 2, §2.2.4)
-    It fails: W_2 takes what the first map made, d_ff numbers.
+    False: W_2 takes the d_ff hidden units as input, not x.
     """
     part, x = layer("relu"), normal(128)
     with pytest.raises(RuntimeError):
@@ -78,25 +80,25 @@ def test_the_noted_feed_forward_formula_does_not_fit_together():
     torch.testing.assert_close(part(x), part.down(torch.relu(part.up(x))))
 
 
-def test_the_noted_swiglu_is_affine():
+def test_swiglu_formula_of_note_2_is_affine():
     """ffn-note-swiglu. "SwiGLU is two linear layers with Swish in between, W_1 x + b_1 + W_2 x +
     b_2." (note 2, §2.2.4)
-    It fails: SwiGLU has three matrices and a product.
+    False: that is affine; SwiGLU has three matrices and an elementwise product.
     """
     part, x, y = layer("swiglu"), normal(128), normal(128, seed=1)
 
-    def bend(function):
+    def nonlinearity(function):
         return (function(x + y) - function(x) - function(y) + function(0 * x)).abs().max()
 
-    assert bend(lambda x: part.up(x) + 1 + part.gate(x) + 2) < 1e-12 and bend(part) > 1e-3
+    assert nonlinearity(lambda x: part.up(x) + 1 + part.gate(x) + 2) < 1e-12 and nonlinearity(part) > 1e-3
     torch.testing.assert_close(part(x), part.down(F.silu(part.gate(x)) * part.up(x)))
 
 
-def test_two_thirds_of_a_block_are_feed_forward():
+def test_ffn_holds_two_thirds_of_block_parameters():
     """ffn-parameter-share. "The FFN holds the larger part of the parameters." (chapter §1.4.6)
     stack-all-attention. "Compared with CNNs the whole network architecture is the attention
     mechanism (built entirely on self-attention)." (note 1, Transformer架构; note 3, 为什么需要Transformer)
-    It fails: 4 d² of 12 d², and half of a decoder block with cross-attention.
+    The second is false: attention holds 4 d² of 12 d², and half of a decoder block with cross-attention.
     """
     block = Transformer(config()).blocks[0]
     assert parameters(block.ffn) == feedforward_parameters(128, 512) == 8 * 128**2
@@ -108,7 +110,7 @@ def test_two_thirds_of_a_block_are_feed_forward():
 def test_attention_and_feed_forward_share_no_weights():
     """stack-sharing-parameters. "In the Transformer attention and FFN layers reuse the same weight
     matrices, which reduces the number of parameters." (note 4, §2, §3.1, §3.2)
-    It fails: they share none, and their matrices differ in shape.
+    False: they share no weights, and their matrices differ in shape.
     """
     block = Transformer(config()).blocks[0]
     attention, ffn = ({p.data_ptr() for p in part.parameters()} for part in (block.mixer, block.ffn))
@@ -116,9 +118,9 @@ def test_attention_and_feed_forward_share_no_weights():
     assert not {p.shape for p in block.mixer.parameters()} & {p.shape for p in block.ffn.parameters()}
 
 
-def test_dropout_also_stands_after_the_output_matrix():
+def test_ffn_dropout_is_also_applied_after_w2():
     """Dropout in the feed-forward layer usually stands before W_2 only (chapter §1.4.6).
-    It fails: GPT-2 drops after W_2, and torch's layer in both places.
+    False: GPT-2 applies it after W_2, torch's encoder layer in both places.
     """
     transformers = pytest.importorskip("transformers")
     from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
@@ -126,9 +128,9 @@ def test_dropout_also_stands_after_the_output_matrix():
     torch.manual_seed(0)
     x = torch.randn(200, 64)
     mlp = GPT2MLP(256, transformers.GPT2Config(n_embd=64, resid_pdrop=0.5)).train()
-    assert 0.45 < (mlp(x) == 0).float().mean() < 0.55, "what it drops are outputs of W2"
+    assert 0.45 < (mlp(x) == 0).float().mean() < 0.55, "dropout must act on the outputs of W_2"
     whole = nn.TransformerEncoderLayer(64, 4, dropout=0.5, batch_first=True).train()
-    whole.dropout.p = whole.dropout1.p = whole.self_attn.dropout = 0.0  # only that after W2 is left
+    whole.dropout.p = whole.dropout1.p = whole.self_attn.dropout = 0.0  # keep only dropout2, after W_2
     assert not torch.allclose(whole(x), whole(x))
 
 
@@ -140,10 +142,10 @@ def slope(f):
     return torch.func.grad(lambda x: f(x).sum())
 
 
-def test_gelu_is_no_s_curve():
+def test_gelu_is_not_s_shaped():
     """ffn-gelu-s-shape. "On [-3, 3] ReLU is piecewise linear, GELU a smooth S-shaped curve with
     non-zero negative part." (chapter §1.4.3, exercise 1.9)
-    It fails: GELU falls to -0.170 before it rises, its slope overshoots 1, and it has no bound.
+    False: GELU falls to -0.170 before it rises, its slope exceeds 1, and it is unbounded above.
     """
     x = torch.linspace(-3, 3, 60001, dtype=torch.float64)
     smallest, place = activation("gelu")(x).min(0)
@@ -153,7 +155,7 @@ def test_gelu_is_no_s_curve():
     assert activation("gelu")(torch.tensor(1e6)) == 1e6
 
 
-def test_silu_is_bounded_below_alone():
+def test_silu_is_bounded_below_and_unbounded_above():
     """ffn-silu-bounds. "SiLU is a smooth variant of ReLU, unbounded above and bounded below."
     (chapter §1.4.3)
     """
@@ -163,7 +165,7 @@ def test_silu_is_bounded_below_alone():
     assert activation("silu")(torch.tensor(1e6)) == 1e6
 
 
-def test_gelu_is_the_mean_of_a_random_mask():
+def test_gelu_is_the_expectation_of_a_random_mask():
     """ffn-gelu-stochastic. "GELU has a probabilistic reading as the expectation of a random 0/1
     mask on the input." (chapter §1.4.3)
     """
@@ -172,12 +174,12 @@ def test_gelu_is_the_mean_of_a_random_mask():
         return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
     for x in (-4.0, -1.0, 0.5, 3.0):
-        passes, _ = integrate.quad(density, -12, x)  # how often a normal number lies below x
+        passes, _ = integrate.quad(density, -12, x)  # Φ(x), up to a negligible tail
         gelu = activation("gelu")(torch.tensor(x, dtype=torch.float64)).item()
         assert gelu == pytest.approx(x * passes, abs=1e-9)
 
 
-def test_the_tanh_form_is_within_a_thousandth_of_gelu():
+def test_tanh_approximation_of_gelu_has_error_below_1e_3():
     """ffn-gelu-approximation. "GELU is x*Phi(x), approximated by
     0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3)))." (chapter §1.4.3)
     """
@@ -190,7 +192,7 @@ def test_the_tanh_form_is_within_a_thousandth_of_gelu():
 
 
 @pytest.mark.parametrize(("kind", "jump"), [("relu", 1), ("gelu", 0), ("silu", 0)])
-def test_only_the_slope_of_relu_jumps(kind, jump):
+def test_only_the_derivative_of_relu_jumps(kind, jump):
     """ffn-derivative-jumps. "ReLU's derivative is a 0/1 step whereas GELU's and SiLU's are smooth
     and avoid sudden gradient changes." (chapter §1.4.3, exercise 1.9)
     """
@@ -200,9 +202,9 @@ def test_only_the_slope_of_relu_jumps(kind, jump):
     assert change.abs().max().item() == pytest.approx(jump, abs=1e-5)
 
 
-def test_an_activation_stands_against_many_products():
+def test_activations_cost_little_next_to_matmuls():
     """Relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (chapter, exercise
-    1.9). It hardly matters: each activation stands against 2 d_model multiply-adds.
+    1.9). It hardly matters: there are 2 d_model multiply-adds per activation.
     """
     part, activated = layer("gelu"), []
     part.act.register_forward_hook(lambda *call: activated.append(call[2].numel()))
@@ -211,21 +213,21 @@ def test_an_activation_stands_against_many_products():
     assert counted.get_total_flops() / 2 / activated[0] == 2 * 128
 
 
-# Gates and experts
+# Gated layers and mixtures of experts
 
 
 @pytest.mark.parametrize("d", [48, 96, 384])
-def test_two_thirds_of_the_width_keep_the_parameters(d):
+def test_gated_ffn_with_two_thirds_width_keeps_the_parameter_count(d):
     """ffn-glu-two-thirds. "The extra gate matrix adds parameters; keeping the total constant
     requires shrinking the hidden width to 2/3." (chapter §1.4.4; note 2, §2.2.4)
-    So a ratio of 8/3 follows from the gate, and not from the size of a model (chapter §1.4.5).
+    So the ratio 8/3 follows from the gate, not from model size (chapter §1.4.5).
     """
     assert parameters(layer("swiglu", d_model=d)) == parameters(layer("gelu", d_model=d)) == 8 * d * d
     assert feedforward_parameters(d, 8 * d // 3, gated=True) == feedforward_parameters(d, 4 * d)
 
 
 @pytest.mark.parametrize("experts", [2, 64])
-def test_a_token_uses_a_small_part_of_a_mixture(experts):
+def test_a_token_uses_one_expert_of_a_top_1_mixture(experts):
     """variants-switch. "Sparsely activated models hold very many parameters but each token uses a
     small part." (chapter §1.6.4)
     """
@@ -233,5 +235,5 @@ def test_a_token_uses_a_small_part_of_a_mixture(experts):
     assert parameters(mixture) == experts * (feedforward_parameters(128, 512) + 128)
     with FlopCounterMode(display=False) as counted:
         mixture(x)
-    used = counted.get_total_flops() / 2 / 64  # multiply-adds a token: one expert, and the router
+    used = counted.get_total_flops() / 2 / 64  # MACs per token: one expert and the router
     assert used == feedforward_parameters(128, 512) + experts * 128

@@ -1,4 +1,4 @@
-"""What the chapter (§1.2) and its notes state exactly of heads, or what holds instead."""
+"""Exact statements of the chapter (§1.2) and its notes about heads: verified, or corrected by a counterexample."""
 
 import math
 from fractions import Fraction
@@ -17,8 +17,8 @@ from lab.models.gpt import QKVProjection
 from lab.models.kernels import naive_attention
 
 
-def of_chapter(kv_heads, h=8):
-    """The heads of exercise 1.5: d_model 512."""
+def chapter_heads(kv_heads, h=8):
+    """Heads as in exercise 1.5, with d_model 512."""
     return heads(d_model=512, n_heads=h, kv_heads=kv_heads)
 
 
@@ -26,14 +26,14 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-# What a head is made of
+# Structure
 
 
 @pytest.mark.parametrize(("kind", "reached"), [("full", 128), ("sliced", 32)])
 def test_every_head_projects_the_whole_vector(kind, reached):
     """heads-input-chunks. "Multi-head cuts the input vector into h slices (1-32, 33-64, ...) and
     each head projects and processes only its own slice." (note 1, 多头注意力机制; note 4, §2, §4.2, §4.3)
-    It fails: what is split is the result of the projection.
+    False: each head projects the whole vector; the projected vector is split.
     """
     x = normal(1, 1, 128).requires_grad_()
     first = heads(kind).split(x)[0][:, 0]
@@ -43,7 +43,7 @@ def test_every_head_projects_the_whole_vector(kind, reached):
 def test_heads_split_features_not_the_sequence():
     """heads-sequence-chunks. "Multi-head attention splits the input sequence into subsequences,
     attends within each and merges." (note 4, §3.1, §3.2)
-    It fails: every head sees all tokens.
+    False: every head attends to all tokens.
     """
     part, x = heads(), normal(1, 10, 128).requires_grad_()
     q, k, v = part.split(x)
@@ -52,12 +52,12 @@ def test_heads_split_features_not_the_sequence():
     assert (torch.autograd.grad(first_half.sum(), x)[0][0].abs().amax(-1) > 0).all()
 
 
-def test_the_split_has_room_for_narrow_heads_only():
+def test_head_split_has_width_d_model_over_h():
     """heads-reshape. "The split reshapes [batch, seq, d_model] to [batch, seq, h, d_model] and
     transposes to [batch, h, seq, d_head]." (note 2, §2.2.2)
-    It fails: the last axis is d_model / h.
+    False: the last axis is d_model / h.
     heads-row-stacking. "The final output is the vertical stack of the heads' results (shown as rows
-    of a block column)." (note 4, §4.3) It fails: that would be h n tokens.
+    of a block column)." (note 4, §4.3) False: that would be h n tokens.
     """
     x = normal(2, 5, 128)
     with pytest.raises(RuntimeError):
@@ -67,12 +67,12 @@ def test_the_split_has_room_for_narrow_heads_only():
     assert q.flatten(1, 2).shape == (2, 20, 32) and heads().join(q).shape == x.shape
 
 
-def test_updates_of_heads_are_summed():
+def test_output_is_the_sum_of_head_updates():
     """heads-sum-of-updates. "Each head proposes an update and the updates are summed onto the
     embedding; the stacked value-up matrices are the output matrix." (note 3, multi-head of
     attention, output matrix, 更新嵌入向量)
     heads-literal-sum-formula. "Multi-head causal self-attention equals the sum over h of
-    softmax(QK^T/sqrt(d_k)) V." (note 2, §2.1.1) It fails: each head needs its block of W_O.
+    softmax(QK^T/sqrt(d_k)) V." (note 2, §2.1.1) False: each head needs its block of W_O.
     """
     part, mixed = heads(), normal(1, 4, 6, 32)
     blocks = part.out.weight.T.split(32)  # W_O by head, (32, 128) each
@@ -81,18 +81,18 @@ def test_updates_of_heads_are_summed():
 
 
 @pytest.mark.parametrize(("kind", "inputs"), [("full", 4), ("concatenated", 1)])
-def test_without_the_output_matrix_heads_do_not_mix(kind, inputs):
+def test_w_o_mixes_heads(kind, inputs):
     """Multi-head attention only concatenates the results of its heads (note 3, softmax).
-    It fails: W_O follows; without it each number of the output comes from one head only.
+    False: W_O follows; without it each output feature comes from one head only.
     """
     mixed = normal(1, 4, 1, 32).requires_grad_()
     (gradient,) = torch.autograd.grad(heads(kind).join(mixed)[0, 0, 5], mixed)
     assert (gradient.abs().sum((0, 2, 3)) > 0).sum() == inputs
 
 
-def test_the_output_matrix_stands_on_the_right_and_is_linear():
+def test_w_o_multiplies_from_the_right_and_is_linear():
     """The output is W_o·Concat(heads), a linear MLP (note 1, 多头注意力机制).
-    It fails: tokens are rows, so W_o stands on the right; and one linear map is no MLP.
+    False: tokens are rows, so W_O multiplies from the right; and a single linear map is not an MLP.
     """
     part, mixed = heads(), normal(2, 1, 4, 6, 32)
     joined, w_o = mixed[0].transpose(1, 2).flatten(2)[0], part.out.weight.T  # (6, 128), (128, 128)
@@ -139,10 +139,10 @@ class MultiHeadSelfAttention(nn.Module):
 """  # of note 4, §5.2
 
 
-def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
+def test_listing_of_note_4_misses_an_import_and_ignores_padding():
     """heads-listing-runs. "The listed PyTorch module implements multi-head self-attention including
     masks." (note 4, §5.2, §5.3)
-    It fails: it lacks an import, ignores the padding mask, and orders Q, K, V head by head.
+    False: it lacks an import, ignores the padding mask, and interleaves Q, K, V per head.
     """
     names, x = {}, normal(1, 5, 128)
     exec(LISTING, names)
@@ -165,13 +165,13 @@ def test_the_listing_needs_math_ignores_padding_and_has_an_own_layout():
         assert torch.allclose(own(x, x, x)[0], attention(x)) == same
 
 
-# Why several heads, and how many
+# Number of heads
 
 
-def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
+def test_head_width_bounds_the_rank_of_logits_not_of_weights():
     """heads-single-rank-limit. "A single head's attention has rank limited by d_k, which is a
     reason for several heads." (chapter §1.2.2)
-    It fails: limited is the rank of its logits, and by d_v that of its output.
+    False: d_k limits the rank of the logits, d_v that of the output; the weights have full rank.
     attention-qk-shared-space. "Queries and keys are mapped into one common, smaller space where
     similarity is taken, so the score matrix is a bilinear form of rank at most d_k." (chapter
     §1.1.4; note 3, Query matrix, Key matrix)
@@ -185,34 +185,34 @@ def test_the_width_of_a_head_bounds_the_rank_of_logits_but_not_of_weights():
     torch.testing.assert_close(q @ basis @ (k @ torch.linalg.inv(basis).T).T / math.sqrt(32), logits)
 
 
-def test_heads_do_not_react_when_one_of_them_fails():
+def test_heads_do_not_compensate_for_a_failed_head():
     """Several heads act as an ensemble: if some fail, others compensate (chapter §1.2.2).
-    It fails: heads add different parts to a sum, and the rest of it stays as it was.
+    False: the output is a sum over heads; if one fails, the other terms do not change.
     """
-    part, mixed = of_chapter(8), normal(1, 8, 5, 64)  # what each head has gathered
+    part, mixed = chapter_heads(8), normal(1, 8, 5, 64)  # output of each head before W_O
     alone = [part.join(F.one_hot(torch.tensor(i), 8)[None, :, None, None] * mixed) for i in range(8)]
     torch.testing.assert_close(sum(alone), part.join(mixed))
     failed = mixed.clone()
     failed[:, 2] = 0
     torch.testing.assert_close(part.join(failed), sum(alone) - alone[2])
-    assert not torch.allclose(part.join(mixed), alone[0] * 8), "no mean of parts that are alike"
+    assert not torch.allclose(part.join(mixed), alone[0] * 8), "heads must not be interchangeable"
 
 
-def test_the_number_of_heads_does_not_change_the_parameters():
+def test_head_count_does_not_change_the_parameter_count():
     """heads-params-independent. "To compare head counts at fixed d_model the number of layers must
     be adjusted so that total parameters stay roughly equal." (chapter §1.2.1, exercise 1.4)
-    It fails: they are equal, and other layers would make them unequal.
+    False: they are equal at any head count; changing the layers would make them unequal.
     """
-    assert {parameters(of_chapter(h, h)) for h in (1, 2, 4, 8, 16, 32)} == {4 * 512 * 512}
+    assert {parameters(chapter_heads(h, h)) for h in (1, 2, 4, 8, 16, 32)} == {4 * 512 * 512}
 
 
 def heads_of(h):
     return Transformer(ModelConfig(vocab_size=8, block_size=16, d_model=64, n_layers=1, n_heads=h, position="none"))
 
 
-def test_more_heads_do_the_same_products_and_more_softmax():
+def test_more_heads_take_equal_macs_and_more_softmax():
     """More heads raise parallel efficiency (note 4, §1.1, §2).
-    It fails: h heads do the products of one head, and h times the softmax.
+    False: h heads need the MACs of one head and h times the softmax.
     """
     one, many = attention_macs(256, 512, 1, 1, 512), attention_macs(256, 512, 16, 16, 32)
     assert sum(one.values()) == sum(many.values())
@@ -223,48 +223,48 @@ def test_more_heads_do_the_same_products_and_more_softmax():
 # Shared keys and values
 
 
-def test_multi_query_keeps_more_than_a_third():
+def test_mqa_keeps_more_than_a_third_of_the_parameters():
     """heads-mqa-third. "Multi-query attention cuts the parameter count to about one third."
     (chapter §1.2.5)
-    It fails: 5/12 with 8 heads, 9/16 with W_O; a third is the limit for many heads, without W_O.
+    False: 5/12 with 8 heads, 9/16 with W_O; one third is the limit for many heads without W_O.
     """
-    few, many = of_chapter(1), of_chapter(8)
-    assert Fraction(few.qkv.weight.numel(), many.qkv.weight.numel()) == Fraction(5, 12)
-    assert Fraction(parameters(few), parameters(many)) == Fraction(9, 16)
-    of_many = attention_parameters(1, 10**6, 1, 1) / attention_parameters(1, 10**6, 10**6, 1)
-    assert of_many == pytest.approx(1 / 2)
+    mqa, mha = chapter_heads(1), chapter_heads(8)
+    assert Fraction(mqa.qkv.weight.numel(), mha.qkv.weight.numel()) == Fraction(5, 12)
+    assert Fraction(parameters(mqa), parameters(mha)) == Fraction(9, 16)
+    limit = attention_parameters(1, 10**6, 1, 1) / attention_parameters(1, 10**6, 10**6, 1)
+    assert limit == pytest.approx(1 / 2)
 
 
-def test_all_query_heads_count_and_the_output_matrix():
+def test_parameter_counts_of_mha_gqa_and_mqa():
     """heads-mha-786k. "Standard multi-head attention has 3 h d_model d_k parameters, 786K for
-    d_model=512, h=8." (chapter §1.2.5, exercise 1.5) It holds without W_O, which belongs to it.
-    MQA has 512·64 + 2·512·512 = 557K, GQA with 4 groups 393K (chapter, exercise 1.5). It fails: the
-    roles of queries and keys are swapped, and fewer groups have fewer parameters.
+    d_model=512, h=8." (chapter §1.2.5, exercise 1.5) True without W_O, which belongs to it.
+    MQA has 512·64 + 2·512·512 = 557K, GQA with 4 groups 393K (chapter, exercise 1.5). False:
+    queries and keys are swapped, and fewer groups have fewer parameters.
     """
-    counts = {groups: of_chapter(groups).qkv.weight.numel() for groups in (1, 2, 4, 8)}
+    counts = {groups: chapter_heads(groups).qkv.weight.numel() for groups in (1, 2, 4, 8)}
     assert counts == {1: 327_680, 2: 393_216, 4: 524_288, 8: 786_432}
     assert counts[1] == 512 * 512 + 2 * 512 * 64 and 557_056 == 512 * 64 + 2 * 512 * 512
-    assert counts[8] == 3 * 8 * 512 * 64 and parameters(of_chapter(8)) == 4 * 8 * 512 * 64
+    assert counts[8] == 3 * 8 * 512 * 64 and parameters(chapter_heads(8)) == 4 * 8 * 512 * 64
 
 
-def test_the_cache_shrinks_with_the_groups():
+def test_kv_cache_is_proportional_to_the_groups():
     """heads-kv-mha. "Per-layer KV cache of MHA for batch 32, 1024 tokens, 8 heads of width 64 is
     33.6M." (chapter, exercise 1.5)
-    heads-kv-gqa. "The GQA(4) cache is also 33.6M." (chapter, exercise 1.5) It fails: 16.8M.
+    heads-kv-gqa. "The GQA(4) cache is also 33.6M." (chapter, exercise 1.5) False: 16.8M.
     heads-cache-shrinks. "At inference MQA reduces the KV cache substantially." (chapter §1.2.5)
     """
 
-    def elements(groups):  # one sequence; the batch of 32 only multiplies
-        cache = KVCache(1, groups, 1024, of_chapter(groups).d)
+    def elements(groups):  # of a batch of 32 sequences
+        cache = KVCache(1, groups, 1024, chapter_heads(groups).d)
         return 32 * (cache.keys.numel() + cache.values.numel())
 
     assert [elements(g) for g in (8, 4, 1)] == [33_554_432, 16_777_216, 4_194_304]
     assert elements(8) == 8 * elements(1) == cache_elements(1024, 8, 64, 32)
 
 
-def test_groups_save_projections_and_no_work_over_pairs():
+def test_gqa_saves_projection_flops_only():
     """heads-variant-flops. "MHA, MQA and GQA differ in FLOPs." (chapter, exercise 1.5)
-    They differ in the projections alone: 68.7, 51.5 and 38.7 GFLOP.
+    They differ in the projections only: 68.7, 51.5 and 38.7 GFLOP.
     """
     macs = {g: attention_macs(1024, 512, 8, g, 64) for g in (8, 4, 1)}
     projections = [sum(macs[g][name] for name in ("q", "k", "v", "out")) for g in macs]
@@ -273,20 +273,20 @@ def test_groups_save_projections_and_no_work_over_pairs():
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
-def test_grouped_heads_are_heads_with_tied_keys_and_values(groups):
+def test_gqa_equals_mha_with_tied_keys_and_values(groups):
     """heads-gqa-interpolates. "GQA with one group is MQA and with h groups is MHA; all cost
     measures lie between." (chapter §1.2.5)
     """
-    part = of_chapter(groups)
+    part = chapter_heads(groups)
     q, k, v = part.split(normal(2, 12, 512))
     assert k.shape == v.shape == (2, groups, 12, 64)
     tied = [each.repeat_interleave(8 // groups, 1) for each in (k, v)]
     grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(grouped, naive_attention(q, *tied))
-    assert parameters(of_chapter(1)) <= parameters(part) <= parameters(of_chapter(8))
+    assert parameters(chapter_heads(1)) <= parameters(part) <= parameters(chapter_heads(8))
 
 
-def test_a_value_map_is_down_then_up():
+def test_value_map_factors_into_down_and_up_projection():
     """attention-value-factorisation. "A full d x d value map would have orders of magnitude more
     parameters than W_Q or W_K; factoring it into down and up matrices makes it as large as W_Q plus
     W_K together." (note 3, 关于参数的一点小小改进)
@@ -296,5 +296,5 @@ def test_a_value_map_is_down_then_up():
     torch.testing.assert_close(part.split(x)[2][0, 1] @ up, x[0] @ (down @ up))
     w_q, w_k, _ = part.qkv.weight.split(128)
     assert down.numel() + up.numel() == (w_q[:32].numel() + w_k[:32].numel()) == 2 * 128 * 32
-    whole = QKVProjection.build("full-value", config()).out.weight.numel() // 4  # a head's
-    assert whole == 128**2 and whole / down.numel() == 4, "as many times W_Q as there are heads"
+    full_size = QKVProjection.build("full-value", config()).out.weight.numel() // 4  # a head's
+    assert full_size == 128**2 and full_size / down.numel() == 4, "a full value map has h times the parameters of W_Q"

@@ -1,4 +1,4 @@
-"""What the chapter (§1.5) and its notes state of norms, residuals, first weights and stacks."""
+"""Exact statements of the chapter (§1.5) and its notes about norms, residuals, initialization and stacks."""
 
 import copy
 
@@ -20,15 +20,15 @@ def deep(**fields):
     return Transformer(small_config(**sizes | fields)).double().requires_grad_(False)
 
 
-# What the norms look at
+# Norms
 
 
-def test_layer_norm_treats_every_token_by_itself():
+def test_layer_norm_is_per_token():
     """norm-ln-batch-free. "LayerNorm normalises each sample (token) over features independently of
     the batch; BatchNorm depends on batch statistics; gamma and beta have d entries shared by all
     tokens." (chapter §1.5.2; note 3, Layer Norm)
     norm-ln-over-length. "LayerNorm treats a whole sentence as one sample and normalises over its
-    length as well as features." (note 1, 细节讨论4) It fails: another token changes nothing.
+    length as well as features." (note 1, 细节讨论4) False: other tokens have no effect.
     norm-bn-train-infer. "BatchNorm differs between training and inference (running averages),
     LayerNorm does not." (note 3, Layer Norm, Questions 1)
     """
@@ -42,9 +42,9 @@ def test_layer_norm_treats_every_token_by_itself():
     assert {p.shape for p in norm().parameters()} == {(16,)}
 
 
-def test_rms_norm_does_not_divide_by_the_deviation():
+def test_rms_norm_divides_by_rms_not_std():
     """norm-rms-variance. "RMSNorm only rescales by the variance." (note 2, §2.2.5)
-    It fails: it divides by the root mean square, the deviation only where the mean is 0.
+    False: it divides by the root mean square, which equals the std only for zero mean.
     """
     x = normal(5, 16) + 3
     by_deviation = x / x.std(-1, correction=0, keepdim=True)
@@ -53,10 +53,10 @@ def test_rms_norm_does_not_divide_by_the_deviation():
     torch.testing.assert_close(norm("rmsnorm")(centred), norm()(x))
 
 
-def test_epsilon_beside_the_deviation_has_no_gradient_at_a_constant():
+def test_epsilon_outside_the_root_gives_nan_gradients_at_a_constant():
     """norm-ln-formula. "LayerNorm is gamma (x - mu)/(sigma + eps) + beta with the biased standard
     deviation over features." (chapter §1.5.2; note 2, §2.2.5; note 3, Layer Norm)
-    It fails: libraries divide by √(σ² + ε), which differs for small inputs and has a gradient at 0.
+    False: libraries divide by √(σ² + ε), which differs for small σ and is differentiable at σ = 0.
     """
 
     def printed(x):
@@ -72,9 +72,9 @@ def test_epsilon_beside_the_deviation_has_no_gradient_at_a_constant():
     assert (printed(1e-3 * x) / norm()(1e-3 * x)).mean() > 3
 
 
-def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
+def test_layer_norm_jacobian_has_singular_values_one_over_sigma():
     """Layer norm may add some scaling to the gradient (chapter §1.5.1, exercise 1.11).
-    Exactly: d - 2 directions times 1/σ, two times 0 (γ = 1, ε = 0).
+    Exactly: the Jacobian has d - 2 singular values 1/σ and two 0 (γ = 1, ε = 0).
     """
     x = 3 * normal(12)
     of_norm = jacobian(lambda x: F.layer_norm(x, (12,), eps=0.0), x)
@@ -85,37 +85,37 @@ def test_layer_norm_multiplies_gradients_by_one_over_sigma_exactly():
 # Residuals
 
 
-def test_the_gradient_of_a_residual_is_a_matrix_not_a_factor():
+def test_residual_jacobian_is_a_matrix():
     """norm-residual-jacobian. "For y = x + F(x) the gradient is dL/dy (1 + dF/dx), so even with
     tiny dF/dx it passes through the '+1'." (chapter §1.5.1)
-    It holds of the matrix I + J, and not component by component.
+    True for the matrix I + J, not for each component.
     """
     x, upstream, map = normal(6), normal(6, seed=1), normal(6, 6, seed=2)
     of_branch = jacobian(lambda x: torch.tanh(map @ x), x)
-    true = torch.func.vjp(lambda x: x + torch.tanh(map @ x), x)[1](upstream)[0]
-    torch.testing.assert_close(true, upstream @ (torch.eye(6) + of_branch))
-    assert not torch.allclose(true, upstream * (1 + of_branch.diagonal()))
+    gradient = torch.func.vjp(lambda x: x + torch.tanh(map @ x), x)[1](upstream)[0]
+    torch.testing.assert_close(gradient, upstream @ (torch.eye(6) + of_branch))
+    assert not torch.allclose(gradient, upstream * (1 + of_branch.diagonal()))
 
 
-def test_the_main_path_of_pre_norm_is_the_identity():
+def test_pre_norm_main_path_is_the_identity():
     """norm-pre-gradient. "In pre-norm the main path is the identity, dL/dy (1 + dF/dLN dLN/dx), and
     LayerNorm touches only the branch." (chapter §1.5.3, exercise 1.11)
     """
     block, x = deep(d_model=16).blocks[0], normal(16)
     block.mixer.heads.out.weight.zero_()
-    whole = jacobian(lambda x: block(x[None, None])[0, 0], x)
+    of_block = jacobian(lambda x: block(x[None, None])[0, 0], x)
     of_norm, of_branch = jacobian(block.ffn_norm, x), jacobian(block.ffn, block.ffn_norm(x))
-    torch.testing.assert_close(whole, torch.eye(16).double() + of_branch @ of_norm)
+    torch.testing.assert_close(of_block, torch.eye(16).double() + of_branch @ of_norm)
 
 
-def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():
+def test_pre_ln_stream_grows_and_post_ln_stream_does_not():
     """In Post-LN residuals may add up, while in Pre-LN the output of the residual branch keeps its
     magnitude (chapter, exercise 1.11).
-    It fails of the stream: Post-LN normalises it, and in Pre-LN it grows about linearly with depth.
+    False for the stream: Post-LN normalises it, and in Pre-LN it grows about linearly with depth.
     """
 
     def stream(kind):
-        """Mean square of the stream after every block."""
+        """Mean square of the residual stream after each block."""
         net = deep(residual=kind, initialization="xavier")
         with capture(net.blocks) as after:
             net(tokens(16, 8))
@@ -128,9 +128,9 @@ def test_the_pre_ln_stream_grows_and_the_post_ln_stream_does_not():
 
 
 @pytest.mark.parametrize(("final", "grows"), [(False, True), (True, False)])
-def test_pre_ln_ends_with_a_norm(final, grows):
+def test_pre_ln_needs_a_final_norm(final, grows):
     """Pre-LN is given by its block alone, x + Sublayer(LN(x)) (chapter §1.5.3).
-    It fails: one more norm follows, without which what the readout sees grows with depth.
+    False: a final norm follows; without it the input of the LM head grows with depth.
     """
 
     def size(n_layers):
@@ -141,9 +141,9 @@ def test_pre_ln_ends_with_a_norm(final, grows):
     assert (size(32) > 3 * size(2)) == grows
 
 
-def test_attention_alone_is_neither_added_nor_normed():
+def test_listing_of_note_4_has_no_residual_and_norm():
     """The title promises add and norm, which the code is meant to show (note 4, title, §5.2).
-    It fails: the listing is attention alone. Add and norm keep the stream where attention gives 0.
+    False: the listing is attention only. With add and norm, a zero attention output leaves the normalised stream.
     """
     x = 5 * normal(1, 4, 128) + 1
     block = Block.build("post", config(), Position.build("none", config())).double()
@@ -151,29 +151,29 @@ def test_attention_alone_is_neither_added_nor_normed():
     assert heads().join(torch.zeros(1, 4, 4, 32).double()).abs().max() == 0
 
 
-def test_the_original_drops_the_branch_not_the_stream():
+def test_original_post_ln_applies_dropout_to_the_branch():
     """Post-LN as in the original is dropout(norm(sublayer(x) + x)) (note 3, Questions 2).
-    It fails: the original is LN(x + Dropout(Sublayer(x))).
+    False: the original is LN(x + Dropout(Sublayer(x))).
     """
     x = 5 * normal(2, 30, 128) + 1
     torch.manual_seed(0)
-    printed = nn.Dropout(0.5)(norm(width=128)(x))  # a silent sublayer
-    assert 0.4 < (printed == 0).double().mean() < 0.6, "parts of the stream are lost"
+    printed = nn.Dropout(0.5)(norm(width=128)(x))  # with a zero sublayer
+    assert 0.4 < (printed == 0).double().mean() < 0.6, "dropout must zero the stream itself"
     layer = nn.TransformerEncoderLayer(128, 4, dropout=1.0, batch_first=True).double().train()
-    torch.testing.assert_close(layer(x), layer.norm2(layer.norm1(x)))  # all of a branch is dropped
+    torch.testing.assert_close(layer(x), layer.norm2(layer.norm1(x)))  # dropout 1 removes the branches
 
 
-def test_depth_scaling_sets_weights_once():
+def test_gpt2_depth_scaling_applies_at_initialization():
     """GPT-2 multiplies by 1/√N before the residual sum (chapter §1.5.5).
-    It fails: it scales first weights. A factor in every pass is another training, N times slower.
+    False: it scales initial weights. A factor in the forward pass trains N times slower (N branches).
     """
     plain, scaled = (output_projection_weights(deep(initialization=kind)) for kind in ("normal", "depth-scaled"))
     for before, after in zip(plain, scaled, strict=True):
-        torch.testing.assert_close(after, before / 24**0.5)  # two branches a layer
+        torch.testing.assert_close(after, before / 24**0.5)  # two branches per layer
     x, target, weight, factor = normal(8), normal(8, seed=1), normal(8, 8, seed=2), 24**-0.5
 
     def step(weight, times):
-        """How far one step of gradient descent moves the output of `times` x weight."""
+        """Change of the output of `times` x weight by one gradient step."""
         gradient = torch.func.grad(lambda w: (times * w @ x - target).square().sum())(weight)
         return -times * gradient @ x
 
@@ -184,10 +184,10 @@ def test_depth_scaling_sets_weights_once():
 
 
 @torch.no_grad()
-def test_every_decoder_layer_reads_the_final_output_of_the_encoder():
+def test_every_decoder_layer_reads_the_final_encoder_output():
     """stack-encoder-layer-pairing. "Decoder layer L takes keys and values from encoder layer L (the
     corresponding one)." (note 1, Decoder, 细节讨论1)
-    It fails: all take the last one's output, and the two may differ in depth.
+    False: all layers read the final encoder output, and the depths may differ.
     """
     sizes = {"num_encoder_layers": 3, "num_decoder_layers": 2, "dim_feedforward": 16}
     net = nn.Transformer(16, 2, **sizes, batch_first=True).eval()
@@ -196,10 +196,10 @@ def test_every_decoder_layer_reads_the_final_output_of_the_encoder():
     assert len(read) == 2 and all(torch.equal(memory, encoded[0]) for _, memory in read)
 
 
-def test_a_decoder_only_block_has_one_attention():
+def test_decoder_only_block_has_one_attention():
     """stack-two-self-attentions. "In decoder-only models each block has two causal self-attention
     layers (the cross-attention is replaced by self-attention)." (note 1, Decoder, 细节讨论1)
-    It fails: GPT-2's block has one, 12 d² weights and not 16 d².
+    False: GPT-2's block has one, with 12 d² weights rather than 16 d².
     """
     transformers = pytest.importorskip("transformers")
     from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Block
@@ -210,7 +210,7 @@ def test_a_decoder_only_block_has_one_attention():
 
 
 @torch.no_grad()
-def test_token_ids_are_names():
+def test_renaming_token_ids_does_not_change_the_model():
     """stack-embedding-lookup. "Token ids have no numerical relation; an embedding table maps each
     id to a vector, turning a length-s sequence into an (s, d) matrix." (note 2, §2.1)
     """
@@ -224,10 +224,10 @@ def test_token_ids_are_names():
     torch.testing.assert_close(renamed(by_name[tokens()])[..., by_name], net(tokens()))
 
 
-def test_a_norm_keeps_the_width_the_readout_changes_it():
+def test_lm_head_not_norm_maps_to_vocabulary():
     """stack-lm-head. "Mapping d_model back to vocab_size (shape [b, s, d] to [b, s, V]) is listed
     among the properties of RMSNorm/normalisation." (note 2, §2.2.5)
-    It fails: the readout does that, a linear layer of its own behind the last norm.
+    False: the LM head does that, a separate linear layer after the final norm.
     """
     net = deep(norm="rmsnorm")
     hidden = net.norm(net.embedding(tokens()))

@@ -1,4 +1,4 @@
-"""What the chapter (§1.3) and its notes state exactly of positions, or what holds instead."""
+"""Exact statements of the chapter (§1.3) and its notes about positions: verified, or corrected."""
 
 import math
 
@@ -20,13 +20,13 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-# Order without positions
+# No position encoding
 
 
-def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
+def test_unmasked_attention_is_permutation_equivariant():
     """position-permutation-invariant. "The Transformer itself is permutation invariant: shuffling
     the input leaves the output unchanged." (chapter §1.3, summary)
-    It fails: without a mask the outputs are shuffled alike, with a causal one not even that.
+    False: without a mask it is permutation equivariant; with a causal mask not even that.
     position-logits-content-only. "Attention weights depend only on products between vectors and not
     on where the tokens stand." (chapter §1.3.1)
     """
@@ -39,10 +39,10 @@ def test_attention_is_equivariant_and_with_a_causal_mask_not_even_that():
     assert (causal(tokens[:, order]) - causal(tokens)[:, order]).abs().max() > 0.1
 
 
-def test_a_causal_mask_tells_the_cat_from_the_mat():
+def test_causal_mask_distinguishes_word_orders():
     """position-cat-mat. "Without position information self-attention cannot tell 'The cat sat on
     the mat' from 'The mat sat on the cat'." (chapter §1.3.1)
-    It holds without a mask. A causal mask shows each token another set of words.
+    True without a mask. With a causal mask each token sees a different set of words.
     """
     words = ["the", "cat", "sat", "on", "mat"]
     first, second = (
@@ -58,26 +58,26 @@ def test_a_causal_mask_tells_the_cat_from_the_mat():
 # Sinusoids
 
 
-def test_the_index_of_a_position_code_counts_pairs():
+def test_sinusoidal_index_counts_pairs():
     """i is the i-th component of the code, given at 2i and 2i + 1 (note 1, 细节讨论3; chapter §1.3.2).
-    It fails: i counts pairs; as a component it would lead beyond the vector.
+    False: i indexes pairs; as a component index it would exceed the width.
     """
     codes = sinusoids(torch.arange(20, dtype=torch.float64), 8)
-    for i in range(4):  # d_model / 2 pairs: each is a point on a circle
+    for i in range(4):  # d_model / 2 pairs, each on the unit circle
         sine, cosine = codes[:, 2 * i], codes[:, 2 * i + 1]
         torch.testing.assert_close(torch.hypot(sine, cosine), torch.ones(20).double())
     assert 2 * 7 + 1 >= codes.shape[1]
 
 
-def test_sinusoids_beyond_training_take_values_never_seen():
+def test_sinusoids_beyond_training_leave_the_trained_range():
     """Sinusoidal codes extrapolate: they handle lengths never seen in training (chapter §1.3.2).
-    It fails: they can be computed there, but many components take values never trained on.
+    False: they can be computed there, but many components leave their training range.
     """
     codes = sinusoids(torch.arange(2048, dtype=torch.float64), 64)
     assert codes.isfinite().all()
 
     def unseen(trained):
-        """Share of the components that leave the range of training within four times its length."""
+        """Fraction of components that leave their training range within 4 times the training length."""
         low, high = codes[:trained].amin(0), codes[:trained].amax(0)
         beyond = codes[trained : 4 * trained]
         return ((beyond < low - 1e-3) | (beyond > high + 1e-3)).any(0).double().mean().item()
@@ -85,10 +85,10 @@ def test_sinusoids_beyond_training_take_values_never_seen():
     assert unseen(64) == pytest.approx(0.7, abs=0.05) and 0.4 < unseen(512) < 0.5
 
 
-# Tables and biases
+# Learned and relative positions
 
 
-def test_a_learned_table_has_a_row_for_each_position():
+def test_learned_positions_cost_one_row_per_position():
     """position-learned-params. "A learned table costs max_position x d_model parameters." (chapter
     §1.3.3)
     """
@@ -100,23 +100,23 @@ def t5():
     return T5(small_config(n_heads=8).layer(0)).requires_grad_(False)
 
 
-def test_t5_shares_buckets_and_has_a_table_for_every_head():
+def test_t5_bias_is_bucketed_and_per_head():
     """position-relative-bias-form. "T5-style bias adds B_ij = b_(i-j) to scaled logits, so the bias
     depends on the offset only." (chapter §1.3.4)
     position-relative-bias-params. "The relative bias needs only 2*max_relative_position - 1
-    parameters." (chapter §1.3.4) It fails: T5 has 32 buckets for each head.
+    parameters." (chapter §1.3.4) False: T5 has 32 buckets per head.
     """
     bias = t5().bias(2001, 2001)
     assert torch.equal(bias[:, 1:, 1:], bias[:, :-1, :-1])
     assert parameters(t5()) == 32 * 8 != 2 * 128 - 1
     by_distance = bias[:, -1].flip(-1)
     same_as_farthest = (by_distance == by_distance[:, -1:]).all(0)
-    assert same_as_farthest.nonzero()[0] == 113, "from 113 on all distances share the last bucket"
+    assert same_as_farthest.nonzero()[0] == 113, "the last bucket must begin at distance 113"
     assert not torch.equal(by_distance[:, 3], by_distance[:, 4])
 
 
-def test_t5_does_not_scale():
-    """T5 adds its bias to scores divided by √d_k (chapter §1.3.4). It fails: it does not divide."""
+def test_t5_does_not_scale_scores():
+    """T5 adds its bias to scores divided by √d_k (chapter §1.3.4). False: T5 does not scale scores."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -134,18 +134,18 @@ def test_t5_does_not_scale():
     assert (attend(1.0) - attend(1 / 4)).abs().max() > 1e-2
 
 
-def test_a_symmetric_bias_loses_direction():
+def test_symmetric_bias_loses_direction():
     """position-relative-bias-symmetry. "That b_k = b_(-k) can be enforced is an advantage: nothing
     is lost by it." (chapter §1.3.4)
-    It fails: backwards a text gives the same outputs backwards. Under a causal mask b_-k is unused.
+    False: reversing the input then only reverses the outputs. Under a causal mask b_-k is unused.
     """
     tokens = torch.randint(13, (4, 12), generator=torch.Generator().manual_seed(0))
 
-    def seen(position):  # of the direction in which a text runs
+    def direction_effect(position):  # whether the model distinguishes a sequence from its reverse
         free = model(mask="none", position=position)
         return (free(tokens.flip(1)) - free(tokens).flip(1)).abs().max().item()
 
-    assert seen("alibi") < 1e-10 and seen("t5") > 1e-3
+    assert direction_effect("alibi") < 1e-10 and direction_effect("t5") > 1e-3
 
     def attend(bias):
         scores = normal(9, 9) + bias[distance + 8]
@@ -159,33 +159,33 @@ def test_a_symmetric_bias_loses_direction():
 # Rotary
 
 
-def test_rotary_needs_the_conjugate_and_the_real_part():
+def test_rotary_score_needs_conjugate_and_real_part():
     """position-rope-formula. "With f_q(x,m) = x e^(im theta) and f_k(x,n) = x e^(in theta), the
     product f_q^T f_k equals x_m^T x_n e^(i(m-n) theta)." (chapter §1.3.5)
-    It fails: the product depends on m + n. With the conjugate it depends on m - n.
+    False: this product depends on m + n; with the conjugate it depends on m - n.
     """
     q, k = torch.view_as_complex(normal(2, 16, 2))
     theta = 10000.0 ** (-torch.arange(16, dtype=torch.float64) / 16)
 
-    def turned(x, position):
+    def rotated(x, position):
         return x * torch.exp(1j * position * theta)
 
-    def right(m, n):
-        return (turned(q, m) * turned(k, n).conj()).sum()
+    def with_conjugate(m, n):
+        return (rotated(q, m) * rotated(k, n).conj()).sum()
 
     def printed(m, n):
-        return (turned(q, m) * turned(k, n)).sum()
+        return (rotated(q, m) * rotated(k, n)).sum()
 
-    torch.testing.assert_close(right(3, 1), right(12, 10))
+    torch.testing.assert_close(with_conjugate(3, 1), with_conjugate(12, 10))
     torch.testing.assert_close(printed(3, 1), printed(1, 3))
     assert (printed(3, 1) - printed(12, 10)).abs() > 0.1
-    assert right(3, 1).imag.abs() > 0.1, "a score is the real part"
+    assert with_conjugate(3, 1).imag.abs() > 0.1, "the score must be the real part"
 
 
-def test_half_of_the_rotary_pairs_never_complete_a_turn_in_training():
+def test_half_of_the_rotary_pairs_never_complete_a_rotation_in_training():
     """RoPE unites the generalisation of relative codes with the extrapolation of sinusoids (chapter
     §1.3.5).
-    It fails: larger distances turn slow pairs to angles never trained.
+    False: at larger distances low-frequency pairs reach angles not seen in training.
     """
     wavelength = 2 * math.pi * 10000.0 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64)
     assert (wavelength > 512).sum() == 16 and wavelength.max() > 47_000
@@ -194,15 +194,15 @@ def test_half_of_the_rotary_pairs_never_complete_a_turn_in_training():
 # ALiBi
 
 
-def test_alibi_has_a_slope_for_each_head_and_no_matrix_to_keep():
+def test_alibi_bias_follows_from_one_slope_per_head():
     """ALiBi adds -|i-j| times a slope and has to store a bias of the size of the scores (chapter
     §1.3.6, exercise 1.8).
-    It fails: the slope is 2^(-8i/h) for head i, and h numbers give the whole bias.
+    False: head i has slope 2^(-8i/h), and the h slopes determine the whole bias.
     """
     slopes = alibi_slopes(8)
     assert slopes.tolist() == [2.0**-i for i in range(1, 9)]
     distance = (torch.arange(24)[:, None] - torch.arange(24)).double()
     bias = model(position="alibi", n_heads=8).position.bias(24, 24)
     visible = Mask.build("causal").dense(24, 24)[0, 0]
-    right = -(slopes[:, None, None] * distance)
-    torch.testing.assert_close(bias[:, visible], right[:, visible], check_dtype=False)
+    expected = -(slopes[:, None, None] * distance)
+    torch.testing.assert_close(bias[:, visible], expected[:, visible], check_dtype=False)

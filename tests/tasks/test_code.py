@@ -1,4 +1,4 @@
-"""Windows of text against the text they are cut from, and their gold against what it points to."""
+"""Windows of source code against the corpus, and bracket and token labels against the text."""
 
 import random
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_targets_are_the_tokens_one_byte_on(folder):
+def test_targets_are_tokens_shifted_by_one_byte(folder):
     task = Code(context=16, path=str(folder))
     train, validation = (b"\n".join(part.values()) for part in split(read_corpus(task.path)[0]))
     for (tokens, targets), text in ((task.batch(generator(), 30), train), (task.validation(30), validation)):
@@ -32,30 +32,34 @@ def test_targets_are_the_tokens_one_byte_on(folder):
 
 
 @pytest.mark.parametrize("context", [16, 100])
-def test_no_validation_window_stands_in_the_training_text(tmp_path, context):
+def test_validation_windows_do_not_occur_in_training_text(tmp_path, context):
     licence = "".join(chr(33 + i % 90) * (i % 7 + 1) for i in range(60))
     for i in range(60):
         own = "".join(random.Random(i).choices("abcdefgh", k=300))
         (tmp_path / f"module_{i:02}.py").write_text(licence + own)
     task = Code(context=context, path=str(tmp_path))
-    known, text = (bytes(task.text(held_out=part).numpy()) for part in (False, True))
+    training_text, validation_text = (bytes(task.text(held_out=part).numpy()) for part in (False, True))
     tokens, targets = task.validation(100)
     windows = [bytes([*row, last]) for row, last in zip(tokens.tolist(), targets[:, -1].tolist(), strict=True)]
-    assert all(window in text for window in windows)
+    assert all(window in validation_text for window in windows)
     if context >= 64:
-        assert not any(window in known for window in windows)
-    else:  # with what follows it, which is told where it stands once
-        spans = [text[text.find(w) : text.find(w) + 64] for w in windows if text.count(w) == 1]
-        assert spans and not any(span in known for span in spans if len(span) == 64)
+        assert not any(window in training_text for window in windows)
+    else:  # extended to 64 bytes; only windows with a unique position can be extended
+        spans = [
+            validation_text[validation_text.find(w) : validation_text.find(w) + 64]
+            for w in windows
+            if validation_text.count(w) == 1
+        ]
+        assert spans and not any(span in training_text for span in spans if len(span) == 64)
 
 
-def test_a_text_that_repeats_itself_has_nothing_new(tmp_path):
+def test_repetitive_text_without_new_windows_raises(tmp_path):
     (tmp_path / "a").write_bytes(b"again and " * 400)
     with pytest.raises(ValueError, match="0 of 64 validation windows are new, need 8"):
         Code(context=16, path=str(tmp_path / "a")).validation(8)
 
 
-def test_every_window_can_be_drawn_the_last_one_too(tmp_path):
+def test_every_window_can_be_drawn(tmp_path):
     (tmp_path / "a").write_bytes(bytes(range(20)) * 2)
     task = Code(context=16, path=str(tmp_path / "a"), validation_share=0.5)
     starts = {tuple(row.tolist()) for row in task.batch(generator(), 200)[0]}
@@ -63,32 +67,32 @@ def test_every_window_can_be_drawn_the_last_one_too(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["no/such/folder", "/no/such/file.txt"])
-def test_a_missing_text_is_named(path):
+def test_missing_path_raises(path):
     with pytest.raises(FileNotFoundError, match=path):
         Code(path=path).batch(generator(), 1)
 
 
-def test_a_task_has_the_text_that_its_hash_names(folder):
-    old, waiting = (Code(context=16, path=str(folder)) for _ in range(2))
-    drawn, kept = old.batch(generator(), 8)[0], waiting.hash
+def test_task_text_matches_its_hash_after_file_changes(folder):
+    old, unread = (Code(context=16, path=str(folder)) for _ in range(2))
+    batch, hash_before = old.batch(generator(), 8)[0], unread.hash
     (folder / "module_00.py").write_text("changed = 1\n" * 500)
     new = Code(context=16, path=str(folder))
-    assert new.hash != old.hash == kept and not torch.equal(new.batch(generator(), 8)[0], drawn)
-    assert torch.equal(old.batch(generator(), 8)[0], drawn) and torch.equal(waiting.batch(generator(), 8)[0], drawn)
-    asked = Code(context=16, path=str(folder), validation_share=0.2)
-    assert asked.hash == new.hash
+    assert new.hash != old.hash == hash_before and not torch.equal(new.batch(generator(), 8)[0], batch)
+    assert torch.equal(old.batch(generator(), 8)[0], batch) and torch.equal(unread.batch(generator(), 8)[0], batch)
+    hashed = Code(context=16, path=str(folder), validation_share=0.2)
+    assert hashed.hash == new.hash
     (folder / "module_00.py").unlink()
     with pytest.raises(RuntimeError, match="changed while it was in use"):
-        asked.batch(generator(), 8)
+        hashed.batch(generator(), 8)
 
 
-def test_too_short_a_text_is_named(tmp_path):
+def test_too_short_text_raises(tmp_path):
     (tmp_path / "tiny.txt").write_text("too short")
     with pytest.raises(ValueError, match="tiny.txt.*bytes, too few"):
         Code(path=str(tmp_path / "tiny.txt")).batch(generator(), 1)
 
 
-def test_frequencies_and_entropy_are_those_of_the_text(tmp_path):
+def test_unigram_frequencies_and_entropy(tmp_path):
     (tmp_path / "ab").write_bytes(b"ab" * 9 * 10 + b"aaab" * 5)
     task = Code(context=4, path=str(tmp_path / "ab"))
     assert task.log_frequency.exp().sum().item() == pytest.approx(1, abs=1e-6)
@@ -98,7 +102,7 @@ def test_frequencies_and_entropy_are_those_of_the_text(tmp_path):
     assert task.unigram_entropy == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
 
 
-def test_annotated_windows_carry_the_labels_of_their_text(folder):
+def test_annotated_windows_carry_correct_labels(folder):
     (folder / "module_00.py").write_text("def broken(:\n" * 20)
     got = Code(context=24, path=str(folder)).annotated(60)
     assert {"tokens", "targets", "kind", "opener"} <= set(got) and {part.shape for part in got.values()} == {(60, 24)}
@@ -109,22 +113,22 @@ def test_annotated_windows_carry_the_labels_of_their_text(folder):
             if o >= 0:
                 pairs += 1
                 assert o < t and chr(row[o]) + chr(row[t]) in ("()", "[]", "{}")
-                assert row[o:t].count(row[o]) - row[o:t].count(row[t]) == 1, "balanced in between"
-            elif chr(row[t]) in ")]}":  # its partner lies before the window
+                assert row[o:t].count(row[o]) - row[o:t].count(row[t]) == 1, "brackets in between are not balanced"
+            elif chr(row[t]) in ")]}":  # the opening bracket is before the window
                 assert row[:t].count(ord({")": "(", "]": "["}[chr(row[t])])) <= row[:t].count(row[t])
     assert pairs > 50
     comment = got["kind"] == KINDS.index("comment")
     assert comment.any() and comment[got["tokens"] == ord("#")].all()
 
 
-def test_the_text_that_stands_by_itself_can_be_annotated():
+def test_default_corpus_can_be_annotated():
     got = Code(context=64).annotated(200)
     assert set(got["kind"].unique().tolist()) == set(range(len(KINDS)))
     closing = sum((got["tokens"] == ord(c)).sum() for c in ")]}")
     assert 0.3 < (got["opener"] >= 0).sum() / closing <= 1
 
 
-def test_a_text_without_python_cannot_be_annotated(tmp_path):
+def test_annotating_text_without_python_raises(tmp_path):
     (tmp_path / "prose.txt").write_text("It is raining. " * 100)
     with pytest.raises(ValueError, match="no Python file"):
         Code(context=8, path=str(tmp_path / "prose.txt")).annotated(2)

@@ -1,4 +1,4 @@
-"""The text that stands by itself: its bytes, its hash and its parts; another text by its path."""
+"""Corpus: bytes, hash and train/validation split of the default text and of other paths."""
 
 import os
 import tomllib
@@ -18,7 +18,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_text_is_that_of_the_versions_pinned():
+def test_corpus_matches_pinned_package_versions():
     files, sha = read_corpus()
     assert sha == corpus.HASH
     assert (len(files), sum(map(len, files.values()))) == (1112, 19_693_406)
@@ -27,17 +27,17 @@ def test_the_text_is_that_of_the_versions_pinned():
         assert f"{package}=={version}" in project["dependencies"]
 
 
-def test_tests_and_what_a_program_wrote_are_left_out():
+def test_corpus_excludes_tests_and_generated_files():
     files, _ = read_corpus()
     assert list(files) == sorted(files)
     assert not [n for n in files if "/tests/" in n or "_antlr/" in n or n.startswith("sympy/polys/benchmarks/")]
     assert "networkx/algorithms/dag.py" in files and "sympy/polys/polyquinticconst.py" not in files
     digits = {n: sum(c in b"0123456789" for c in text) / len(text) for n, text in files.items() if len(text) > 5000}
-    assert max(digits.values()) < 0.12, "no tables of numbers"
+    assert max(digits.values()) < 0.12, "a file is mostly numbers"
     assert not any(b"\r" in text for text in files.values())
 
 
-def test_another_text_of_the_packages_is_said_in_one_sentence(monkeypatch):
+def test_other_package_versions_warn_once(monkeypatch):
     monkeypatch.setattr(corpus, "PACKAGES", {"networkx": "3.5", "sympy": "1.14.0"})
     monkeypatch.setattr(corpus, "HASH", "another")
     monkeypatch.setattr(corpus.metadata, "version", {"networkx": "3.6.1", "sympy": "1.14.0"}.get)
@@ -54,7 +54,7 @@ def test_another_text_of_the_packages_is_said_in_one_sentence(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["", "folder"])
-def test_training_and_validation_share_no_file(path, folder):
+def test_split_shares_no_file(path, folder):
     files, _ = read_corpus(path and str(folder))
     train, validation = split(files)
     assert train | validation == files and not set(train) & set(validation)
@@ -64,46 +64,46 @@ def test_training_and_validation_share_no_file(path, folder):
         assert sizes == [17_338_918, 2_354_488]
 
 
-def test_the_split_of_a_file_stays_when_others_come_and_go(folder):
+def test_split_of_a_file_is_independent_of_other_files(folder):
     before = set(split(read_corpus(str(folder))[0])[1])
     (folder / "another.py").write_text("x = 1\n")
     assert set(split(read_corpus(str(folder))[0])[1]) - {"another.py"} == before != set()
 
 
-def test_a_single_file_is_cut_in_two(tmp_path):
+def test_single_file_is_split_in_two(tmp_path):
     text = bytes(range(256)) * 10
     (tmp_path / "all bytes.bin").write_bytes(text)
     (train,), (validation,) = (part.values() for part in split(read_corpus(str(tmp_path / "all bytes.bin"))[0]))
     assert train + validation == text and len(train) == 2304
 
 
-def test_ends_of_lines_do_not_depend_on_the_system(tmp_path):
+def test_line_endings_do_not_change_the_hash(tmp_path):
     (tmp_path / "a").write_bytes(b"x\ny\n")
     one = corpus_hash(str(tmp_path))
     (tmp_path / "a").write_bytes(b"x\r\ny\r\n")
     assert corpus_hash(str(tmp_path)) == one
 
 
-def test_the_hash_changes_with_content_and_with_names(folder):
-    seen = set()
+def test_hash_depends_on_content_and_file_names(folder):
+    hashes = set()
 
-    def look():
-        seen.add(corpus_hash(str(folder)))
-        return len(seen)
+    def count_hashes():
+        hashes.add(corpus_hash(str(folder)))
+        return len(hashes)
 
-    assert look() == look() == 1, "unchanged text keeps its hash"
+    assert count_hashes() == count_hashes() == 1, "the hash of unchanged text changed"
     (folder / "module_00.py").write_text("changed = 1\n")
-    assert look() == 2
+    assert count_hashes() == 2
     (folder / "module_00.py").write_text("changed = 2\n")
-    os.utime(folder / "module_00.py", ns=(1, 1))  # as long as before, at another time
-    assert look() == 3
+    os.utime(folder / "module_00.py", ns=(1, 1))  # same length, other mtime
+    assert count_hashes() == 3
     (folder / "module_00.py").rename(folder / "renamed.py")
-    assert look() == 4
+    assert count_hashes() == 4
     (folder / "module_01.py").unlink()
-    assert look() == 5
+    assert count_hashes() == 5
 
 
-def test_a_file_rewritten_with_its_time_kept_is_another_text_and_links_are_followed(folder, tmp_path_factory):
+def test_hash_detects_rewrites_with_the_same_mtime_and_follows_symlinks(folder, tmp_path_factory):
     link = tmp_path_factory.mktemp("linked")
     (link / "inner").symlink_to(folder)
     before = corpus.corpus_hash(folder), corpus.corpus_hash(link)
@@ -115,7 +115,7 @@ def test_a_file_rewritten_with_its_time_kept_is_another_text_and_links_are_follo
     assert before[0] != after[0] and before[1] != after[1]
 
 
-def test_what_has_not_changed_is_not_read_again(folder, monkeypatch):
+def test_unchanged_corpus_is_cached(folder, monkeypatch):
     first = read_corpus(str(folder))
     monkeypatch.setattr(Path, "read_bytes", None)
     assert read_corpus(str(folder)) is first and corpus_hash(str(folder)) == first[1]

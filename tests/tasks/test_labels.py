@@ -1,4 +1,4 @@
-"""Gold labels of code against snippets that show every case, and the same under every Python."""
+"""Labels of Python source: every token type and bracket on snippets, identical on every Python version."""
 
 import importlib.util
 import subprocess
@@ -9,11 +9,11 @@ import pytest
 
 from lab.tasks.labels import KINDS, annotate, last_uses
 
-LABELS = "7adb2a783785"  # of the files of networkx that are for validation
+LABELS = "7adb2a783785"  # hash over the networkx validation files
 
 
 def labels(source):
-    """Kind of every character as a letter, and {closing: opening} positions, of a snippet without tabs."""
+    """(one letter per byte for its token type, {closing: opening bracket}) of a snippet without tabs."""
     text = source.encode()
     kind, opener = annotate(text)
     assert len(kind) == len(text)
@@ -28,10 +28,10 @@ def labels(source):
     ("f(-1.5e3, not x)\n",     "noo#####obkkkbnob"),
     ("ä = 'ü€'  # ö\n",        "nnbobsssssssbbccccb"),
     ("a\\\n= 1\n",             "nbbob#b"),
-    ("'\x0c\x85\u2028' + a\n",  "ssssssssbobnb"),  # ends of a line to str.splitlines, not to Python
+    ("'\x0c\x85\u2028' + a\n",  "ssssssssbobnb"),  # line ends for str.splitlines, not for Python
     ("x = 0b1 if y else 2j\r\n", "nbob###bkkbnbkkkkb##bb"),
 ])  # fmt: skip
-def test_every_byte_has_its_kind(source, kinds):
+def test_every_byte_has_the_correct_token_type(source, kinds):
     assert labels(source)[0] == kinds
 
 
@@ -45,7 +45,7 @@ def test_every_byte_has_its_kind(source, kinds):
     ('"""\n(\n"""\n(\n)\n',              {12: 10}),
     ("class A(B): pass\nx = [\n]\n",     {9: 7, 23: 21}),
 ])  # fmt: skip
-def test_a_closing_bracket_points_to_the_one_it_closes(source, openers):
+def test_closing_brackets_point_to_their_opening_brackets(source, openers):
     text = source.encode()
     assert labels(source)[1] == openers
     for close, open_ in openers.items():
@@ -58,22 +58,22 @@ def test_a_closing_bracket_points_to_the_one_it_closes(source, openers):
     "x = f'{{' rf'\\d{a!r}' + g(x)\n",
     "x = f\"\"\"\n{a +\n b[0]} (\n\"\"\" + g(x)\n",
 ])  # fmt: skip
-def test_an_f_string_is_a_string_from_its_beginning_to_its_end(source):
+def test_f_string_is_labelled_as_one_string(source):
     kinds, openers = labels(source)
     text = source.encode()
     first, stop = text.index(b"f"), text.index(b" + g(x)")
-    inside = kinds[first:stop].replace("sbs", "sss").replace("sbs", "sss")  # blanks between strings side by side
+    inside = kinds[first:stop].replace("sbs", "sss").replace("sbs", "sss")  # whitespace between adjacent strings
     assert set(inside) == {"s"} and kinds[:first] == "nbob" and kinds[stop:] == "bobnonob"
     assert openers == {text.rindex(b")"): text.rindex(b"(")}
 
 
 @pytest.mark.parametrize("source", ["def f(:\n", "x = (1]\n", "x = (\n", "  x\n y\n"])
-def test_what_does_not_parse_is_refused(source):
+def test_invalid_syntax_raises(source):
     with pytest.raises(SyntaxError):
         annotate(source.encode())
 
 
-def test_last_uses_point_from_a_name_to_the_same_name_before():
+def test_last_uses_point_to_the_previous_occurrence_of_a_name():
     text = b"alpha = 1\nfor beta in alpha:\n    \xc3\xa9 = alpha  # alpha\n    'alpha', \xc3\xa9\n"
     kinds, _ = annotate(text)
     first, second, third = (text.find(b"alpha", start) + 4 for start in (0, 10, 35))
@@ -97,7 +97,7 @@ OTHERS = sorted(Path.home().glob(".pyenv/versions/3.1[1-9]*/bin/python"))
 
 
 @pytest.mark.parametrize("python", [sys.executable, *OTHERS], ids=lambda p: Path(p).parts[-3])
-def test_text_and_labels_are_the_same_under_every_python(python):
+def test_corpus_and_labels_are_identical_on_every_python_version(python):
     where = [Path(__file__).parents[2], Path(importlib.util.find_spec("sympy").origin).parents[1]]
     run = subprocess.run([python, "-I", "-c", PRINTS_LABELS, *where], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["True", LABELS]

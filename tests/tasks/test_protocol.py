@@ -1,4 +1,4 @@
-"""What holds of every task: batches follow their generator, answers are in range, what is held out is not trained on.
+"""Task contract: batches follow their generator, targets are in range, held-out data is not trained on.
 
 Of `lab.tasks.lengths` and `lab.tasks.task`.
 """
@@ -32,17 +32,17 @@ def same(one, other):
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_no_task_is_missing():
-    def below(kind):
-        return {kind, *(sub for child in kind.__subclasses__() for sub in below(child))}
+def test_every_task_class_is_covered():
+    def subclasses(kind):
+        return {kind, *(sub for child in kind.__subclasses__() for sub in subclasses(child))}
 
     assert {type(task) for task in TASKS} == {
-        kind for kind in below(Task) - {Task, AnyLength} if kind.__module__.startswith("lab.tasks.")
+        kind for kind in subclasses(Task) - {Task, AnyLength} if kind.__module__.startswith("lab.tasks.")
     }
 
 
 @every_task
-def test_batches_and_validation_depend_on_their_seed_alone(task):
+def test_batches_and_validation_depend_on_the_seed_only(task):
     before = torch.get_rng_state()
     first, again, other = (flat(task.batch(generator(seed), 8)) for seed in (1, 1, 2))
     assert same(first, again) and not same(first, other)
@@ -54,36 +54,36 @@ def test_batches_and_validation_depend_on_their_seed_alone(task):
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if isinstance(task, AnyLength)], ids=str)
-def test_validation_holds_every_length_and_asks_what_a_batch_of_it_does(task):
+def test_validation_covers_every_length_with_the_targets_of_a_batch(task):
     lengths = range(task.shortest, task.longest + 1)
     tokens, targets = task.validation(3 * len(lengths))
     assert tokens.shape[1] == task.length
-    asked = [(targets != -100)[i : i + 3] for i in range(0, len(targets), 3)]
-    for n, part in zip(lengths, asked, strict=True):
-        _, alone = task.of_length(generator(), 3, n)
+    has_target = [(targets != -100)[i : i + 3] for i in range(0, len(targets), 3)]
+    for n, part in zip(lengths, has_target, strict=True):
+        _, single_length = task.of_length(generator(), 3, n)
         last = part.long().cumsum(1).argmax(1)
         assert (last < task.text_length(n)).all()
         if getattr(task, "padded", True):
-            assert alone.shape[1] == task.text_length(n)
-            assert part.any(0).nonzero()[0] == (alone != -100).any(0).nonzero()[0]
-    few = task.validation(2)[1]
-    assert len(few) == 2 and few.shape[1] <= task.length
+            assert single_length.shape[1] == task.text_length(n)
+            assert part.any(0).nonzero()[0] == (single_length != -100).any(0).nonzero()[0]
+    small = task.validation(2)[1]
+    assert len(small) == 2 and small.shape[1] <= task.length
 
 
 @every_task
 @pytest.mark.parametrize("draw", ["batch", "validation"])
-def test_tokens_and_answers_are_in_range(task, draw):
+def test_tokens_and_targets_are_in_range(task, draw):
     inputs, targets = task.batch(generator(), 200) if draw == "batch" else task.validation(200)
     for tokens in inputs if isinstance(inputs, tuple) else [inputs]:
         assert tokens.dtype == torch.int64 and tokens.shape == targets.shape[:2] and len(tokens) == 200
         assert tokens.shape[1] == task.length or isinstance(task, AnyLength) and tokens.shape[1] <= task.length
         assert tokens.min() >= 0 and tokens.max() < task.vocabulary
-    asked = targets != -100
-    assert targets[asked].min() >= 0 and targets[asked].max() < (task.d_out or task.vocabulary)
-    assert asked.flatten(1).any(1).all() and len(targets[asked].unique()) > 1
+    has_target = targets != -100
+    assert targets[has_target].min() >= 0 and targets[has_target].max() < (task.d_out or task.vocabulary)
+    assert has_target.flatten(1).any(1).all() and len(targets[has_target].unique()) > 1
 
 
-def test_accuracy_counts_answers_only():
+def test_accuracy_ignores_positions_without_targets():
     targets = torch.tensor([[[0, 2], [-100, 1]]])
     logits = torch.zeros(1, 2, 2, 3)
     for t, i, winner in ((0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)):
@@ -91,35 +91,35 @@ def test_accuracy_counts_answers_only():
     assert accuracy(logits.flatten(2), targets) == pytest.approx(2 / 3)
 
 
-def test_a_model_that_predicts_nothing_is_not_right_by_class_0():
+def test_accuracy_is_nan_for_nan_logits():
     targets = torch.tensor([[0, -100, 1]])
     logits = torch.tensor([[[1.0, 0.0], [math.nan, math.nan], [0.0, 1.0]]])
-    assert accuracy(logits, targets) == 1  # what is not asked does not count
+    assert accuracy(logits, targets) == 1  # NaN logits without a target do not count
     assert math.isnan(accuracy(logits.index_fill(1, torch.tensor(0), math.nan), targets))
 
 
-# What is held out
+# Held-out data
 
 
 @pytest.mark.parametrize("task", ADDITIONS, ids=str)
-def test_sums_that_a_test_asks_are_never_seen_in_training(task):
+def test_held_out_sums_never_occur_in_training(task):
     def pairs(tokens):
-        found = set()
+        result = set()
         for row in tokens.tolist():
             plus, equals = row.index(10), row.index(11)
             a, b = (int("".join(map(str, x))) for x in (row[:plus], row[plus + 1 : equals]))
-            found.add((min(a, b), max(a, b)))
-        return found
+            result.add((min(a, b), max(a, b)))
+        return result
 
     stream, sizes = generator(), range(1, 4)
-    seen = set().union(*(pairs(task.of_length(stream, 2000, n, held_out=False)[0]) for n in sizes))
+    trained = set().union(*(pairs(task.of_length(stream, 2000, n, held_out=False)[0]) for n in sizes))
     batches = set().union(*(pairs(task.batch(generator(seed), 100)[0]) for seed in range(10)))
     validated = set().union(*(pairs(task.validation(100, seed)[0]) for seed in range(10)))
     assert not batches & validated
     for n in sizes:
-        asked = pairs(task.of_length(stream, 500, n)[0])
-        assert len(asked) > 3 and not asked & (seen | batches)
-    assert len(seen) > 1000
+        tested = pairs(task.of_length(stream, 500, n)[0])
+        assert len(tested) > 3 and not tested & (trained | batches)
+    assert len(trained) > 1000
 
 
 def digits(number, width):
@@ -127,13 +127,13 @@ def digits(number, width):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_one_pair_in_ten_is_held_out_whatever_its_order_and_its_zeros(n):
+def test_ten_percent_of_pairs_are_held_out_regardless_of_order_and_padding(n):
     numbers = torch.tensor([digits(x, n) for x in range(10**n)])
     a, b = numbers.repeat_interleave(10**n, 0), numbers.repeat(10**n, 1)
     out = held_out_pairs(a, b)
     assert torch.equal(out, held_out_pairs(b, a))
     assert torch.equal(out, held_out_pairs(torch.cat([a, torch.zeros(len(a), 3, dtype=torch.long)], 1), b))
     assert out.double().mean().item() == pytest.approx(0.1, abs=0.006)
-    if n > 1:  # no digit of a number and no digit of the sum tells
+    if n > 1:  # holding out is independent of every operand and sum digit
         for column in [*a.unbind(1), *add(a, b)[:, :-1].unbind(1)]:
             assert all(0.05 < out[column == digit].double().mean() < 0.16 for digit in range(10))
