@@ -2,8 +2,8 @@
 
 The code of a trial is its source in the notebook, the source of everything it uses there (helpers,
 classes, constants, closures, defaults), and the files of lab and of the user that these import,
-directly or indirectly. Installed packages are not hashed. `lab.uses` records kinds looked up by
-name and data read while the trial runs.
+directly or indirectly. Comments, docstrings and blank lines do not count. Installed packages are
+not hashed. `lab.uses` records kinds looked up by name and data read while the trial runs.
 
 Changes that are not detected: an attribute set after its class was defined, a monkeypatched
 function, and a file that a module reads at import.
@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import io
 import json
 import linecache
 import os
@@ -23,6 +24,7 @@ import site
 import sys
 import sysconfig
 import textwrap
+import tokenize
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
@@ -71,6 +73,26 @@ def digest(*texts):
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
+def without_comments(source):
+    """The source without comments, docstrings and blank lines, as they do not affect results."""
+    lines = source.splitlines(keepends=True)
+    statement = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        i, start = token.start[0] - 1, token.start[1]
+        if token.type == tokenize.COMMENT:
+            lines[i] = lines[i][:start].rstrip() + lines[i][token.end[1] :]
+        elif token.type == tokenize.NL and lines[i].isspace():
+            lines[i] = ""
+        elif token.type == tokenize.NEWLINE:
+            if [each.type for each in statement] == [tokenize.STRING]:
+                above, below = statement[0].start[0] - 1, statement[0].end[0]
+                lines[above:below] = [""] * (below - above)
+            statement = []
+        elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+            statement.append(token)
+    return "".join(lines)
+
+
 def digest_of(code):
     """The hash of {name: hash} of a trial's code; part of the name of its cache file."""
     return digest(json.dumps(code, sort_keys=True))
@@ -96,7 +118,8 @@ def code_of(item):
         elif item not in seen:
             seen.append(item)
             source = source_of(item)
-            sources[item.__qualname__] = sources.get(item.__qualname__, "") + source
+            source_code = without_comments(source)
+            sources[item.__qualname__] = sources.get(item.__qualname__, "") + source_code
             for name, value in names_in(item, source).items():
                 if isinstance(value, FunctionType | type | ModuleType):
                     todo.append(value)
@@ -226,7 +249,7 @@ def file_and_imports(name):
     text = Path(path).read_text("utf-8")
     is_package = Path(path).name == "__init__.py"
     package = name if is_package else name.rpartition(".")[0]
-    return digest(text), [package, *imported(ast.parse(text), package)]
+    return digest(without_comments(text)), [package, *imported(ast.parse(text), package)]
 
 
 @functools.cache

@@ -138,7 +138,7 @@ IMPORT = "from lab.models.gpt import Position\n"
 GPT, POSITIONS = "lab/models/gpt.py", "lab/models/positions.py"
 SCENARIOS = {  # name: (steps, whether the second kernel reuses the row of the first)
     "a number in gpt.py": ([[BUILT], [{"file": GPT, "old": "eps=1e-5", "new": "eps=1e-4"}, BUILT]], False),
-    "a docstring in gpt.py": ([[BUILT], [{"file": GPT, "old": "Ba 2016", "new": "Ba, 2016"}, BUILT]], False),
+    "a docstring in gpt.py": ([[BUILT], [{"file": GPT, "old": "Ba 2016", "new": "Ba, 2016"}, BUILT]], True),
     "a kind looked up by name": (
         [
             [BUILT],
@@ -161,6 +161,14 @@ SCENARIOS = {  # name: (steps, whether the second kernel reuses the row of the f
     ),
     "nothing": ([[BUILT], [BUILT]], True),
 }
+
+
+def test_comments_docstrings_and_blank_lines_do_not_count():
+    bare = 'def f(x):\n    y = "# a"\n    return [\n        y,\n        """\n\n# b""",\n    ]\n'
+    full = bare.replace("    y = ", '    """Doc.\n\n    More.\n    """\n\n    # why\n    y = ')
+    full = "# top\n\n" + full.replace("        y,\n", "        y,  # first\n\n        # second\n")
+    assert key.without_comments(full) == bare
+    assert key.without_comments(bare.replace("# b", "# c")) != bare
 
 
 def in_fresh_kernels(cases):

@@ -381,7 +381,8 @@ def test_weight_decay_exemptions_for_every_variant(field, seam):
 
 @pytest.mark.parametrize("fields, spared", [
     ({"score": {"kind": "offset-gate", "reach": 4}}, "score.logit"),
-    ({"heads": "primer"}, "heads.conv_weight"), ({"mixer": "convolution", "position": "none"}, "mixer.conv_weight"),
+    ({"projection": "primer"}, "heads.conv_weight"),
+    ({"mixer": "convolution", "position": "none"}, "mixer.conv_weight"),
 ], ids=str)  # fmt: skip
 def test_exempt_tables_do_not_decay_in_a_copied_model(fields, spared):
     model = copy.deepcopy(build(**fields))

@@ -23,7 +23,7 @@ class CrossAttention(Part):
 
     def __init__(self, config):
         super().__init__(config)
-        self.heads = QKVProjection.build(config.heads, config)
+        self.heads = QKVProjection.build(config.projection, config)
         self.score = AttentionFn.build(config.score, config)
         if getattr(self.score, "by_distance", False):
             raise ValueError(

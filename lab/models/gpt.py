@@ -47,7 +47,7 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
     position: Choice = "rotary"
     mask: Choice = "causal"
     score: Choice | list[Choice] = "softmax"
-    heads: Choice = "full"
+    projection: Choice = "full"
     ffn: Choice | list[Choice] = "gelu"
     norm: Choice = "layernorm"
     qk_norm: Choice = "none"  # over the width of a head, before positions are applied
@@ -241,17 +241,16 @@ class Mixer(Part, Seam):
     """x (b, t, m) -> (b, t, m): moves information between positions. In decoding it has a cache."""
 
 
-class Attention(Mixer, decoding.KeepsKeys, kind="attention"):
-    """Multi-head attention: project, apply positions, mix by the attention function, project."""
+class QKVMixer(Mixer):
+    """A mixer of queries, keys and values: project, normalize and apply positions."""
 
     def __init__(self, config, position):
         super().__init__(config, position)
-        self.heads = QKVProjection.build(config.heads, config)
+        self.heads = QKVProjection.build(config.projection, config)
         of_head = config.model_copy(update={"d_model": config.d_head})
         self.query_norm = Norm.build(config.qk_norm, of_head)
         self.key_norm = Norm.build(config.qk_norm, of_head)
         self.position = position
-        self.score = AttentionFn.build(config.score, config)
 
     def split(self, x, cache):
         """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which continues the cache."""
@@ -259,6 +258,14 @@ class Attention(Mixer, decoding.KeepsKeys, kind="attention"):
         start = 0 if cache is None else cache.length
         q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
         return q, k, v
+
+
+class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
+    """Multi-head attention: project, apply positions, mix by the attention function, project."""
+
+    def __init__(self, config, position):
+        super().__init__(config, position)
+        self.score = AttentionFn.build(config.score, config)
 
     def forward(self, x, cache=None, **visible):
         q, k, v = self.split(x, cache)
@@ -436,7 +443,7 @@ SEAMS = {
     "position": Position,
     "mask": Mask,
     "score": AttentionFn,
-    "heads": QKVProjection,
+    "projection": QKVProjection,
     "ffn": FeedForward,
     "norm": Norm,
     "qk_norm": Norm,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.models.decoding import Cache
-from lab.models.gpt import Attention, Mixer, Norm, QKVProjection
+from lab.models.gpt import Attention, Mixer, QKVMixer
 from lab.models.masks import Mask
 from lab.models.padding import Padding
 
@@ -48,19 +48,10 @@ class StateMixer(Mixer):
         return Cache()
 
 
-class QKVStateMixer(StateMixer):
+class QKVStateMixer(QKVMixer, StateMixer):
     """A StateMixer with queries, keys and values, which are those of attention."""
 
     hooks = {"at_input", "at_query_key"}
-    split = Attention.split
-
-    def __init__(self, config, position):
-        super().__init__(config, position)
-        self.heads = QKVProjection.build(config.heads, config)
-        of_head = config.model_copy(update={"d_model": config.d_head})
-        self.query_norm = Norm.build(config.qk_norm, of_head)
-        self.key_norm = Norm.build(config.qk_norm, of_head)
-        self.position = position
 
 
 class TransformerXL(Attention, kind="transformer-xl"):

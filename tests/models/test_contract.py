@@ -49,7 +49,7 @@ def cases():
             result[f"{field} {kind}"] = REQUIRED.get(kind, {}) | {field: choice_of(kind)}
     for mixer in ("linear", "performer", "delta", "gated-delta", "transformer-xl"):
         result[f"mixer {mixer}, position none"] = {"mixer": mixer, "position": "none"}
-        result[f"mixer {mixer}, heads primer"] = {"mixer": mixer, "heads": "primer"}
+        result[f"mixer {mixer}, projection primer"] = {"mixer": mixer, "projection": "primer"}
     for score in ("additive", "bilinear", "cosine", "lsh", "offset-gate", "sparsemax", "top-k"):
         result[f"score {score}, position alibi"] = {"score": choice_of(score), "position": "alibi"}
     for encoding in ("rotary", "alibi", "t5"):
@@ -64,7 +64,7 @@ def cases():
         }
     result["kv_heads 4, position t5"] = {"kv_heads": 4, "position": "t5"}
     for width in (1, 5):
-        result[f"heads primer, width {width}"] = {"heads": {"kind": "primer", "width": width}}
+        result[f"projection primer, width {width}"] = {"projection": {"kind": "primer", "width": width}}
     result["mixer convolution, width 2"] = {
         "mixer": {"kind": "convolution", "width": 2},
         "position": "none",
@@ -161,7 +161,7 @@ def test_padding_does_not_change_outputs(name):
         close(got[i, real], model(x[i : i + 1, real])[0])
 
 
-@pytest.mark.parametrize("name", ["default", "norm batchnorm", "ffn mixture", "heads primer"])
+@pytest.mark.parametrize("name", ["default", "norm batchnorm", "ffn mixture", "projection primer"])
 @torch.no_grad()
 def test_source_padding_does_not_change_decoder_outputs(name):
     model = perturbed(EncoderDecoder(small_config(**fields(name))))

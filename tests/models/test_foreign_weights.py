@@ -64,7 +64,7 @@ def llama(kv_heads, biases=False, tied=False):
     ours = ModelConfig(
         vocab_size=VOCABULARY, block_size=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,
         position={"kind": "rotary", "base": 5000.0}, norm={"kind": "rmsnorm", "eps": 1e-6},
-        heads={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
+        projection={"kind": "full", "bias": biases}, ffn={"kind": "swiglu", "width": 76, "bias": biases},
         lm_head="tied" if tied else "own",
     )  # fmt: skip
     source = theirs.state_dict()

@@ -16,7 +16,7 @@ def attention_heads(**fields):
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @torch.no_grad()
 def test_low_rank_values_equal_a_factored_value_matrix(kv_heads, rank):
-    part = attention_heads(heads={"kind": "low-rank-value", "rank": rank}, kv_heads=kv_heads)
+    part = attention_heads(projection={"kind": "low-rank-value", "rank": rank}, kv_heads=kv_heads)
     full = attention_heads(kv_heads=kv_heads)
     values = part.value_up.weight @ part.value_down.weight
     full.qkv.weight.copy_(torch.cat([part.qkv.weight, values]))

@@ -126,7 +126,7 @@ def test_depth_scaling_affects_output_projections_only():
 
 @pytest.mark.parametrize("heads", ["full", "sliced", "low-rank-value", "full-value"])
 def test_query_key_and_branch_weights_are_identified_for_all_heads(heads):
-    model = small_model(heads=heads, ffn="swiglu", bias=True)
+    model = small_model(projection=heads, ffn="swiglu", bias=True)
     part = model.blocks[0].mixer.heads
     with torch.no_grad():
         for weight in part.query_key_weights():

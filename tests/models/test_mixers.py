@@ -38,7 +38,7 @@ def part(choice, **fields):
 @pytest.mark.parametrize("heads", ["full", "primer"])
 @torch.no_grad()
 def test_cache_bytes_equal_state_bytes(kind, heads):
-    model = build(mixer=kind, heads=heads)
+    model = build(mixer=kind, projection=heads)
     for length in (1, 7, CONTEXT):
         caches = model.caches(3, context=length)
         model(tokens(length, batch=3), caches=caches)

@@ -52,7 +52,7 @@ def test_gradients_stop_at_segments_but_memory_trains_keys_and_values():
 @pytest.mark.parametrize("heads", [*sorted(QKVProjection.kinds), {"kind": "primer", "width": 5}], ids=str)
 @torch.no_grad()
 def test_single_token_segments_equal_window_attention(heads, memory):
-    x, fields = tokens(20), {"heads": heads, "position": "rotary"}
+    x, fields = tokens(20), {"projection": heads, "position": "rotary"}
     short = build(mixer={"kind": "transformer-xl", "memory": memory}, **fields)
     window = build(mask={"kind": "window", "size": memory + 1}, **fields)
     close(torch.cat(segments(short, x, 1), 1), window(x))

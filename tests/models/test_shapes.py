@@ -18,7 +18,7 @@ from lab.training import TrainConfig, fit
 
 VOCABULARY = 13
 SEAMS = {
-    "position": Position, "score": AttentionFn, "heads": QKVProjection, "ffn": FeedForward,
+    "position": Position, "score": AttentionFn, "projection": QKVProjection, "ffn": FeedForward,
     "norm": Norm, "residual": Block, "initialization": Initialization,
 }  # fmt: skip
 

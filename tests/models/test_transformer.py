@@ -91,7 +91,7 @@ def test_attention_equals_its_formula():
 
 def test_sliced_heads_read_their_slice_and_full_heads_read_all_features():
     for heads, reach in (("sliced", torch.eye(4)), ("full", torch.ones(4, 4))):
-        part = small_model(heads=heads).blocks[0].mixer.heads
+        part = small_model(projection=heads).blocks[0].mixer.heads
         x = randn(1, 3, 32)
         for out in zip(part.split(x), part.split(x), strict=True):
             assert out[0].shape == (1, 4, 3, 8)
@@ -103,7 +103,9 @@ def test_sliced_heads_read_their_slice_and_full_heads_read_all_features():
                 assert torch.equal(moved, reach[i].bool())
 
 
-@pytest.mark.parametrize("wrong", [{"heads": "sliced", "kv_heads": 2}, {"heads": "concatenated", "d_head": 4}])
+@pytest.mark.parametrize("wrong", [
+    {"projection": "sliced", "kv_heads": 2}, {"projection": "concatenated", "d_head": 4},
+])  # fmt: skip
 def test_invalid_head_splits_raise(wrong):
     with pytest.raises(ValueError, match="heads"):
         small_model(**wrong)
@@ -305,7 +307,7 @@ def test_ffn_options_override_width_and_bias(kind):
     without = small_model(ffn={"kind": kind, "bias": False}, bias=True).blocks[0]
     assert not any(name.endswith("bias") for name, _ in without.ffn.named_parameters())
     assert without.mixer.heads.qkv.bias is not None
-    assert small_model(heads={"kind": "full", "bias": True}).blocks[0].mixer.heads.out.bias is not None
+    assert small_model(projection={"kind": "full", "bias": True}).blocks[0].mixer.heads.out.bias is not None
     with pytest.raises(ValueError, match="ratio or width, not both"):
         small_model(ffn={"kind": kind, "width": 50, "ratio": 2.0})
 
@@ -505,7 +507,7 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("arm", [{}, {"kv_heads": 1}, {"ffn": "swiglu"}, {"heads": "sliced"}], ids=str)
+@pytest.mark.parametrize("arm", [{}, {"kv_heads": 1}, {"ffn": "swiglu"}, {"projection": "sliced"}], ids=str)
 def test_initial_weights_have_the_std_of_the_scheme(arm, scheme):
     model = small_model(initialization=scheme, position="learned", **WIDE, **arm)
     for name, (weight, fan_in, fan_out) in matrices(model).items():
