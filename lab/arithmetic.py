@@ -1,6 +1,6 @@
-"""Fast matrix products on processors that MKL is slow on.
+"""Faster matrix products on CPUs where MKL is slow.
 
-On AVX-512 processors not made by Intel, MKL reaches only half the speed of oneDNN.
+On AVX-512 CPUs that are not from Intel, MKL reaches only half the speed of oneDNN.
 """
 
 import warnings
@@ -10,14 +10,14 @@ from threading import Lock
 
 import torch
 
-LEAST = 2**21  # multiply-adds; for a smaller product the call of oneDNN costs more than it saves
+LEAST = 2**21  # multiply-adds; for smaller products the overhead of oneDNN exceeds its gain
 _lock = Lock()
-_using = 0  # number of `fast` blocks running now, in all threads
+_using = 0  # number of active `fast` blocks in all threads
 
 
 @cache
 def replaceable():
-    """Whether oneDNN is faster than MKL here and torch allows its products to be replaced."""
+    """Whether oneDNN is faster than MKL on this CPU and torch allows replacing its kernels."""
     known = hasattr(torch.library, "get_kernel") and hasattr(torch.cpu, "get_capabilities")
     both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     if not (known and both and torch.backends.cpu.get_cpu_capability() == "AVX512"):
@@ -29,10 +29,10 @@ def replaceable():
 def fast():
     """Compute large float32 products of two CPU matrices with oneDNN, where that is faster.
 
-    The block replaces the kernels below autograd, so gradients, operation counters and torch
-    models work unchanged; results differ by rounding. Torch's own kernels compute again when the
-    last block of all threads ends. From the first block until the process ends, every product
-    takes 2 microseconds longer.
+    This replaces torch's CPU kernels of mm and addmm. They are below autograd, so gradients,
+    operation counters and existing models work unchanged. Results differ by rounding. When no
+    thread is inside such a block, torch's own kernels are used. After the first block, every matrix
+    product of the process takes 2 microseconds longer.
     """
     if replaceable():
         _count(1)
@@ -76,12 +76,12 @@ def _replace():
     def mm(keys, a, b):
         if not (_using and large(a, b)):
             return own_mm.call_boxed(keys, a, b)
-        if not a.is_contiguous() and b.numel() < a.numel():  # so that oneDNN copies the smaller
+        if not a.is_contiguous() and b.numel() < a.numel():  # let oneDNN copy the smaller matrix
             return linear(b.t(), a, None, "none", [], "").t().contiguous()
         return linear(a, b.t(), None, "none", [], "")
 
     def addmm(keys, bias, a, b, *, beta=1, alpha=1):
-        # The only kind of bias that oneDNN adds.
+        # oneDNN supports only this form of bias.
         row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32
         if _using and row and beta == alpha == 1 and large(a, b):
             return linear(a, b.t(), bias, "none", [], "")
@@ -89,8 +89,8 @@ def _replace():
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        # Torch warns that a kernel is replaced, which is the aim here.
+        # Torch warns that a kernel is replaced, which is intended here.
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
-    return library  # its deletion would restore torch's kernels
+    return library  # the cache keeps it: deleting it would restore torch's kernels

@@ -1,4 +1,4 @@
-"""The global state of this process that a trial may change: random generators, threads, modes."""
+"""Global state of the process that a trial may change: random generators, threads, torch modes."""
 
 import os
 import random
@@ -36,10 +36,11 @@ def preserve_rng():
 
 @contextmanager
 def preserved():
-    """Restore all that a trial may change in its process when the block ends.
+    """Restore, when the block ends, the global state that a trial may change.
 
-    These are random generators, number of threads, grad mode, default dtype and device, and the
-    working folder. The block begins with grad mode on and float32 on the CPU.
+    This state is the random generators, the number of threads, grad mode, the default dtype and
+    device, and the working directory. The block starts with gradients enabled, default dtype
+    float32 and default device CPU.
     """
     import torch
 
@@ -58,7 +59,7 @@ def preserved():
 
 
 def use_default_device(device):
-    """Make this the default device of torch, if it is not: any setting slows all calls down."""
+    """Set torch's default device only if it differs, as an explicit setting slows every call."""
     import torch
 
     if torch.get_default_device() != torch.device(device):
@@ -67,9 +68,9 @@ def use_default_device(device):
 
 @contextmanager
 def as_in_a_trial():
-    """Use one thread and the matrix products of trials, so that cells train the same models.
+    """Use one thread and `arithmetic.fast`, as trials do, to train exactly the same models.
 
-    Does nothing inside a trial.
+    Has no effect inside a trial.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The training loop, independent of task and model: draw batches, step, return a tidy history."""
+"""A training loop for any task and model, with learning-rate sweeps and hashes of runs."""
 
 import hashlib
 import itertools
@@ -15,10 +15,9 @@ from lab import names
 
 
 class TrainConfig(BaseModel):
-    """Settings of the training loop: AdamW with linear warm-up and cosine decay.
+    """Settings of the training loop: AdamW, linear warm-up, cosine decay, gradient clipping.
 
-    The learning rate decays to `min_lr_ratio` x learning_rate. Gradients are clipped to norm
-    `clip`.
+    The learning rate rises to `learning_rate` and then decays to min_lr_ratio x learning_rate.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -27,11 +26,11 @@ class TrainConfig(BaseModel):
     batch: int = Field(32, ge=1)  # sequences per step
     learning_rate: float = Field(2e-3, gt=0, allow_inf_nan=False)
     warmup: int = Field(100, ge=0)  # steps
-    min_lr_ratio: float = Field(0.1, ge=0, le=1)  # final over peak learning rate
+    min_lr_ratio: float = Field(0.1, ge=0, le=1)  # final / peak learning rate
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(0.01, ge=0)
-    decay_on: str = ""  # weight decay only on matrices whose name contains this, such as ".ffn."
-    clip: float = Field(1.0, gt=0)  # inf: no clipping
+    decay_on: str = ""  # decay only matrices whose name contains this, such as ".ffn."
+    clip: float = Field(1.0, gt=0)  # largest gradient norm; inf: no clipping
 
     @model_validator(mode="before")
     @classmethod
@@ -39,7 +38,7 @@ class TrainConfig(BaseModel):
         return names.known_fields(cls, values)
 
     def rate(self, step):
-        """Learning rate at a step, counted from 0."""
+        """The learning rate at a step, counted from 0."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -49,9 +48,9 @@ class TrainConfig(BaseModel):
 
 
 def cross_entropy(logits, targets, reduction="mean"):
-    """Cross-entropy in nats per target; targets of -100 are ignored.
+    """Cross-entropy in nats per target. Targets of -100 are ignored.
 
-    The last axes of logits (b, t, ...) hold one row of class scores per target.
+    `logits` is reshaped to (targets.numel(), classes).
     """
     classes = logits.numel() // targets.numel()
     return F.cross_entropy(
@@ -71,35 +70,39 @@ def train(
     mark=None,
     until=None,
 ):
-    """Train the model in place and return its history, one row per recorded step.
+    """Train the model in place and return its history, a table with one row per recorded step.
 
-    Columns: step, loss, learning_rate, diverged, and the keys of `evaluate`.
+    The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Steps are
+    recorded at 0, every `every` steps (0: never) and at the end.
 
-    draw(generator, batch) -> (inputs, targets) on the CPU; the order of the data depends on `seed`
-    alone. Inputs are a tensor, or a tuple of tensors for models with several inputs.
+    draw(generator, batch) returns (inputs, targets) on the CPU. The inputs are a tensor, or a tuple
+    of tensors for models with several inputs. `seed` seeds this generator only. Dropout draws from
+    torch's global random generators, which a trial seeds and this function does not.
 
-    loss(model, inputs, targets) -> scalar; default: mean cross-entropy of model(inputs), nats per
-    target.
+    loss(model, inputs, targets) returns a scalar tensor. Default: the mean cross-entropy of
+    model(inputs), in nats per target.
 
-    evaluate(model) -> dict of numbers; it is called at step 0, every `every` steps and at the end.
-    These are the recorded steps.
+    evaluate(model) returns a dict of numbers. It is called at every recorded step, in evaluation
+    mode and without gradients.
 
     mark is (column, sign, number), such as ("validation", "<", 1.88) or ("accuracy", ">=", 0.95).
-    It is stored in history.attrs; steps_to_mark(history) gives the first recorded step that reaches
-    it.
+    It is stored in history.attrs["mark"]. steps_to_mark(history) returns the first recorded step
+    that reaches it.
 
-    until ends the training at a recorded row, whose step is then not taken: at the first that reaches
-    it, if it is a mark, which is also `mark` where that is None; or at the first for which
-    until(row) is True.
+    until stops training early. It is a mark or a function of a row. Training stops at the first
+    recorded row that reaches the mark, or for which until(row) is True, before the optimizer step.
+    If `mark` is None, a mark given as `until` is also used as `mark`.
 
-    A loss or gradient that is not finite is a result, not an error: the history ends there with
-    diverged True. The last row also has diverged True if weights, or numbers of `evaluate`, are not
-    finite after the last step. A parameter without a gradient is not changed in that step. Weight
-    decay acts on matrices, except those that their module lists in `undecayed`: tables that do not
-    multiply activations.
+    If a loss or a gradient norm is not finite, training stops, and the last row has diverged True
+    and loss NaN. The same holds if, after the last step, a weight or a number of `evaluate` that
+    was finite at step 0 is not finite.
 
-    Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and for a loss
-    that is not finite because all targets of a batch are -100.
+    Parameters that get no gradient in a step are not updated. Weight decay applies to parameters
+    with two or more axes, except those that their module lists in `undecayed`, which are tables
+    that do not multiply activations.
+
+    Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and if a loss is
+    not finite because all targets of the batch are -100.
     """
     if mark is None and not callable(until):
         mark = until
@@ -125,7 +128,7 @@ def train(
     history = []
 
     def record(step, value):
-        """Append a row and return whether training ends here."""
+        """Append a row and return whether training stops here."""
         row = {
             "step": step,
             "loss": value,
@@ -141,7 +144,7 @@ def train(
                 module.training = True
         history.append(row)
         if mark is not None:
-            reaches_mark(row, mark)  # which refuses a wrong one
+            reaches_mark(row, mark)  # raises ValueError for an invalid mark
         if until is None:
             return False
         return until(row) if callable(until) else reaches_mark(row, until)
@@ -181,7 +184,7 @@ def train(
 
 
 def undecayed(model):
-    """Parameters that modules exclude from weight decay by naming them in `undecayed`."""
+    """The parameters whose names modules list in `undecayed`; they get no weight decay."""
     return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
 
 
@@ -213,11 +216,13 @@ def steps_to_mark(history):
 
 
 def fit(model, task, config, *, seed, **options):
-    """Run train() on task.batch and return (run, history); `run` is a dict of numbers to record.
+    """Call train() with task.batch and return (run, history); `run` is a dict of results.
 
-    Its keys: fingerprint (of the outputs before training), data_hash, parameters (their number),
-    training_loss (the last recorded one), diverged, diverged_at (a step or None), and with a mark
-    also mark (its number) and steps_to_mark.
+    The keys of `run` are fingerprint (a hash of the outputs before training), data_hash (of the
+    first batches), parameters (their number), training_loss (the last recorded loss), diverged,
+    diverged_at (a step or None), and, with a mark, mark (its number) and steps_to_mark. `options`
+    are those of train(). Dropout draws from torch's global random generators: `seed` does not seed
+    them, but a trial does.
     """
     tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
     run = {
@@ -240,7 +245,7 @@ def fit(model, task, config, *, seed, **options):
 
 @torch.no_grad()
 def output_fingerprint(model, inputs):
-    """Short hash of the logits on `inputs`; equal for models built alike."""
+    """Short hash of the outputs on `inputs`, by which equal models are recognized."""
     device = next(model.parameters()).device
     return digest(model(to_device(inputs, device)))
 
@@ -266,11 +271,11 @@ def digest(*tensors):
 
 
 def tune(run, rates, score, most=7):
-    """Results of run(rates), with more learning rates while the best is the smallest or largest.
+    """Sweep learning rates, and extend the sweep while the best rate is the smallest or largest.
 
-    run([rate, ...]) returns a table with columns learning_rate and `score`; lower is better. If the
-    best rate is the smallest, half of it is run next; if it is the largest, twice it. No rate is
-    added once there are `most` rates.
+    run([rate, ...]) returns a table with the columns learning_rate and `score`; lower is better. If
+    the smallest rate is the best, half of it is run next; if the largest is, twice it. The sweep is
+    not extended once it has `most` rates. Returns the table of all runs.
     """
     found = pd.DataFrame()
     pending = list(rates)
@@ -287,10 +292,11 @@ def tune(run, rates, score, most=7):
 
 
 def best_rates(runs, by, score, within=0.0):
-    """The best learning rate of each arm: the median of its rates within `within` of the best.
+    """The best learning rate of each arm, as a Series with index `by`.
 
-    runs: a table with learning_rate, the columns `by` that name an arm, and `score`, where lower
-    is better. Of two middle rates the lower is taken. Returns a Series with index `by`.
+    This is the median of the rates whose score is at most `within` above the arm's lowest score;
+    of two middle rates, the lower. `runs` is a table with the columns learning_rate, `by` (which
+    identify the arm) and `score`; lower is better.
     """
     behind = runs[score] - runs.groupby(by)[score].transform("min")
     rates = runs[behind <= within].groupby(by).learning_rate

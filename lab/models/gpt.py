@@ -1,8 +1,8 @@
-"""The default Transformer in one file: a decoder with pre-norm, rotary positions and GELU (§1.1).
+"""The default Transformer in one file: a pre-norm decoder with rotary positions and GELU (§1.1).
 
-Read it from top to bottom; `Transformer` at the end puts the parts together. A seam is an
-exchangeable part of the model (see registry.py): each class here is the base of a seam, its default
-kind, or both. The other files of this package hold further kinds. Letters of shapes:
+Read it from top to bottom; `Transformer`, at the end, combines the parts. A seam is an exchangeable
+part of the model (see registry.py). This file has the base class and the default kind of each seam
+except the mask; the other files of this package have further kinds. Shape letters:
 
     b batch        t token            q query        k key
     h query head   g key-value head   d head width   m model width
@@ -31,17 +31,17 @@ PER_LAYER = ("n_heads", "mixer", "score", "ffn")  # fields that may be lists, on
 
 
 class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
-    """Everything that defines a model except its seed. Raises ValueError for what does not fit."""
+    """All settings of a model except its seed. Raises ValueError if they are invalid."""
 
     vocab_size: Size
-    block_size: Size  # number of positions of a learned encoding and of a cache
+    block_size: Size  # context: number of learned positions, default size of caches
     d_model: Size = 64
     n_layers: Size = 2
-    unique_layers: Size | None = None  # distinct blocks, repeated in turn (ALBERT: 1)
+    unique_layers: Size | None = None  # distinct blocks, which the stack repeats (ALBERT: 1)
     n_heads: Size | list[Size] = 4
     kv_heads: Size | None = None  # key-value heads; default n_heads
     d_head: Size | None = None  # default d_model / n_heads
-    d_out: Size | None = None  # classes of the LM head; default vocab_size
+    d_out: Size | None = None  # number of logits per token; default vocab_size
     bias: bool = False
     mixer: Choice | list[Choice] = "attention"
     position: Choice = "rotary"
@@ -50,8 +50,8 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
     projection: Choice = "full"
     ffn: Choice | list[Choice] = "gelu"
     norm: Choice = "layernorm"
-    qk_norm: Choice = "none"  # over the width of a head, before positions are applied
-    residual: Choice = "pre"  # the kind of Block: the places of norms and skip connections
+    qk_norm: Choice = "none"  # norm of q and k over d_head, before positions are applied
+    residual: Choice = "pre"  # kind of Block: where norms and skip connections are
     lm_head: Choice = "own"
     initialization: Choice = "fan-in"
 
@@ -87,7 +87,7 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         return Mask.build(self.mask).causal
 
     def layer(self, i):
-        """The configuration of layer i, without lists and with all optional sizes filled in."""
+        """The ModelConfig of layer i: its entry of every list, and defaults instead of None."""
         own = {field: as_list(getattr(self, field)) for field in PER_LAYER}
         own = {field: values[i % len(values)] for field, values in own.items()}
         own["kv_heads"] = self.kv_heads or own["n_heads"]
@@ -101,22 +101,22 @@ def as_list(value):
 
 
 class Position(Part, Seam, kind="none"):
-    """A position encoding: three hooks, by default no positions. `start` counts cached tokens."""
+    """A position encoding overrides some of three hooks. `start` is the number of cached tokens."""
 
     def at_input(self, x, start=0):
-        """Token embeddings x (b, t, m)."""
+        """Add positions to the token embeddings x (b, t, m)."""
         return x
 
     def at_query_key(self, q, k, start=0):
-        """Queries (b, h, t, d) and keys (b, g, t, d)."""
+        """Apply positions to queries (b, h, t, d) and keys (b, g, t, d)."""
         return q, k
 
     def bias(self, q_len, k_len):
-        """A bias (h, q, k) on the scores, or None; queries are the last q_len positions."""
+        """A bias (h, q, k) on the scores, or None. The queries are the last q_len positions."""
         return None
 
     def of_layer(self, i, layer):
-        """The encoding of layer i; this module has the sizes of a layer with the most heads."""
+        """The encoding of layer i. This module is built for the layer with the most heads."""
         return self
 
     def acts(self):
@@ -126,11 +126,10 @@ class Position(Part, Seam, kind="none"):
 
 
 class Rotary(Position, kind="rotary"):
-    """Rotates pairs of components of queries and keys by position x frequency. Su 2021.
+    """RoPE: rotates pairs of query and key components by position x frequency. Su 2021.
 
-    A score then depends on the distance alone. Component i of the first half of a head pairs with
-    component i of the second half, as in Llama. `interpolation` and `ntk` are for longer texts (see
-    rotation.py). Raises ValueError for an odd d_head and for options not above 0.
+    Scores depend only on relative positions. Component i pairs with i + d/2, as in Llama. Options:
+    see rotation.py. Raises ValueError for an odd d_head and for options that are not positive.
     """
 
     def __init__(self, config, *, base=10000.0, interpolation=1.0, ntk=1.0):
@@ -145,7 +144,7 @@ class Rotary(Position, kind="rotary"):
     def at_query_key(self, q, k, start=0):
         _, _, t, d = q.shape
         end = start + t
-        power_of_2 = 1 << end.bit_length()  # so that tables are made rarely
+        power_of_2 = 1 << end.bit_length()  # so that few tables are computed and cached
         cos, sin = rotations(power_of_2, d, *self.options, q.device, q.dtype)
         cos = cos[start:end]
         sin = sin[start:end]
@@ -153,14 +152,14 @@ class Rotary(Position, kind="rotary"):
 
 
 class Norm(Part, Seam, kind="none"):
-    """x (b, t, m) -> (b, t, m): the identity."""
+    """Normalization, (b, t, m) -> (b, t, m). Kind "none" is the identity."""
 
     def forward(self, x):
         return x
 
 
 class LayerNorm(Norm, kind="layernorm"):
-    """(x - mean) / sqrt(var + eps), then a gain, and a shift if the model has biases. Ba 2016."""
+    """(x - mean) / sqrt(var + eps) with gain, and with bias if config.bias is True. Ba 2016."""
 
     def __init__(self, config, *, eps=1e-5, affine=True):
         super().__init__(config)
@@ -171,17 +170,14 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 class AttentionFn(Part, Seam, name="Score"):
-    """Attention function: forward(q, k, v, mask, bias, causal) mixes the values, as `attend` does.
-
-    A query that sees no key gets 0. Kinds call F.scaled_dot_product_attention, so probes see maps.
-    """
+    """Attention function: takes the arguments of `attend`. A query that sees no key gets 0."""
 
 
 def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
-    """Attention softmax(q kᵀ scale + bias) v, (b, h, q, d).
+    """softmax(scale · q kᵀ + bias) v, of shape (b, h, q, d).
 
-    q (b, h, q, d); k, v (b, g, k, d); mask of booleans that broadcasts to (b, h, q, k), True where
-    attended; bias (h, q, k); scale 1 / sqrt(d) by default. `causal` needs as many queries as keys.
+    q (b, h, q, d); k and v (b, g, k, d); boolean mask, broadcastable to (b, h, q, k), True where
+    attended; bias (h, q, k). Default scale: 1 / sqrt(d). `causal` requires q_len = k_len.
     """
     if bias is not None:
         bias = bias.to(q.dtype)
@@ -192,7 +188,7 @@ def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
 
 
 class Softmax(AttentionFn, kind="softmax"):
-    """Scaled dot-product attention by torch's fused kernel. Vaswani 2017."""
+    """Scaled dot-product attention with torch's fused kernel. Vaswani 2017."""
 
     def __init__(self, config, *, scale="rsqrt"):
         super().__init__(config)
@@ -208,13 +204,13 @@ class Softmax(AttentionFn, kind="softmax"):
 
 
 class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
-    """The projections to queries, keys and values and the output projection. Vaswani 2017 §3.2.2.
+    """The projections W_Q, W_K and W_V, and the output projection W_O. Vaswani 2017 §3.2.2.
 
-    n query heads and kv key-value heads (equal: MHA, fewer: GQA, one: MQA), each of width d. Every
-    head reads the whole stream; W_O reads the concatenated heads. `bias` is that of all four maps.
+    There are n query heads and kv key-value heads (MHA: kv = n, GQA: kv < n, MQA: kv = 1), each of
+    width d. All heads read the whole residual stream. `bias` is for all four projections.
     """
 
-    history = 0  # number of earlier inputs that a query, key or value also depends on
+    history = 0  # number of earlier tokens on which q, k and v of a token also depend
 
     def __init__(self, config, *, bias=None):
         super().__init__(config)
@@ -223,26 +219,26 @@ class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
         self.n = config.n_heads
         self.kv = config.kv_heads
         self.d = config.d_head
-        self.d_value = self.d  # width of the values that are mixed and cached
+        self.d_value = self.d  # width of a value vector
         self.qkv = nn.Linear(config.d_model, (self.n + 2 * self.kv) * self.d, bias=bias)
         self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
 
     def split(self, x, cache=None):
-        """Project x (b, t, m), which continues the cache, to q (b, h, t, d) and k, v (b, g, t, d)."""
+        """Project x (b, t, m), the tokens after the cache, to q (b, h, t, d); k, v (b, g, t, d)."""
         heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
         return heads.split([self.n, self.kv, self.kv], dim=1)
 
     def join(self, mixed):
-        """Project mixed heads (b, h, t, d) back to (b, t, m)."""
+        """Project the outputs of all heads (b, h, t, d) to (b, t, m)."""
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Mixer(Part, Seam):
-    """x (b, t, m) -> (b, t, m): moves information between positions. In decoding it has a cache."""
+    """Token mixer (b, t, m) -> (b, t, m), such as attention. Decoding passes a cache to it."""
 
 
 class QKVMixer(Mixer):
-    """A mixer of queries, keys and values: project, normalize and apply positions."""
+    """Base class of mixers with queries, keys and values; applies QK norm and positions."""
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -253,7 +249,7 @@ class QKVMixer(Mixer):
         self.position = position
 
     def split(self, x, cache):
-        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, which continues the cache."""
+        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, the tokens after the cache."""
         q, k, v = self.heads.split(x, cache)
         start = 0 if cache is None else cache.length
         q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
@@ -261,7 +257,7 @@ class QKVMixer(Mixer):
 
 
 class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
-    """Multi-head attention: project, apply positions, mix by the attention function, project."""
+    """Multi-head attention: project to q, k, v; apply positions; attend; project back."""
 
     def __init__(self, config, position):
         super().__init__(config, position)
@@ -274,7 +270,7 @@ class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
         return self.heads.join(self.score(q, k, v, **visible))
 
     def inputs(self, seen):
-        """The keyword arguments that `forward` takes from a Visibility."""
+        """The keyword arguments of `forward`, built from the Visibility `seen`."""
         if self.position not in seen.biases:
             seen.biases[self.position] = self.position.bias(seen.q_len, seen.k_len)
         visible = {"bias": seen.biases[self.position]}
@@ -282,12 +278,12 @@ class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
         if kind is Mask or (kind is Causal and seen.q_len == 1):
             return visible
         if kind is Causal and seen.q_len == seen.k_len and visible["bias"] is None:
-            return visible | {"causal": True}  # the kernel's own mask
+            return visible | {"causal": True}  # the fused kernel applies the mask itself
         return visible | {"mask": seen.dense(self.heads.n)}
 
 
 class FeedForward(Part, Seam):
-    """act(x W1) W2 with hidden width ratio x d_model, or `width`. Probes hook the module `act`."""
+    """act(x W1) W2 with hidden width `width` or ratio x d_model. Probes hook the module `act`."""
 
     activation = None
     default_ratio = 4.0
@@ -315,14 +311,14 @@ class Gelu(FeedForward, kind="gelu"):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
         self.drop_hidden = nn.Dropout(hidden) if hidden else nn.Identity()
         self.drop_output = nn.Dropout(output) if output else nn.Identity()
-        self.repeatable = not (hidden or output)  # whether two calls give the same
+        self.repeatable = not (hidden or output)  # whether two calls return the same output
 
     def forward(self, x):
         return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))
 
 
 class Block(Part, Seam, name="Residual", kind="pre"):
-    """One layer with pre-norm: attention, then feed-forward, each with its residual. Xiong 2020.
+    """One pre-norm layer: mixer, then feed-forward, each with a skip connection. Xiong 2020.
 
     x ──┬── norm ── mixer ── + ──┬── norm ── ffn ── + ──
         └────────────────────┘   └──────────────────┘
@@ -343,21 +339,21 @@ class Block(Part, Seam, name="Residual", kind="pre"):
 
     @staticmethod
     def stack(x, layers):
-        """Run x (b, t, m) through all pairs (block, inputs); kinds may have another form of stream."""
+        """Run x (b, t, m) through all (block, inputs) pairs. Some kinds keep several streams."""
         for block, seen in layers:
             x = block(x, **seen)
         return x
 
 
 class LMHead(nn.Linear, Seam, kind="own"):
-    """(b, t, m) -> logits (b, t, d_out), with its own weight; kinds may share the embedding's."""
+    """(b, t, m) -> logits (b, t, d_out), with its own weight (kind "tied": the embedding's)."""
 
     def __init__(self, config, embedding):
         super().__init__(config.d_model, config.d_out, bias=False)
 
 
 class Initialization(Seam, kind="fan-in"):
-    """Matrices N(0, gain² / fan_in), embeddings N(0, embedding²), biases 0, norms as in torch."""
+    """Matrices ~ N(0, gain² / fan_in), embeddings ~ N(0, embedding²), biases 0, norms unchanged."""
 
     def __init__(self, *, gain=0.8, embedding=1.0):
         self.gain = gain
@@ -380,7 +376,7 @@ class Initialization(Seam, kind="fan-in"):
 
 
 class Transformer(NamedOnce):
-    """tokens (b, t) -> logits (b, t, d_out). The weights depend on config and seed alone."""
+    """tokens (b, t) -> logits (b, t, d_out). Config and seed determine the initial weights."""
 
     @staticmethod
     def make_block(config, position):
@@ -412,9 +408,10 @@ class Transformer(NamedOnce):
     def hidden(self, tokens, *, mask=None, padding_mask=None, caches=None, **inputs):
         """The input of the LM head, (b, t, m).
 
-        `mask` is a Mask for this batch only, beside the mask of the model. `padding_mask` (b, t) is
-        short for Padding(padding_mask, mask). `caches` has one cache per layer, from `self.caches`.
-        Other inputs go to every block. Raises ValueError for tokens outside the vocabulary.
+        `mask` is an additional Mask for this batch. `padding_mask` (b, t), True at tokens, is short
+        for mask=Padding(padding_mask, mask). `caches` come from `self.caches`, one per layer. Other
+        inputs go to every block. Raises ValueError for tokens outside the vocabulary. On a GPU,
+        torch itself stops at ids out of range, with a device-side assert instead of this error.
         """
         start = caches[0].length if caches else 0
         try:

@@ -1,4 +1,4 @@
-"""The reference model: its weights, their story, and the script that makes both (make.py)."""
+"""The reference model: its weights, a record of its training, and make.py, which creates both."""
 
 import hashlib
 import json
@@ -11,11 +11,12 @@ WEIGHTS = Path(__file__).parent / "model.safetensors"
 
 
 def reference_model():
-    """The lab's reference model of the next byte of code, on the CPU: 4 layers, d_model 128.
+    """The trained reference model, on the CPU: it predicts the next byte of source code.
 
-    Its `story` documents the training: config, schedule, seed, corpus, validation_loss and marks
-    (nats per byte, over `windows` validation windows), curve, torch. Raises OSError or ValueError
-    if the committed files are missing or changed.
+    It has 4 layers and d_model 128. Its attribute `story` is a dict that records the training:
+    config, schedule, seed, corpus (a hash), validation_loss and marks (nats per byte, over
+    `windows` validation windows), curve (losses by step), torch (version) and more. Raises OSError
+    if a file is missing and ValueError if it was changed.
     """
     from safetensors.torch import load
 
@@ -31,5 +32,5 @@ def reference_model():
 
 
 def reference_hash():
-    """Short sha256 of the weights of the reference model."""
+    """The first 16 hex digits of the sha256 of the weights file."""
     return hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Training of the reference model: `python -m lab.reference.make`, which takes minutes."""
+"""Train the reference model: `python -m lab.reference.make`. This takes minutes."""
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ SIZES = {
 
 
 def make(path=WEIGHTS, seed=0, sizes=SIZES):
-    """Train the reference model on one thread; write its weights and its story, a JSON file.
+    """Train the reference model on one thread; write its weights, and a JSON record to .json.
 
-    The marks are losses of n-grams, counted on the windows that training reads and evaluated on the
-    same validation windows as the model.
+    The marks in the record are losses of n-gram models. They are counted on the windows that
+    training reads and evaluated on the same validation windows as the model.
     """
     from safetensors.torch import save_file
 
