@@ -1,4 +1,4 @@
-"""A Transformer composed of interchangeable parts, each chosen by one word of its ModelConfig."""
+"""A Transformer with exchangeable parts, each chosen by name in its ModelConfig."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,7 @@ from lab.models.gpt import ModelConfig, Transformer
 
 
 def import_files():
-    """Import every file of this package, which registers the kinds that it defines."""
+    """Import every module of this package, which registers the kinds that they define."""
     for file in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(file.name)
 

@@ -1,4 +1,4 @@
-"""Further residual blocks: the places of norms and skip connections (chapter §1.5.1, §1.5.3).
+"""Further kinds of residual block: norms and skip connections (chapter §1.5.1, §1.5.3).
 
 The default, pre-norm, is Block in gpt.py. Each kind here wraps both sublayers f (attention and
 feed-forward) in the same way. The diagrams show one sublayer; x and f(x) have shape (b, t, m).
@@ -15,9 +15,9 @@ from lab.models.gpt import Block, Norm
 
 
 class SameAround(Block):
-    """A block that treats both sublayers alike. Subclasses define `around`."""
+    """Base class of blocks that wrap both sublayers in the same way. Subclasses define `around`."""
 
-    names = ("mixer", "ffn")  # sublayers in the order in which they run
+    names = ("mixer", "ffn")  # sublayers in order of execution
 
     def forward(self, x, **seen):
         for name, f in self.sublayers(**seen):
@@ -29,7 +29,7 @@ class SameAround(Block):
         raise NotImplementedError
 
     def sublayers(self, **seen):
-        """[(name, function of the stream)], in the order in which they run."""
+        """A list of pairs (name, sublayer as a function of x), in order of execution."""
         return [("mixer", partial(self.mixer, **seen)), ("ffn", self.ffn)]
 
     def norm(self, x, name):
@@ -90,7 +90,7 @@ class PostNorm(SameAround, kind="post"):
 
 
 class Sandwich(SameAround, kind="sandwich"):
-    """A norm before f and another after it, both on the residual branch. Ding 2021 (CogView).
+    """A norm before f and another after it, both inside the branch. Ding 2021 (CogView).
 
     x ──┬── norm ── f ── norm ── + ──
         └────────────────────────┘
@@ -106,7 +106,7 @@ class Sandwich(SameAround, kind="sandwich"):
 
 
 class DeepNorm(SameAround, kind="deepnorm"):
-    """PostNorm with a scaled skip connection: alpha = (2 n_layers)^(1/4). Wang 2022.
+    """Post-norm with a scaled skip connection: alpha = (2 n_layers)^(1/4). Wang 2022.
 
     x ──┬── f ──────── + ── norm ──      use with initialization "deepnorm"; this alpha assumes
         └── × alpha ───┘                 two sublayers per layer
@@ -123,10 +123,10 @@ class DeepNorm(SameAround, kind="deepnorm"):
 
 
 class Admin(SameAround, kind="admin"):
-    """PostNorm with a trained weight per feature of the skip connection. Liu 2020.
+    """Post-norm with a trained weight omega per feature of the skip connection. Liu 2020.
 
-    x ──┬── f ──────── + ── norm ──      initialization "admin" sets omega² to the variance of the
-        └── × omega ───┘                 stream so far, so that later sublayers change it less
+    x ──┬── f ──────── + ── norm ──      initialization "admin" sets omega² to the summed variance
+        └── × omega ───┘                 of earlier outputs, so that later sublayers change x less
     """
 
     final_norm = False
@@ -140,7 +140,7 @@ class Admin(SameAround, kind="admin"):
 
 
 class Weighted(SameAround, kind="weighted"):
-    """a x + (1 - a) f(x); a is fixed, or learned per sublayer. He 2016b; Srivastava 2015.
+    """a x + (1 - a) f(x), with a fixed or learned per sublayer. He 2016b; Srivastava 2015.
 
     x ──┬── norm ── f ── × (1 - a) ── + ──
         └── × a ──────────────────────┘
@@ -169,9 +169,9 @@ class Weighted(SameAround, kind="weighted"):
 
 
 class Scaled(SameAround, kind="scaled"):
-    """x + scale · f(x + shift), with two learned scalars. With norm "none": Fixup (Zhang 2019).
+    """x + scale · f(x + shift), with two learned scalars. Norm "none" gives Fixup (Zhang 2019).
 
-    x ──┬── + shift ── norm ── f ── × scale ── + ──      scale 0: ReZero
+    x ──┬── + shift ── norm ── f ── × scale ── + ──      initial scale 0: ReZero
         └──────────────────────────────────────┘
     """
 
@@ -185,17 +185,17 @@ class Scaled(SameAround, kind="scaled"):
 
 
 class Dense(SameAround, kind="dense"):
-    """Each sublayer reads its own learned weighted sum of all earlier outputs. Pagliardini 2024.
+    """Each sublayer reads a learned weighted sum of all earlier outputs. Pagliardini 2024.
 
-    x0 ──┬── norm(Σ w x) ── f ── x1 ──┬── ...      the stream is (x0, x1, ...), the output their sum
-         └────────────────────────────┘            Huang 2017 concatenates instead
+    x0 ──┬── norm(Σ w x) ── f ── x1 ──┬── ...      output: x0 + x1 + ...
+         └────────────────────────────┘            (Huang 2017 concatenates instead of adding)
 
-    All weights start at 1, which equals pre-norm.
+    Each sublayer has its own weights w. They start at 1, where the model equals pre-norm.
     """
 
     def __init__(self, config, position):
         super().__init__(config, position)
-        most = 1 + 3 * config.n_layers  # no layer has more than three outputs
+        most = 1 + 3 * config.n_layers  # a layer has at most three sublayers
         self.weights = self.each(partial(torch.ones, most))
 
     def around(self, stream, f, name):
@@ -208,10 +208,10 @@ class Dense(SameAround, kind="dense"):
 
 
 class StochasticDepth(SameAround, kind="stochastic-depth"):
-    """Pre-norm that runs f with probability `keep` in training and scales it by `keep` otherwise.
+    """Pre-norm; training runs f with probability `keep`, evaluation multiplies it by `keep`.
 
-    One coin is drawn per batch, from a generator of this module, so that equal seeds give equal
-    training. Huang 2016. Raises ValueError unless 0 < keep <= 1.
+    Each sublayer makes one random choice per batch, from its own generator, which the model's seed
+    determines. Huang 2016. Raises ValueError unless 0 < keep <= 1.
     """
 
     def __init__(self, config, position, *, keep=0.8):
@@ -231,14 +231,15 @@ class StochasticDepth(SameAround, kind="stochastic-depth"):
 
 
 class Reversible(SameAround, kind="reversible"):
-    """Two streams updated in turn; inputs are recomputed from outputs, not stored. Gomez 2017.
+    """Two residual streams; the backward pass recomputes activations. Gomez 2017 (RevNet).
 
     x1 ────────────────── + ── y2        the next sublayer reads y2 and updates y1
     x2 ──┬── norm ── f ───┘
          └──────────────────── y1
 
-    Each sublayer runs three times per training step. Raises ValueError for parts that draw random
-    numbers (dropout, randomized positions, gates) or keep state (running statistics, a loss).
+    A training step runs each sublayer three times in place of storing its input. Raises ValueError
+    for parts that draw random numbers (dropout, randomized positions, gates) or keep state (running
+    statistics, a loss).
     """
 
     def __init__(self, config, position):
@@ -255,7 +256,7 @@ class Reversible(SameAround, kind="reversible"):
         return torch.cat([x2, x1 + f(self.norm(x2, name))], -1)
 
     def inverse(self, stream, **inputs):
-        """The input of `forward`, recomputed from its output up to rounding."""
+        """Recompute the input of `forward` from its output, up to rounding."""
         for name, f in reversed(self.sublayers(**inputs)):
             y1, y2 = stream.chunk(2, -1)
             stream = torch.cat([y2 - f(self.norm(y1, name)), y1], -1)
@@ -267,19 +268,19 @@ class Reversible(SameAround, kind="reversible"):
 
 
 def run_reversibly(stream, layers):
-    """Run the stream through `layers` and store only the result for the backward pass.
+    """Run the stream through `layers`, storing only the final output for the backward pass.
 
-    `layers` is a list of pairs (block, inputs); each block has an `inverse`. The backward pass
-    inverts and reruns each block: about two extra forward passes, with memory independent of depth.
-    Gradients flow to the stream, to the parameters of the blocks and to tensors among the inputs.
-    Raises ValueError if a block draws random numbers from torch.
+    `layers` is a list of pairs (block, inputs); each block has a method `inverse`. The backward
+    pass inverts and reruns each block, which costs about two extra forward passes; the memory does
+    not depend on the number of layers. Gradients flow to the stream, to the parameters of the
+    blocks and to tensors in `inputs`. Raises ValueError if a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():
         for block, inputs in layers:
             stream = block(stream, **inputs)
         return stream
-    # outer tensor and its detached copy, by id, so that its gradient is returned once
+    # {id: (outer tensor, detached copy)}: one copy per tensor collects its whole gradient
     detached = {}
 
     def cut(x):

@@ -1,7 +1,6 @@
-"""Position encodings built from others: summed, one per layer, or randomized (chapter §1.3).
+"""Position encodings that combine others: summed, one per layer, or randomized (chapter §1.3).
 
-Letters as in positions.py. Each kind takes other kinds as options, so that any registered encoding
-can be combined.
+The kinds take other position encodings as options. Shape letters are as in positions.py.
 """
 
 import torch
@@ -11,7 +10,7 @@ from lab.models.gpt import Position
 
 
 class Combined(Position):
-    """Several encodings at once."""
+    """Applies several encodings in order; their biases are added."""
 
     def __init__(self, parts):
         nn.Module.__init__(self)
@@ -40,7 +39,7 @@ class Combined(Position):
 
 
 class Hybrid(Combined, kind="hybrid"):
-    """Several encodings at once: embeddings and biases add up, rotations of q and k compose."""
+    """Several encodings at once: embeddings and biases are added, rotations of q and k composed."""
 
     def __init__(self, config, *, parts=("sinusoidal", "alibi")):
         super().__init__(Position.build(part, config) for part in parts)
@@ -49,8 +48,8 @@ class Hybrid(Combined, kind="hybrid"):
 class ByLayer(Position, kind="by-layer"):
     """One encoding per layer: layer i uses entry i modulo the length of `layers`.
 
-    An encoding that adds to the embeddings acts once for all layers. Raises ValueError for such an
-    encoding in any entry but the first.
+    An encoding that adds to the embeddings affects all layers, so it can only be the first entry.
+    Raises ValueError for such an encoding in another entry.
     """
 
     def __init__(self, config, *, layers=("none", "rotary")):
@@ -70,14 +69,14 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        # the encoding that of_layer returns has the other hooks
+        # the encodings that of_layer returns have the other hooks
         return {"at_input"} & self.layers[0].acts()
 
 
 class Scattered(Position):
-    """`encoding` at the positions that `whole` has drawn for the tokens."""
+    """Applies `encoding` at the positions that `whole`, a Randomized encoding, has drawn."""
 
-    repeatable = False  # each training pass draws new places
+    repeatable = False  # each training pass draws new positions
 
     def __init__(self, whole, encoding):
         nn.Module.__init__(self)
@@ -104,15 +103,16 @@ class Scattered(Position):
 
 
 class Randomized(Scattered, kind="randomized"):
-    """In training n tokens take n of `reach` positions in order, drawn anew per batch. Ruoss 2023.
+    """In training, each batch draws random increasing positions below `reach`. Ruoss 2023.
 
     tokens   c   a   f   b        positions in the first batch    1   4   5   9     of `reach` = 10
                                   positions in the second batch   0   2   3   7
 
-    The wrapped `encoding` sees `reach` positions, by default twice the context. With gaps=False the
-    tokens stay adjacent and only the first position is drawn (Kiyono 2021). Evaluation uses one
-    fixed draw of `context` positions, stored with the weights; a text of n tokens takes the first n
-    of them. At the input, `encoding` may only add to the embeddings.
+    The wrapped `encoding` has `reach` positions, by default twice block_size. With gaps=False the
+    positions are consecutive, and only the first is random (Kiyono 2021). Evaluation uses one fixed
+    draw of block_size positions, stored with the weights; a sequence of n tokens takes the first n
+    of them. At the input, `encoding` may only add to the embeddings. Raises ValueError if `reach`
+    is below block_size, and for sequences longer than block_size.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

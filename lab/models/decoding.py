@@ -1,8 +1,8 @@
-"""Decoding: caches, generation, and attention of one query (chapter §1.2).
+"""Decoding: caches, generation, and attention with one query (chapter §1.2).
 
 A cache holds what a layer keeps of earlier tokens: keys and values, or a state of constant size.
-Letters: b batch, h query head, g key-value head, r = h / g, t token, k key, d head width, m model
-width.
+Shape letters: b batch, h query head, g key-value head, r = h / g, t token, k key, d head width,
+m model width.
 """
 
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import torch
 
 
 class Cache:
-    """The decoding state of one layer: named tensors and the number of positions seen."""
+    """The decoding state of one layer: named tensors, and `length`, the number of cached tokens."""
 
     def __init__(self, **tensors):
         self.tensors = tensors
@@ -19,11 +19,11 @@ class Cache:
 
     @property
     def nbytes(self):
-        """Bytes of memory held by the tensors."""
+        """Memory of the tensors in bytes."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
 
     def append_inputs(self, x, history):
-        """Append x (b, t, m) to the inputs kept, return all, and keep the last `history` of them.
+        """Return the kept inputs followed by x (b, t, m), and keep the last `history` of them.
 
         The kept inputs are detached: no gradient flows through them.
         """
@@ -50,7 +50,7 @@ class KVCache(Cache):
         return self.tensors["values"]
 
     def append(self, k, v):
-        """Append k and v; return all keys and values. Raises ValueError if the cache is full."""
+        """Append k and v; return all keys and values. Raises ValueError if they do not fit."""
         end = self.length + k.shape[2]
         if end > self.keys.shape[2]:
             raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
@@ -61,9 +61,10 @@ class KVCache(Cache):
 
 
 def fold_groups(q, mask, bias, groups):
-    """One query per head, q (b, h, 1, d), as r queries per group: q (b, g, r, d), mask and bias.
+    """Reshape one query per head, q (b, h, 1, d), to r queries per group, (b, g, r, d).
 
-    The kernel then reads the keys of a group once, not once per query head.
+    Returns q, mask and bias in this form. The kernel then reads the keys of a group once instead of
+    once per query head.
     """
     if mask is not None:
         mask = mask.expand(*q.shape[:3], -1).unflatten(1, (groups, -1)).squeeze(3)
@@ -73,29 +74,29 @@ def fold_groups(q, mask, bias, groups):
 
 
 class KeepsKeys:
-    """The decoding state of attention: keys and values of all earlier tokens."""
+    """Mixin for mixers whose decoding state is a KV cache."""
 
     def init_cache(self, batch, context, **tensor):
-        """An empty cache for `batch` texts of up to `context` positions."""
+        """An empty cache for `batch` sequences of up to `context` positions."""
         heads = self.heads
         return KVCache(batch, heads.kv, context, heads.d, heads.d_value, **tensor)
 
     def state_bytes(self, length):
-        """Bytes of decoding state per text after `length` positions."""
+        """Bytes of decoding state per sequence after `length` positions."""
         heads = self.heads
         each = heads.kv * (heads.d + heads.d_value) * heads.qkv.weight.element_size()
         return length * each + recent_bytes(heads, length)
 
 
 def recent_bytes(heads, length):
-    """Bytes of the inputs kept for the next queries, keys and values."""
+    """Bytes per sequence of the earlier inputs that `heads` keeps (see QKVProjection.history)."""
     return min(length, heads.history) * heads.d_model * heads.qkv.weight.element_size()
 
 
 def empty_caches(model, batch, context=None):
-    """Empty caches, one per layer, for `context` positions (default: block_size).
+    """One empty cache per layer, for `batch` sequences of up to `context` tokens.
 
-    Raises ValueError for a mask that is not causal.
+    `context` defaults to block_size. Raises ValueError for a mask that is not causal.
     """
     if not model.mask.causal:
         raise ValueError(f"a cache needs a causal mask, not {model.config.mask!r}")
@@ -107,10 +108,10 @@ def empty_caches(model, batch, context=None):
 
 @torch.no_grad()
 def generate(model, tokens, n, *, temperature=1.0, generator=None):
-    """Continue tokens (b, t) by n more, (b, t + n), in evaluation mode.
+    """Append n generated tokens to the prompt (b, t) and return (b, t + n), in evaluation mode.
 
-    Temperature 0 is greedy. Raises ValueError for an empty prompt, negative n or temperature, and a
-    mask that is not causal.
+    Temperature 0 means greedy decoding. Raises ValueError for an empty prompt, for a negative n or
+    temperature, and for a mask that is not causal.
     """
     if tokens.shape[1] == 0:
         raise ValueError("a prompt must have at least one token")
@@ -134,7 +135,7 @@ def generate(model, tokens, n, *, temperature=1.0, generator=None):
 
 @contextmanager
 def eval_mode(model):
-    """Context with the model in evaluation mode; each module's mode is restored afterwards."""
+    """Set evaluation mode inside the block; each module's mode is restored when it ends."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield model.eval()

@@ -1,10 +1,10 @@
-"""The delta rule: linear attention whose memory is corrected by its error at each key (§1.6.3).
+"""The delta rule: linear attention that corrects the error of its memory at each key (§1.6.3).
 
     S_t = α_t S_(t-1) + k_t u_tᵀ      u_t = β_t (v_t - α_t S_(t-1)ᵀ k_t)      o_t = S_tᵀ q_t
 
-The memory S has shape d x d_v, independent of the length. With ‖k‖ = 1 and β = 1, reading the
-memory at k returns v exactly; α = 1 means no decay. Schlag 2021; Yang 2024 (arXiv 2406.06484, and
-2412.06464 with α). Letters: b batch, h head, n length, c chunk, d width.
+The memory S has shape d x d_v for any sequence length. If ‖k‖ = 1 and β = 1, reading the updated
+memory at k returns v exactly. α = 1 means no decay. Schlag 2021; Yang 2024 (arXiv 2406.06484, and
+2412.06464 with α). Shape letters: b batch, h head, n token, c chunk, d head width, d_v value width.
 """
 
 import math
@@ -20,9 +20,9 @@ from lab.models.precision import wide, without_autocast
 
 
 def delta_step(state, q, k, v, beta, log_alpha):
-    """One token of the recurrence: (state (b, h, d, d_v), output (b, h, d_v)).
+    """One step of the recurrence. Returns the new state (b, h, d, d_v) and the output (b, h, d_v).
 
-    q, k (b, h, d), v (b, h, d_v), β and log α (b, h).
+    q and k (b, h, d), v (b, h, d_v), β and log α (b, h).
     """
     state = state * log_alpha.exp()[..., None, None]
     error = beta[..., None] * (v - (k[..., None, :] @ state).squeeze(-2))
@@ -31,14 +31,15 @@ def delta_step(state, q, k, v, beta, log_alpha):
 
 
 def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
-    """(state, outputs (b, h, n, d_v)) for all tokens, in chunks, at a cost linear in n.
+    """The recurrence over n tokens, computed in chunks in O(n) time.
 
-    log α may be -inf, which resets the memory. Within a chunk, with γ_t = α_1 ··· α_t, the errors
-    solve
+    Returns the last state (b, h, d, d_v) and the outputs (b, h, n, d_v). q and k (b, h, n, d),
+    v (b, h, n, d_v), β and log α (b, h, n); log α may be -inf, which resets the memory. In a chunk
+    that starts with memory S, let γ_t = α_1 ··· α_t. Then the errors U solve
 
         (I + L) U = β (V - γ K S),  L_ti = β_t γ_t/γ_i k_t·k_i for i < t
 
-    This is the WY form, U = W_v - W_k S. A token with β = 0 and log α = 0 has no effect.
+    In WY form, U = W_v - W_k S. A padding token with β = 0 and log α = 0 has no effect.
     """
     n = q.shape[2]
     chunk = min(chunk, n)
@@ -49,7 +50,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     each = log  # log α, (b, h, n/c, c, 1)
     log = each.cumsum(3)  # log γ
     apart = None
-    if log.detach().amin() < -1024:  # differences of sums this large lose digits: sum each pair
+    if log.detach().amin() < -1024:  # their differences would lose digits: sum from i to t instead
         each = each.clamp(min=-1e4)  # e^-10000 is 0 in every dtype, and -1e4 is finite
         log = each.cumsum(3)
         apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
@@ -62,7 +63,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     within = decay * (q @ k.mT)
     read = q * log.exp()
     until_end = log[..., -1:, :] - log if apart is None else apart[..., -1:, :].mT
-    kept = k * until_end.exp()  # each key, decayed to the end of its chunk
+    kept = k * until_end.exp()  # keys, decayed to the end of their chunk
     forget = log[..., -1:, :].exp()
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
     out = []
@@ -74,7 +75,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVStateMixer, kind="delta"):
-    """Keys and queries of unit length, β = sigmoid(w·x) per head, α = 1; outputs are normalised.
+    """Keys and queries of length 1, β = sigmoid(w·x) per head, α = 1; RMSNorm on head outputs.
 
     The recurrence runs in float32 or wider, also under autocast.
     """
@@ -86,7 +87,7 @@ class DeltaRule(QKVStateMixer, kind="delta"):
         self.norm = nn.RMSNorm(self.heads.d_value, eps=1e-5)
 
     def log_decay(self, x):
-        """log α per token and head, (b, t, h)."""
+        """log α of each token and head, (b, t, h)."""
         return wide(x).new_zeros(*x.shape[:2], self.heads.n)
 
     def forward(self, x, cache=None):
@@ -105,7 +106,7 @@ class DeltaRule(QKVStateMixer, kind="delta"):
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
     def run_rule(self, q, k, v, beta, log, before):
-        """(state, outputs (b, h, t, d_v)) of t tokens, from the state `before` (None: empty)."""
+        """The new state and the outputs (b, h, t, d_v), from the state `before` (None: zeros)."""
         if before is None or q.shape[2] > 1:
             return delta_rule(q, k, v, beta, log, before, self.chunk)
         state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))
@@ -120,8 +121,8 @@ class DeltaRule(QKVStateMixer, kind="delta"):
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):
     """The memory decays by α = exp(-a softplus(w·x + s)) per token; a and s are trained per head.
 
-    a and s start as in Mamba-2, with a in 1..16 and softplus(s) in 0.001..0.1 (Dao & Gu 2024), for
-    every initialization scheme.
+    With every initialization scheme, a and s start as in Mamba-2 (Dao & Gu 2024): a in 1..16,
+    softplus(s) in 0.001..0.1.
     """
 
     def __init__(self, config, position, *, chunk=64):

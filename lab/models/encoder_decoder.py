@@ -1,4 +1,4 @@
-"""Encoder-decoder: every decoder layer reads the final output of the encoder (chapter §1.1.1)."""
+"""Encoder-decoder: every decoder layer attends to the encoder output (chapter §1.1.1)."""
 
 from functools import partial
 
@@ -17,8 +17,8 @@ from lab.models.weights import NamedOnce
 class CrossAttention(Part):
     """x (b, t, m), memory (b, s, m) -> (b, t, m): queries from x, keys and values from memory.
 
-    No position encoding is applied, and every query sees the whole memory except padding. Raises
-    ValueError for a score that depends on the distance between key and query.
+    No position encoding is applied. Every query sees the whole memory except padding. Raises
+    ValueError for an attention function that depends on the distance between query and key.
     """
 
     def __init__(self, config):
@@ -41,9 +41,9 @@ class CrossAttention(Part):
 
 
 class DecoderBlock(Block):
-    """A layer with cross-attention between attention and feed-forward, with pre-norm or post-norm.
+    """A layer of self-attention, cross-attention and feed-forward. Vaswani 2017 §3.1.
 
-    Vaswani 2017 §3.1. Raises ValueError for a residual other than "pre" and "post".
+    Raises ValueError for a residual other than "pre" and "post".
     """
 
     def __init__(self, config, position):
@@ -66,17 +66,17 @@ class DecoderBlock(Block):
 
 
 class Decoder(Transformer):
-    """A Transformer whose blocks read a memory too: hidden(tokens, memory=..., memory_mask=...)."""
+    """A Transformer with cross-attention: hidden(tokens, memory=..., memory_mask=...)."""
 
     make_block = DecoderBlock
 
 
 class EncoderDecoder(NamedOnce):
-    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out); one ModelConfig for both sides.
+    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out).
 
-    The encoder has no mask; the decoder uses the mask of the configuration. Both have n_layers and
-    share the token embedding. The weights depend on config and seed alone. Raises ValueError for a
-    mask that is not causal.
+    Encoder and decoder have the same ModelConfig, so n_layers each, and share the token embedding;
+    the mask applies only to the decoder. Config and seed determine the initial weights. Raises
+    ValueError for a mask that is not causal.
 
         source ── embedding ── encoder blocks ── norm ──┬── memory ──┬── ...
         target_in ── embedding ────────────────────── block 0 ──── block 1 ── ... ── norm ── LM head
@@ -91,18 +91,18 @@ class EncoderDecoder(NamedOnce):
         apart = torch.randint(2**62, (1,), generator=generator, device="cpu").item()
         self.encoder = Transformer(config.model_copy(update={"mask": "none"}), seed=seed)
         self.encoder.lm_head = nn.Identity()
-        self.decoder = Decoder(config, seed=apart)  # not the seed of the encoder
+        self.decoder = Decoder(config, seed=apart)  # weights differ from the encoder's
         self.decoder.embedding = self.encoder.embedding
         if isinstance(self.decoder.lm_head, Tied):
             self.decoder.lm_head.weight = self.decoder.embedding.weight
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False or 0 at padding behind the source."""
+        """`source_padding_mask` (b, s) is False or 0 at padding, which follows the source."""
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 
     def memory(self, source, source_padding_mask=None):
-        """Inputs of the decoder blocks: {memory: encoder output (b, s, m), memory_mask}."""
+        """Inputs of the decoder blocks: memory, the encoder output (b, s, m), and memory_mask."""
         if source_padding_mask is None:
             return {"memory": self.encoder(source)}
         padding = Padding(source_padding_mask)
@@ -111,7 +111,7 @@ class EncoderDecoder(NamedOnce):
 
     @torch.no_grad()
     def generate(self, source, start, n, *, source_padding_mask=None):
-        """Greedy decoding of n tokens after the token id `start`, which is not returned: (b, n)."""
+        """Greedily decode n tokens after the token id `start`. Returns (b, n), without `start`."""
         caches = self.decoder.caches(len(source), n)
         tokens = [torch.full_like(source[:, :1], start)]
         with eval_mode(self):

@@ -42,7 +42,7 @@ class Relu2(FeedForward, kind="relu2"):
 class Gated(FeedForward):
     """(act(x Wg) * (x W1)) W2. Shazeer 2020.
 
-    d_ff = 8/3 d_model by default, which gives as many parameters as a plain layer with 4 d_model.
+    The default d_ff = 8/3 d_model gives as many parameters as 4 d_model without a gate.
 
     x ──┬── Wg ── act ── * ── W2 ──
         └── W1 ──────────┘
@@ -77,13 +77,13 @@ class Swiglu(Gated, kind="swiglu"):
 
 
 class Bilinear(Gated, kind="bilinear"):
-    """A gate without activation: a product of two linear maps, even in x if there are no biases."""
+    """Gated without an activation: (x Wg) * (x W1), an even function of x if there is no bias."""
 
     activation = nn.Identity
 
 
 class LowRank(FeedForward, kind="low-rank"):
-    """GELU with W1 and W2 factored through rank `rank` (default d_model / 4).
+    """GELU with W1 and W2 factored into matrices of rank `rank` (default d_model / 4).
 
     x ── d x r ── r x d_ff ── act ── d_ff x r ── r x d ──   2 r (d + d_ff) parameters, not 2 d d_ff
     """
@@ -98,7 +98,7 @@ class LowRank(FeedForward, kind="low-rank"):
 
 
 def factored(linear, rank):
-    """Two new linear maps in sequence, through `rank` features, with the sizes of `linear`."""
+    """A new low-rank map of the same sizes as `linear`: two maps, with `rank` features between."""
     return nn.Sequential(
         nn.Linear(linear.in_features, rank, bias=False),
         nn.Linear(rank, linear.out_features, bias=linear.bias is not None),
@@ -106,16 +106,16 @@ def factored(linear, rank):
 
 
 class Mixture(SeesPadding, FeedForward, kind="mixture"):
-    """Mixture of experts: each token passes through the `active` experts with top router scores.
+    """Mixture of experts: each token uses the `active` experts with the highest router scores.
 
     x ──┬── router ── softmax ── top k ──┐
         └── chosen experts ───────────── * ── + ──
 
-    The outputs are weighted by the router probabilities, renormalised over the chosen experts if
-    there are several (Lepikhin 2020, GShard). A single expert keeps its probability, through which
-    the router gets its gradient (Fedus 2021, Switch). No token is dropped. `expert` is any other
-    feed-forward kind. After a call, `balance` is the load-balancing loss of that call, padding
-    excluded (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
+    Expert outputs are weighted by the router probabilities. If active > 1, these are renormalized
+    over the chosen experts (Lepikhin 2020, GShard). If active = 1, they are not, because the router
+    gets its gradient through this factor (Fedus 2021, Switch). No token is dropped. `expert` is any
+    other feed-forward kind. After a call, `balance` is the load-balancing loss of that call,
+    without padding (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
     """
 
     of_call = ("balance",)
@@ -151,9 +151,9 @@ class Mixture(SeesPadding, FeedForward, kind="mixture"):
 def load_balance(probabilities, chosen):
     """Load-balancing loss E sum_i f_i P_i (Fedus 2021).
 
-    f_i is the fraction of choices that fall on expert i, P_i its mean probability. probabilities
-    (..., E), chosen (..., k). The loss is 1 if both are uniform, E if one expert gets everything,
-    and can fall below 1.
+    f_i is the fraction of choices of expert i, P_i its mean probability; probabilities (..., E),
+    chosen (..., k). The loss is 1 if both are uniform and E if one expert gets everything. It can
+    be below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -161,10 +161,10 @@ def load_balance(probabilities, chosen):
 
 
 def balance_loss(model):
-    """Mean load-balancing loss over all mixtures of a model in its last call.
+    """Mean load-balancing loss of all Mixture layers in the model's last call.
 
     Add it to the training loss with a weight of about 0.01. Raises ValueError if the model has no
-    mixture or one was not called.
+    such layer, or if one was not called yet.
     """
     losses = [module.balance for module in model.modules() if isinstance(module, Mixture)]
     if not losses or any(loss is None for loss in losses):
@@ -173,7 +173,7 @@ def balance_loss(model):
 
 
 class Nothing(FeedForward, kind="none"):
-    """Adds nothing to the stream: an attention-only model."""
+    """Returns 0, so that the model is attention-only."""
 
     def __init__(self, config):
         nn.Module.__init__(self)

@@ -1,7 +1,6 @@
-"""Heads: how the stream is projected to q, k and v, and how heads are joined (chapter §1.2).
+"""Further projections to queries, keys and values, and back to the residual stream (§1.2).
 
-n_heads query heads, kv_heads key-value heads (MHA: equal, GQA: fewer, MQA: one), each d_head wide.
-Letters: b batch, h query head, g key-value head, t token, d head width, m model width.
+Shape letters: b batch, h query head, g key-value head, t token, d head width, m model width.
 """
 
 import torch
@@ -12,7 +11,7 @@ from lab.models.gpt import QKVProjection
 
 
 class Sliced(QKVProjection, kind="sliced"):
-    """Each head reads only its own slice of the stream: a common misreading of "splitting".
+    """Each head reads only its own slice of the residual stream, a common misunderstanding.
 
     Raises ValueError unless n_heads divides d_model and equals kv_heads.
     """
@@ -31,7 +30,7 @@ class Sliced(QKVProjection, kind="sliced"):
         return heads.transpose(-1, -2).unbind(2)
 
     def matrices(self):
-        """Weights of query, key and value of head 0, of head 1, and so on, as views."""
+        """Views of the query, key and value weights of head 0, then of head 1, and so on."""
         return self.qkv.weight.split(self.d)
 
     def query_key_weights(self):
@@ -43,7 +42,7 @@ class Sliced(QKVProjection, kind="sliced"):
 
 
 class Concatenated(QKVProjection, kind="concatenated"):
-    """No W_O: each head writes into its own slice of the stream.
+    """No W_O: each head writes to its own slice of the residual stream.
 
     Raises ValueError unless n_heads x d_head = d_model.
     """
@@ -56,13 +55,13 @@ class Concatenated(QKVProjection, kind="concatenated"):
 
 
 def project(linear, x, rows, d):
-    """x (b, t, m) projected by these rows of a linear map, as heads (b, heads, t, d)."""
+    """Project x (b, t, m) with these rows of a linear map, to heads (b, heads, t, d)."""
     bias = None if linear.bias is None else linear.bias[rows]
     return F.linear(x, linear.weight[rows], bias).unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 class QueryKey(QKVProjection):
-    """Heads whose qkv projects to queries and keys only."""
+    """A projection whose `qkv` has only queries and keys. Subclasses define `values`."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -81,7 +80,7 @@ class QueryKey(QKVProjection):
 
 
 class LowRankValue(QueryKey, kind="low-rank-value"):
-    """Values through a bottleneck: d_model -> rank -> kv_heads x d_head.
+    """W_V with a bottleneck: d_model -> rank -> kv_heads x d_head.
 
     `rank` defaults to a quarter of kv_heads x d_head.
     """
@@ -102,10 +101,10 @@ class LowRankValue(QueryKey, kind="low-rank-value"):
 
 
 class FullValue(QueryKey, kind="full-value"):
-    """A d_model x d_model value map per head and no W_O; the outputs of the heads are summed.
+    """A d_model x d_model value map per head and no W_O; the head outputs are summed.
 
-    A standard head factors this map: W_V down to d_head, its block of W_O up to d_model. Raises
-    ValueError unless kv_heads equals n_heads.
+    In a standard head this map has rank d_head: W_V, then the head's part of W_O. Raises ValueError
+    unless kv_heads equals n_heads.
     """
 
     def __init__(self, config):
@@ -115,11 +114,11 @@ class FullValue(QueryKey, kind="full-value"):
                 "full-value heads have one value map per head: kv_heads must equal n_heads"
             )
         self.d_value = config.d_model
-        # all value maps side by side
+        # the value maps of all heads, concatenated
         self.out = nn.Linear(self.n * config.d_model, config.d_model, bias=config.bias)
 
     def values(self, x):
-        """The stream itself, (b, h, t, m): a linear map commutes with mixing, so `out` applies it."""
+        """x for every head, (b, h, t, m); `out` applies the value maps after attention."""
         return x[:, None].expand(-1, self.n, -1, -1)
 
     def value_weights(self):
@@ -131,8 +130,9 @@ class Primer(QKVProjection, kind="primer"):
 
     x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1)
 
-    Each channel has its own w. Before the first position p is 0. For every initialization scheme w
-    starts as in Primer, w_0 at 1/2 and the others at 1/(2 width). Raises ValueError for width < 1.
+    Each channel has its own w, and p is 0 before the first position. With every initialization
+    scheme, w starts as in Primer: w_0 at 1/2, the others at 1/(2 width). Raises ValueError for
+    width < 1.
     """
 
     undecayed = ("conv_weight",)
@@ -154,7 +154,7 @@ class Primer(QKVProjection, kind="primer"):
         return [part[:, :, -x.shape[1] :] for part in (q, k, v)]
 
     def convolved(self, x, rows):
-        """The projection of x (b, t, m) by these rows of W, convolved, (b, heads, t, d)."""
+        """Project x (b, t, m) with these rows of W and convolve the result, (b, heads, t, d)."""
         p = project(self.qkv, x, rows, self.d)
         weight = self.conv_weight[rows].unflatten(0, (-1, self.d))  # (heads, d, width)
         return sum(

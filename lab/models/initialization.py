@@ -1,6 +1,6 @@
-"""Initialization schemes for the whole model (chapter §1.5.5).
+"""Initialization schemes for a whole model (chapter §1.5.5).
 
-Biases start at 0, norms at torch's defaults.
+All set biases to 0 and leave norms at torch's defaults.
 """
 
 import math
@@ -26,9 +26,10 @@ class Normal(Initialization, kind="normal"):
 
 
 class DepthScaled(Initialization, kind="depth-scaled"):
-    """`base`, with the maps that write into the stream divided by sqrt(number of branches).
+    """`base`; then W_O and W2 of every block are divided by sqrt(number of branches).
 
-    There are two branches per layer, three with cross-attention. Radford 2019, with base "normal".
+    There are two residual branches per layer, three with cross-attention. Radford 2019 with base
+    "normal".
     """
 
     def __init__(self, *, std=0.02, base=None):
@@ -46,7 +47,7 @@ class Xavier(Initialization, kind="xavier"):
     """
 
     def __init__(self):
-        """Without options."""
+        """This scheme has no options."""
 
     def matrix(self, weight, fan_out=None):
         fans = weight[0].numel() + (fan_out or len(weight))
@@ -85,9 +86,9 @@ class MeanField(Xavier, kind="mean-field"):
 
 
 class DeepNormInit(Xavier, kind="deepnorm"):
-    """Xavier; values, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
+    """Xavier; then W_V, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    Use with residual "deepnorm" and two branches per layer: with its alpha = (2 n_layers)^(1/4),
+    For residual "deepnorm" with two branches per layer. With its alpha = (2 n_layers)^(1/4),
     2 n_layers · 2 beta² / alpha² = 1.
     """
 
@@ -103,9 +104,9 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 
 
 class TFixup(Xavier, kind="t-fixup"):
-    """Xavier; values, W_O, feed-forward, embeddings times (9 n_layers)^(-1/4). Huang 2020.
+    """Xavier; then W_V, W_O, feed-forward, embeddings times (9 n_layers)^(-1/4). Huang 2020.
 
-    Allows training without norms.
+    Models can then be trained without norms.
     """
 
     def __call__(self, model):
@@ -114,10 +115,11 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """Xavier; maps that write into the stream and the LM head start at 0. Zhang 2019.
+    """Xavier; then W_O, W2 and the LM head are set to 0. Zhang 2019.
 
-    The other weights of each branch are divided by sqrt(number of branches). Use with norm "none"
-    and residual "scaled", which has Fixup's scalars. Each of the three parts can be switched off.
+    W_V and the other feed-forward weights are divided by sqrt(number of branches). Each of these
+    three changes can be switched off. Use with norm "none" and residual "scaled", which has the
+    scalars of Fixup.
     """
 
     def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
@@ -140,8 +142,8 @@ class Fixup(Xavier, kind="fixup"):
 class AdminInit(Xavier, kind="admin"):
     """Xavier; then omega_i = sqrt(sum over j < i of Var f_j). Liu 2020 §4.2.
 
-    f_0 is the embedded tokens, f_j the j-th branch. The variances are measured in one pass over
-    random tokens with all omega at 1. Only for residual "admin".
+    f_0 are the token embeddings, f_j is the output of branch j. The variances are measured in one
+    forward pass over random tokens with every omega at 1. Only for residual "admin".
     """
 
     @torch.no_grad()
@@ -180,16 +182,16 @@ def maps_of(part):
 
 
 def writers(part):
-    """The maps of a mixer or feed-forward layer that write into the residual stream.
+    """The linear maps of a mixer or feed-forward layer that write to the residual stream.
 
-    They are the last maps of its modules called `out` and `down`.
+    They are the last maps of its modules named `out` and `down`.
     """
     modules = [m for name, m in part.named_modules() if name.split(".")[-1] in ("out", "down")]
     return [maps_of(module)[-1] for module in modules if maps_of(module)]
 
 
 def output_projection_weights(model):
-    """Weights of all maps that write into the residual stream: W_O and W_2 of every block."""
+    """Weights of all maps that write to the residual stream: W_O and W2 of every block."""
     maps = []
     for block in model.blocks:
         maps += [*writers(block.mixer), *writers(block.ffn)]
@@ -199,7 +201,7 @@ def output_projection_weights(model):
 
 
 def branch_weights(model):
-    """Weights that scale a branch: values, W_O and feed-forward, not queries and keys."""
+    """Weights that scale the output of a branch: W_V, W_O and feed-forward, not W_Q and W_K."""
     maps = [m for h in attentions(model) for m in maps_of(h.out)]
     for block in model.blocks:
         maps += [*writers(block.mixer), *maps_of(block.ffn)]
@@ -216,12 +218,12 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Make a head of the first layer output 1 / t at the t-th token of a text.
+    """Set the weights of a head in layer 0 so that it outputs 1 / t at the t-th token.
 
-    Its query is 0, so its weights are uniform over the tokens so far; its value is 1 at the token
-    `marker`, with which a text begins, and 0 elsewhere (Kazemnejad 2023, theorem 1). For models
-    with residual "pre" and position "none". Raises ValueError for another residual, or if the
-    vocabulary exceeds d_model.
+    Its queries are 0, so it attends uniformly to all tokens so far. Its value is 1 at the token
+    `marker`, which must be the first token and occur only there, and 0 at other tokens (Kazemnejad
+    2023, theorem 1). For models with residual "pre" and position "none". Raises ValueError for
+    another residual and for a vocabulary larger than d_model.
     """
     block = model.blocks[0]
     heads = block.mixer.heads

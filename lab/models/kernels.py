@@ -1,8 +1,8 @@
 """Attention kernels: fused, naive, tiled and sparse.
 
-Letters: b batch, h query head, g key-value head (g divides h), q query, k key, n sequence, d head
-width. Every kernel takes q (b, h, q, d) and k, v (b, g, k, d) and returns (b, h, q, d). Chapter
-§1.1.2, §1.1.3, §1.6.1, §1.6.3.
+Kernels take q (b, h, q, d) and k, v (b, h, k, d) and return (b, h, q, d), in the shape letters
+b batch, h head, g key-value head, q query, k key, n sequence length, d head width. Chapter §1.1.2,
+§1.1.3, §1.6.1, §1.6.3.
 """
 
 import math
@@ -17,19 +17,19 @@ from lab.models.masks import Window
 
 
 def repeat_kv(x, heads):
-    """Repeat key-value heads (b, g, k, d) for every query head that reads them: (b, h, k, d)."""
+    """Repeat key-value heads (b, g, k, d) for the query heads that share them: (b, h, k, d)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def factor(scale, d):
-    """The factor on the scores of heads of width d. Raises ValueError for an unknown scale."""
+    """The score factor named `scale` for head width d. Raises ValueError for an unknown name."""
     root = math.sqrt(d)
     factors = {"rsqrt": 1 / root, "none": 1.0, "half": 1 / (2 * root), "inverse": 1 / d}
     return factors[names.near(scale, factors, "scale")]
 
 
 def visible(scores, mask, causal):
-    """Combine mask and causality into one mask, or None if everything is visible."""
+    """Combine `mask` with a causal mask if `causal`. Returns None if there is neither."""
     if not causal:
         return mask
     past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -37,7 +37,7 @@ def visible(scores, mask, causal):
 
 
 def naive_attention(q, k, v, *, causal=False, scale=None):
-    """softmax(q kᵀ · scale) v, (b, h, q, d), with the full weight tensor (b, h, q, k).
+    """softmax(scale · q kᵀ) v, (b, h, q, d), computed with the full weight tensor (b, h, q, k).
 
     `scale` is 1/√d by default. Raises ValueError for causal attention with unequal numbers of
     queries and keys.
@@ -51,11 +51,11 @@ def naive_attention(q, k, v, *, causal=False, scale=None):
 
 
 def tiled_attention(q, k, v, *, block, causal=False):
-    """`naive_attention` in tiles of block x block scores, with running maximum and sum per query.
+    """`naive_attention` in tiles of block x block scores, with online softmax (FlashAttention).
 
-    Forward memory besides inputs and output: block² scores per head. In the backward pass each
-    block of queries is recomputed, so at most block · n weights per head are alive. Raises
-    ValueError as `naive_attention` does, and if block < 1.
+    The forward pass stores only block² scores per head at a time. The backward pass recomputes one
+    block of queries at a time, so it stores at most block · n weights per head. Raises ValueError
+    as `naive_attention` does, and if block < 1.
     """
     _require_square(q, k, causal)
     if block < 1:
@@ -81,10 +81,10 @@ KINDS = {
 
 
 def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """A function without arguments that runs one attention kernel of this size, for timing.
+    """Create q, k and v; return a function without arguments that runs the kernel, for timing.
 
-    `kind` is naive, tiled or fused; `backward` adds the gradients of q, k and v. Raises ValueError
-    for another kind.
+    `kind` is "naive", "tiled" or "fused". `backward` also computes the gradients of q, k and v.
+    Raises ValueError for another kind.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
@@ -103,12 +103,12 @@ def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"
 
 
 def run_attention(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """Create q, k and v and run one attention kernel, for `peak_memory` including the inputs."""
+    """Create q, k and v and run the kernel once, to measure peak memory including the inputs."""
     attention_call(kind, n, d_head, heads, backward, batch, device)()
 
 
 def _query_block(q, k, v, start, block, causal):
-    """Attention of the queries start, start + 1, … to all keys, one block of keys at a time."""
+    """Attention of a block of queries, which begins at `start`, to one block of keys at a time."""
     q = q / math.sqrt(q.shape[-1])
     top = q.new_full((*q.shape[:-1], 1), -math.inf)  # (b, h, block, 1)
     total = mixed = 0.0
@@ -128,7 +128,7 @@ def _query_block(q, k, v, start, block, causal):
 
 
 def _future(scores, first_query, first_key):
-    """True where the key comes after the query, (q, k)."""
+    """Booleans (q, k), True where the key comes after the query."""
     query = torch.arange(first_query, first_query + scores.shape[-2], device=scores.device)
     key = torch.arange(first_key, first_key + scores.shape[-1], device=scores.device)
     return key > query[:, None]
@@ -142,11 +142,11 @@ def _require_square(q, k, causal):
 
 
 def windowed(q, k, v, size):
-    """Exact causal attention to the last `size` keys in n · size steps.
+    """Exact causal attention to the last `size` keys, in O(n · size) time.
 
-    Each block of queries reads two blocks of keys, of which a query sees the last `size` up to it:
+    Blocks have `size` positions. Each block of queries reads two blocks of keys:
 
-    block i of queries    keys   [ block i - 1 | block i ]
+    query block i    reads key blocks [ i - 1 | i ] and masks all but each query's last `size` keys
     """
     b, _, n, _ = q.shape
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (b h, n, d)
@@ -167,8 +167,8 @@ def windowed(q, k, v, size):
 def block_sparse(q, k, v, blocks, size):
     """Causal attention of each block of `size` queries to the key blocks listed in `blocks`.
 
-    blocks (c, m) has one row of key block indices per query block, -1 for none. `size` divides n,
-    and c = n / size.
+    `blocks` (c, m) has one row of key block indices per query block, filled up with -1. `size` must
+    divide n, and c = n / size.
     """
     c = len(blocks)
     n = q.shape[2]
@@ -187,9 +187,10 @@ def block_sparse(q, k, v, blocks, size):
 
 
 def bigbird_blocks(count, *, links=1, seed=0):
-    """Key blocks for `count` query blocks, (count, 3 + links), -1 for none.
+    """The argument `blocks` of `block_sparse` for BigBird, (count, 3 + links). Zaheer 2020.
 
-    Each row has the block itself, the one before, the first, and `links` random earlier ones.
+    Each query block reads itself, the block before it, the first block, and `links` random earlier
+    blocks.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = torch.full((count, 3 + links), -1)
@@ -202,17 +203,21 @@ def bigbird_blocks(count, *, links=1, seed=0):
 
 
 def hashes(x, rotations):
-    """LSH buckets (r, b, h, n) of x (b, h, n, d): the nearest of ± random directions per round."""
+    """LSH buckets (r, b, h, n) of x (b, h, n, d), given directions `rotations` (r, d, c).
+
+    In each of r rounds, the bucket is the index of the nearest of the 2c directions ±`rotations`.
+    """
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)
 
 
 def sorted_lsh(q, k, v, rotations, chunk):
-    """Causal LSH attention in n log n steps. Kitaev 2020 §2.
+    """Causal LSH attention in O(n log n) time. Kitaev 2020 §2.
 
-    Keys and queries are sorted by bucket; each chunk sees itself and the one before, so buckets
-    longer than a chunk are truncated. Rounds are combined by their softmax sums; a pair that meets
-    in m rounds has weight 1/m in each. `chunk` divides n.
+    In each round, queries and keys are sorted by bucket and split into chunks. A chunk of queries
+    reads the keys of the same chunk and of the one before, so buckets longer than a chunk can lose
+    pairs. Rounds are weighted by their softmax denominators; a pair that occurs in m rounds counts
+    1/m in each. `chunk` must divide n.
     """
     n, d = q.shape[2:]
     at = torch.arange(n, device=q.device)
@@ -220,7 +225,7 @@ def sorted_lsh(q, k, v, rotations, chunk):
     logs = []
     buckets = [hashes(x, rotations) for x in (q, k)]  # (r, b, h, n)
     orders = [(x * n + at).argsort(-1) for x in buckets]
-    labels = [  # bucket and chunk of each query and key
+    labels = [  # bucket and chunk numbers of queries and keys
         torch.stack([x, o.argsort(-1) // chunk]) for x, o in zip(buckets, orders, strict=True)
     ]
     for own, (order_q, order_k) in enumerate(zip(*orders, strict=True)):
@@ -228,7 +233,7 @@ def sorted_lsh(q, k, v, rotations, chunk):
             x.take_along_dim(o[..., None], 2).unflatten(2, (-1, chunk))
             for x, o in ((q, order_q), (k, order_k), (v, order_k))
         )
-        query, key = (  # buckets and chunks in every round, (2, r, b, h, c, chunk)
+        query, key = (  # bucket and chunk numbers in every round, (2, r, b, h, c, chunk)
             x.take_along_dim(o[None, None], -1).unflatten(-1, (-1, chunk))
             for x, o in zip(labels, (order_q, order_k), strict=True)
         )
@@ -238,7 +243,7 @@ def sorted_lsh(q, k, v, rotations, chunk):
         met = query[0, ..., None] == key[0, ..., None, :]  # (r, b, h, c, chunk, 2 chunk)
         met &= (query[1, ..., None] - key[1, ..., None, :]) % (n // chunk) <= 1
         same = met[own] & (place_k[..., None, :] <= place[..., None])
-        times = met.sum(0).clamp(min=1).to(q.dtype)  # rounds in which a pair met
+        times = met.sum(0).clamp(min=1).to(q.dtype)  # number of rounds in which a pair occurs
         scores = (sq @ sk.transpose(-2, -1) / math.sqrt(d)) - times.log()
         scores = scores.masked_fill(~same, -1e9)  # (b, h, c, chunk, 2 chunk)
         log = scores.logsumexp(-1, keepdim=True)

@@ -1,8 +1,9 @@
-"""Linear attention: weights are products of features φ(q)·φ(k), so a sum over keys is enough.
+"""Linear attention: weights are products φ(q)·φ(k), so one sum over keys serves all queries.
 
     Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, for any length
 
-Chapter §1.6.3. Letters: b batch, h head, n length, d head width, f features.
+A column of ones is appended to v, so the state S (b, h, f, d + 1) also holds the denominator.
+Chapter §1.6.3. Shape letters: b batch, h head, n token, c chunk, d head width, f features.
 """
 
 import math
@@ -17,17 +18,17 @@ from lab.models.precision import wide, without_autocast
 
 
 def parallel(fq, fk, v, causal=False):
-    """Outputs (b, h, n, d) from all weights at once, in n² steps: the reference for other forms."""
+    """Outputs (b, h, n, d) in O(n²) time, from the full weight tensor, as a reference."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
     weights = weights.tril() if causal else weights
     return safe_divide(weights @ v, weights.sum(-1, keepdim=True))
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
-    """Causal outputs in n steps: all pairs within a chunk, a running sum over earlier chunks.
+    """Causal outputs (b, h, n, d) in O(n) time: all pairs in a chunk, the sum S of earlier chunks.
 
-    `state` (b, h, f, d + 1) is the sum over keys before the first. `rescaled` does the same for
-    features that would overflow.
+    fq and fk (b, h, n, f), v (b, h, n, d). `state` (b, h, f, d + 1) is S of the keys in the cache.
+    `rescaled` does the same for features that would overflow.
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -43,11 +44,11 @@ def chunked(fq, fk, v, chunk=64, state=None):
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
-    """(state, outputs) of `chunked`, for keys whose features are e^top times `fk`.
+    """`chunked` for key features e^top · fk, where e^top could overflow. Returns (state, outputs).
 
-    top (b, h, n, 1), which never decreases, is the largest logarithm up to each key. The sum over
-    earlier keys is e^before times `state`, with before (b, h, 1, 1); the new sum is e^(last entry
-    of top) times the returned state.
+    top (b, h, n, 1) is the running maximum of the log features of the keys. S of the keys in the
+    cache is e^before · state, with before (b, h, 1, 1). S of all keys is e^(last top) times the
+    returned state.
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -73,37 +74,37 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
 
 
 def bidirectional(fq, fk, v):
-    """Outputs in n steps where every query sees every key."""
+    """Outputs (b, h, n, d) in O(n) time, where every query sees every key."""
     return read_state(fq, add_keys(None, fk, v))
 
 
 def add_keys(state, fk, v):
-    """The sum over keys, (b, h, f, d + 1), with n more keys (b, h, n, f) added."""
+    """Add n keys with features fk (b, h, n, f) to the state (b, h, f, d + 1)."""
     new = fk.transpose(-2, -1) @ append_ones(v)
     return new if state is None else state + new
 
 
 def read_state(fq, state):
-    """Outputs of queries (b, h, n, f) from the sum over keys."""
+    """Outputs (b, h, n, d) of queries with features fq (b, h, n, f)."""
     mixed = fq @ state
     return safe_divide(mixed[..., :-1], mixed[..., -1:])
 
 
 def append_ones(v):
-    """Append a column of ones to the values; its sum is the denominator."""
+    """Append a column of ones to the values; its weighted sum is the denominator."""
     return F.pad(v, (0, 1), value=1.0)
 
 
 def safe_divide(mixed, total):
-    """mixed / total, and 0 where the total is 0 because a query saw no key."""
+    """mixed / total, or 0 where total is 0 because the query sees no key."""
     return mixed / total.where(total != 0, 1)
 
 
 class LinearAttention(QKVStateMixer, kind="linear"):
-    """Features elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
+    """φ(x) = elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
 
-    The state has shape h x d x (d_value + 1), in float32 or wider, as are all sums. Under mask
-    "none" every query sees every key.
+    The state (b, h, d, d_value + 1) and all sums are in float32 or wider. With mask "none", every
+    query sees every key.
     """
 
     masks = {"causal", "none"}
@@ -127,7 +128,7 @@ class LinearAttention(QKVStateMixer, kind="linear"):
         return self.heads.join(mixed.to(x.dtype))
 
     def mix(self, q, k, v, cache=None):
-        """Mixed values (b, h, n, d_value) of q, k (b, h, n, d) and v, added to the cache."""
+        """Outputs (b, h, n, d_value) of q, k (b, h, n, d) and v. Updates the cache."""
         fq, fk = self.features(q, k)
         if cache is None:
             return chunked(fq, fk, v, self.chunk) if self.causal else bidirectional(fq, fk, v)
@@ -149,11 +150,11 @@ class LinearAttention(QKVStateMixer, kind="linear"):
 
 
 class Performer(LinearAttention, kind="performer"):
-    """Positive random features with mean product e^(q·k/√d). Choromanski 2020 (FAVOR+).
+    """Positive random features, with E[φ(q)·φ(k)] = e^(q·k/√d). Choromanski 2020 (FAVOR+).
 
-    Factors that cancel in the quotient are removed for numerical range: one per query, and one for
-    the keys that it sees, later keys excluded. So a token never affects the outputs of
-    tokens that do not see it.
+    To prevent overflow, the features of a query are divided by their maximum, and those of the keys
+    by the maximum over the keys that the query sees; both factors cancel in the quotient. Keys that
+    a query does not see have no effect on its output, not even through rounding.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
@@ -193,10 +194,10 @@ class Performer(LinearAttention, kind="performer"):
 
 
 def positive_features(q, k, projection, top=None):
-    """(φ(q), φ(k), top): φ(q) up to a factor per query, φ(k) divided by e^top.
+    """Scaled features (φ(q), φ(k), top): φ(q) is divided by its maximum, φ(k) by e^top.
 
-    Both factors cancel in the quotient. `top` (b, h, 1, 1) is the largest logarithm of the features
-    of a head's keys and, if given, the `top` of earlier keys.
+    Both factors cancel in the quotient. top (b, h, 1, 1) is the maximum of the log features of all
+    keys of a head and, if given, of the `top` of earlier keys.
     """
     q = log_positive_features(q, projection)
     k = log_positive_features(k, projection)
@@ -206,7 +207,7 @@ def positive_features(q, k, projection, top=None):
 
 
 def orthogonal_rows(count, width, generator=None):
-    """(count, width): rows orthogonal in groups of `width`, with lengths of Gaussian vectors."""
+    """Random rows (count, width): orthogonal in groups of `width`, as long as Gaussian vectors."""
     groups = [
         torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
         for _ in range(math.ceil(count / width))
@@ -216,6 +217,6 @@ def orthogonal_rows(count, width, generator=None):
 
 
 def log_positive_features(x, projection):
-    """Logarithms (..., f) of features of x (..., d) whose products estimate e^(x·y/√d)."""
+    """log φ(x), (..., f), of x (..., d). The products φ(x)·φ(y) estimate e^(x·y/√d)."""
     x = x * x.shape[-1] ** -0.25
     return x @ projection.T - x.square().sum(-1, keepdim=True) / 2 - math.log(len(projection)) / 2

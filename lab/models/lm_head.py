@@ -1,13 +1,13 @@
-"""LM heads besides the default: tied to the token embedding (chapter §1.1.1)."""
+"""An LM head that is tied to the token embedding (chapter §1.1.1)."""
 
 from lab.models.gpt import LMHead
 
 
 class Tied(LMHead, kind="tied"):
-    """The weight of the token embedding serves as LM head. Press & Wolf 2017.
+    """The LM head shares the weight of the token embedding. Press & Wolf 2017.
 
-    The initialization scheme treats it as a matrix, not as an embedding. Raises ValueError if d_out
-    differs from vocab_size.
+    Initialization schemes treat the weight as a matrix, not as an embedding. Raises ValueError if
+    d_out differs from vocab_size.
     """
 
     def __init__(self, config, embedding):

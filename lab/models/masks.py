@@ -1,8 +1,8 @@
 """Masks as predicates on batch, head, query and key.
 
-Dense tensors, numbers of pairs and reach all derive from `allows(b, h, q, k)`, which takes
-broadcastable index tensors and returns booleans. `&` and `|` combine masks. Sparse patterns are in
-sparse_masks.py.
+A mask defines `allows(b, h, q, k)`, which takes index tensors that broadcast and returns booleans,
+True where query q may attend to key k. The other methods derive from it. `&` and `|` combine masks.
+Sparse masks are in sparse_masks.py.
 """
 
 import torch
@@ -11,7 +11,7 @@ from lab.models.registry import Seam
 
 
 class Mask(Seam, kind="none"):
-    """Every position sees every other; a kind overrides `allows`."""
+    """Base class of masks, which override `allows`. With kind "none", all positions are visible."""
 
     causal = False  # True if no query sees a later key
     per_head = False  # True if heads have different masks
@@ -26,7 +26,7 @@ class Mask(Seam, kind="none"):
         return Either(self, other)
 
     def dense(self, q_len, k_len, *, batch=1, heads=1, device=None):
-        """Booleans (batch, heads, q, k), True where attended.
+        """The mask as booleans (batch, heads, q, k), True where attended.
 
         The queries are the last q_len of k_len positions.
         """
@@ -41,12 +41,12 @@ class Mask(Seam, kind="none"):
         return int(self.dense(n, n, **sizes).sum())
 
     def reach(self, n, layers, **sizes):
-        """Booleans (batch, q, k), True where `layers` layers let the query depend on the key."""
+        """Booleans (batch, q, k), True where q can depend on k through this number of layers."""
         return reachable([self.dense(n, n, **sizes)] * layers)
 
 
 class Causal(Mask, kind="causal"):
-    """No position sees a later one (chapter §1.1.6)."""
+    """No query sees a later key (chapter §1.1.6)."""
 
     causal = True
 
@@ -55,7 +55,7 @@ class Causal(Mask, kind="causal"):
 
 
 class Window(Mask, kind="window"):
-    """The last `size` positions, itself included; causal."""
+    """Causal sliding window: the last `size` positions, including the query's own."""
 
     causal = True
 
@@ -91,8 +91,8 @@ class Either(Mask):
 def reachable(layers):
     """Booleans (b, q, k), True where the query's final state can depend on the key's input.
 
-    `layers` are the masks (b, h, q, k) of the layers, in order. Residual connections keep a
-    position's own state; a layer combines what its heads see.
+    `layers` is a list of the masks (b, h, q, k) of all layers, in order. A position reads all keys
+    that any head sees and, through the residual connection, itself.
     """
     eye = torch.eye(layers[0].shape[-1], device=layers[0].device)
     found = eye.expand(len(layers[0]), -1, -1)
@@ -102,10 +102,10 @@ def reachable(layers):
 
 
 class Visibility:
-    """What the queries of one forward pass may see. Layers share it, so masks are built once.
+    """The masks and biases of one forward pass, which all layers share, so each is built once.
 
-    Queries are the last q_len of k_len positions. `batch_mask` is a Mask for this batch only: a
-    pair is attended if both it and `mask` allow it.
+    The queries are the last q_len of k_len positions. `batch_mask` is an additional Mask for this
+    batch: a query attends to a key if both masks allow it.
     """
 
     def __init__(self, mask, q_len, k_len, *, batch, device, batch_mask=None):
@@ -115,11 +115,11 @@ class Visibility:
         self.q_len = q_len
         self.k_len = k_len
         self.device = device
-        self.biases = {}  # by position encoding
-        self.masks = {}  # by number of heads
+        self.biases = {}  # {position encoding: bias}
+        self.masks = {}  # {number of heads: dense mask}
 
     def dense(self, heads):
-        """The mask as booleans (b or 1, h or 1, q, k)."""
+        """The mask as booleans (b or 1, h or 1, q, k), for a layer with this number of heads."""
         heads = heads if self.mask.per_head else 1
         if heads not in self.masks:
             sizes = {"batch": self.batch, "heads": heads, "device": self.device}

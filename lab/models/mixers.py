@@ -11,9 +11,9 @@ from lab.models.padding import Padding
 
 
 class StateMixer(Mixer):
-    """A mixer without single pairs, which keeps a state in place of earlier keys.
+    """Base class of mixers that compute no score per pair and keep a state, not a KV cache.
 
-    Raises ValueError at construction for positions or masks that it cannot apply.
+    The constructor raises ValueError for a position encoding or mask that the mixer cannot apply.
     """
 
     hooks = {"at_input"}  # hooks of Position that this mixer applies
@@ -36,7 +36,10 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """No arguments. Padding stands behind the text, where a causal mixer does not look."""
+        """No arguments: a causal mixer never reads padding, because padding is on the right.
+
+        Raises ValueError for any other mask of the batch.
+        """
         mask = seen.batch_mask
         behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal
         if mask is not None and not behind:
@@ -49,23 +52,23 @@ class StateMixer(Mixer):
 
 
 class QKVStateMixer(QKVMixer, StateMixer):
-    """A StateMixer with queries, keys and values, which are those of attention."""
+    """Base class of state mixers with the queries, keys and values of attention."""
 
     hooks = {"at_input", "at_query_key"}
 
 
 class TransformerXL(Attention, kind="transformer-xl"):
-    """Attention to the segment and to the last `memory` inputs of the same layer. Dai 2019.
+    """Attention to the current segment and to the layer's last `memory` inputs. Dai 2019.
 
-    `memory` defaults to the context.
+    `memory` defaults to block_size.
 
     segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, detached
-    segment 2         e f g h  g sees a b c d e f g; through n layers it reaches n memories back
+    segment 2         e f g h  g sees a b c d e f g, and n memories back through n layers
 
-    Feed the segments of a text one by one with the same caches, in training too: `caches =
-    model.caches(b)`, then model(segment, caches=caches) for each. No gradient flows between
-    segments. Without caches this is ordinary attention. Use positions that encode distances
-    (rotary, alibi, t5): others end at the context. Raises ValueError if memory is below 1.
+    Process the segments of a sequence in order, with the same caches, also in training: first
+    `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient
+    flows between segments. Without caches this is standard attention. Use relative positions
+    (rotary, alibi, t5), because others end at block_size. Raises ValueError if memory < 1.
     """
 
     def __init__(self, config, position, *, memory=None):
@@ -85,7 +88,7 @@ class TransformerXL(Attention, kind="transformer-xl"):
     def split(self, x, cache):
         if cache is None:
             return super().split(x, None)
-        # the first keys of the memory also depend on `history` earlier inputs
+        # the first keys of the memory also depend on the `history` inputs before it
         seen = cache.append_inputs(x, self.memory + self.heads.history)
         kept = min(seen.shape[1] - x.shape[1], self.memory)
         q, k, v = (part[:, :, -(kept + x.shape[1]) :] for part in self.heads.split(seen))
@@ -109,11 +112,11 @@ class TransformerXL(Attention, kind="transformer-xl"):
 
 
 class Gru(StateMixer, kind="gru"):
-    """A GRU as wide as the stream; decoding keeps its last output. Cho 2014 §2.3.
+    """A GRU of width d_model; decoding keeps its last output. Cho 2014 §2.3.
 
-    x ── GRU ──      no W_O: its outputs, in -1..1, are added to the stream
+    x ── GRU ──      no W_O: its outputs, in -1..1, are added to the residual stream
 
-    For every initialization scheme the weights start at torch's default, uniform in ±1/sqrt(m).
+    With every initialization scheme, the weights keep torch's default, uniform in ±1/sqrt(m).
     """
 
     def __init__(self, config, position):
@@ -138,9 +141,8 @@ class Convolution(StateMixer, kind="convolution"):
     x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, w per feature
         └── W_g ─────────────── ┘
 
-    Before the first position p is 0. Decoding keeps p at the last width - 1 positions. The w_i
-    start from N(0, 1 / width), for every initialization scheme. Raises ValueError for a width below
-    1.
+    p is 0 before the first position. Decoding keeps p of the last width - 1 positions. With every
+    initialization scheme, the w_i start from N(0, 1 / width). Raises ValueError for width < 1.
     """
 
     undecayed = ("conv_weight",)

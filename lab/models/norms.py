@@ -1,4 +1,4 @@
-"""Normalisation over features or over the batch (chapter §1.5.2, §1.5.4)."""
+"""RMSNorm and batch norm (chapter §1.5.2, §1.5.4)."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from lab.models.padding import SeesPadding
 
 
 class RmsNorm(Norm, kind="rmsnorm"):
-    """x / sqrt(mean(x^2) + eps), then a gain. Zhang 2019."""
+    """x / sqrt(mean(x^2) + eps), with gain. Zhang 2019."""
 
     def __init__(self, config, *, eps=1e-5, affine=True):
         super().__init__(config)
@@ -19,11 +19,11 @@ class RmsNorm(Norm, kind="rmsnorm"):
 
 
 class BatchNorm(SeesPadding, Norm, kind="batchnorm"):
-    """Normalises each feature over all tokens of the batch. Ioffe 2015.
+    """Normalizes each feature over all tokens of the batch. Ioffe 2015.
 
-    Evaluation uses running statistics. Padding is excluded and returned as 0, unless
-    `padding_aware` is False. In training every token affects all others through the statistics,
-    earlier ones included, so the model is not causal.
+    Evaluation uses running statistics. Padding is excluded and its output is 0, unless
+    `padding_aware` is False. In training, every token affects the outputs at all others, also at
+    earlier ones, through the batch statistics. So the model is not causal.
     """
 
     repeatable = False

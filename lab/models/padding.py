@@ -1,7 +1,7 @@
-"""Padding: texts of different lengths in one batch, filled up behind their last token.
+"""Padding: sequences of different lengths in one batch, padded on the right.
 
-A mask hides padding from attention. Parts that average over tokens (batch norm, losses of a
-mixture) are told about it while the model runs.
+A mask hides padding from attention. Parts that average over tokens (batch norm, load-balancing
+losses) get the padding mask for the duration of a forward pass.
 """
 
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ from lab.models.masks import Mask
 class Padding(Mask):
     """Hides padded keys: `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding.
 
-    `beside` is a further mask: a pair is attended if both allow it. Raises ValueError for other
-    values, and for padding in front of a token.
+    `beside` is an additional mask; a query attends to a key if both allow it. Raises ValueError for
+    other values of `padding_mask`, and for padding before a token.
     """
 
     def __init__(self, padding_mask, beside=None):
@@ -37,19 +37,20 @@ class Padding(Mask):
 
 
 class SeesPadding:
-    """Base class of parts that average over tokens: `padding_mask` (b, k) is known in a call.
+    """Base class of parts that average over tokens. `padding_mask` (b, k) is set during a call.
 
-    `of_call` names attributes that a call sets as inputs of a loss; copies have None there.
+    `of_call` names the attributes that a call sets for use in a loss. They are None in copies of
+    the module.
     """
 
     of_call = ()
-    padding_mask = None  # None without padding
+    padding_mask = None  # None if there is no padding
 
     def tokens(self, per_token):
-        """The rows of `per_token` (b, t, ...) that are not padding, (n, ...).
+        """Select the n rows of `per_token` (b, t, ...) that are not padding, (n, ...).
 
-        Returns `per_token` itself without padding. Raises ValueError for padding inside an expert,
-        whose input has no batch axis.
+        Without padding, returns `per_token` unchanged. Raises ValueError if there is padding and
+        this part is an expert of a mixture, whose input has no batch axis.
         """
         if self.padding_mask is None:
             return per_token
@@ -63,9 +64,9 @@ class SeesPadding:
 
 @contextmanager
 def known_padding(model, padding, shape):
-    """Context in which parts that average over tokens know the Padding of texts of shape (b, k).
+    """Set `padding_mask` in all SeesPadding parts of the model until the block ends.
 
-    Raises ValueError if the padding has another shape.
+    Raises ValueError if the mask of `padding` does not have this shape, (b, k).
     """
     if tuple(padding.real.shape) != tuple(shape):
         raise ValueError(f"padding_mask must be {shape}, not {tuple(padding.real.shape)}")

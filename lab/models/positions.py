@@ -1,7 +1,7 @@
 """Further position encodings (chapter §1.3); the base class and the default, rotary, are in gpt.py.
 
-Letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position of
-the first token given: the number of earlier keys in the cache.
+Shape letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position
+of the first token, which is the number of cached tokens.
 """
 
 import math
@@ -16,7 +16,7 @@ from lab.models.precision import wide
 
 
 def sinusoids(positions, width, base=10000.0):
-    """Sine and cosine interleaved, (len(positions), width). Vaswani 2017 §3.5.
+    """Interleaved sines and cosines, (len(positions), width). Vaswani 2017 §3.5.
 
     Pair i has frequency base^(-2i/width).
     """
@@ -28,8 +28,8 @@ def sinusoids(positions, width, base=10000.0):
 def exact_sinusoids(n, width, base=10000):
     """`sinusoids` of positions 0..n-1, float64 (n, width), exact to 1e-14 for n up to 2^15.
 
-    position x frequency in floating point loses digits as positions grow. Here turns are counted as
-    integers in units of 2^-64, so that overflow drops whole turns.
+    In floating point, position x frequency loses digits as positions grow. Here angles are integers
+    in units of 2^-64 turns, so that integer overflow drops whole turns only.
     """
     with mpmath.workprec(160):
         turns = [
@@ -41,7 +41,7 @@ def exact_sinusoids(n, width, base=10000):
 
 
 class Sinusoidal(Position, kind="sinusoidal"):
-    """Fixed codes added to the embeddings, multiplied by `scale`. Vaswani 2017 §3.5."""
+    """Sinusoidal codes, multiplied by `scale` and added to the embeddings. Vaswani 2017 §3.5."""
 
     def __init__(self, config, *, base=10000.0, scale=1.0):
         super().__init__(config)
@@ -54,12 +54,13 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
 
 class Sinusoidal2D(Position, kind="sinusoidal-2d"):
-    """Codes of row and column of a text in rows of `columns` tokens. Parmar 2018 §3.3.
+    """Sinusoidal codes of row and column, for rows of `columns` tokens. Parmar 2018 §3.3.
 
-    The first half of the width encodes the row, the second half the column.
+    The first half of the features encodes the row, the second half the column. Raises ValueError
+    for columns < 1.
 
     columns 4     1 2 3 +      row 0, columns 0..3
-                  4 5 6 =      row 1: digits of the same place share a column
+                  4 5 6 =      row 1: aligned digits have the same column
     """
 
     def __init__(self, config, *, columns=8, base=10000.0):
@@ -70,7 +71,7 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
         self.base = base
 
     def axes(self, t):
-        """The coordinates of positions t, each encoded in a share of the width."""
+        """The coordinates of positions t; each is encoded in a part of the features."""
         return t // self.columns, t % self.columns
 
     def at_input(self, x, start=0):
@@ -82,9 +83,9 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
 
 
 class Learned(Position, kind="learned"):
-    """A trained vector per position, up to `context`, added to the embeddings (chapter §1.3.3).
+    """A trained vector per position, added to the embeddings (chapter §1.3.3).
 
-    Raises ValueError beyond the context.
+    Raises ValueError for sequences longer than block_size.
     """
 
     def __init__(self, config):
@@ -102,7 +103,7 @@ class Learned(Position, kind="learned"):
 
 
 class Alibi(Position, kind="alibi"):
-    """A bias linear in the distance, with one slope per head. Press 2021."""
+    """A score bias of -slope x distance, with one slope per head. Press 2021."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -129,10 +130,10 @@ class Alibi(Position, kind="alibi"):
 
 
 def alibi_slopes(n_heads, dtype=torch.float32):
-    """Slopes of the h heads, (h,): 2^(-8i/h) if h is a power of two. Press 2021.
+    """Slopes of h heads, (h,): 2^(-8i/h) for i = 1..h if h is a power of two. Press 2021.
 
-    Otherwise these are the slopes for the next smaller power of two, then every other slope for
-    twice that power.
+    Otherwise they are the slopes for the next smaller power of two, followed by every other slope
+    for twice that power.
     """
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=dtype) / power)
@@ -141,12 +142,13 @@ def alibi_slopes(n_heads, dtype=torch.float32):
 
 
 class T5(Position, kind="t5"):
-    """A trained bias per head and distance bucket, one table for all layers. Raffel 2019.
+    """A trained score bias per head and distance bucket, shared by all layers. Raffel 2019.
 
-    Half of the buckets hold one distance each; the others grow logarithmically up to
-    `max_distance`, and the last holds everything beyond. A layer with fewer heads uses the first
-    columns of the table. Raises ValueError for too few buckets, or if `max_distance` does not
-    exceed the single distances.
+    Half of the buckets have one distance each. The others widen logarithmically up to
+    `max_distance`, and the last also has all larger distances. Without a causal mask, earlier and
+    later keys have half of the buckets each. A layer with fewer heads uses the first heads of the
+    table. Raises ValueError for too few buckets, and if `max_distance` does not exceed the
+    distances that have their own bucket.
     """
 
     undecayed = ("table.weight",)
@@ -155,7 +157,7 @@ class T5(Position, kind="t5"):
         super().__init__(config)
         self.max_distance = max_distance
         self.causal = config.causal
-        least = 2 if self.causal else 4  # without a causal mask half the buckets are for later keys
+        least = 2 if self.causal else 4  # otherwise half the buckets are for later keys
         if buckets < least:
             raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
         single = buckets // least
@@ -180,7 +182,7 @@ class T5(Position, kind="t5"):
 
 
 class FirstHeads(Position):
-    """The bias of the first `heads` heads of `whole`."""
+    """The bias of the first `heads` heads of the encoding `whole`."""
 
     def __init__(self, whole, heads):
         nn.Module.__init__(self)
@@ -192,7 +194,7 @@ class FirstHeads(Position):
 
 
 def t5_bucket(distance, buckets, max_distance, causal):
-    """Bucket of each distance (query minus key).
+    """The bucket of each distance, which is query position minus key position.
 
     If not causal, half of the buckets are for later keys.
     """
@@ -210,10 +212,10 @@ def t5_bucket(distance, buckets, max_distance, causal):
 
 
 class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
-    """Codes of plane, row and column, as for frames of a video. Parmar 2018 §3.3, one more axis.
+    """`Sinusoidal2D` with a third axis, as for the frames of a video. Parmar 2018 §3.3.
 
-    The text is read as planes of `rows` x `columns` tokens. Each axis gets a third of the width;
-    the plane also gets the remainder.
+    Planes have `rows` x `columns` tokens. Each axis gets a third of the features; the plane also
+    gets the remainder. Raises ValueError for rows < 1 or columns < 1.
     """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):
@@ -228,17 +230,17 @@ class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
 
 
 class Hierarchical(Position, kind="hierarchical"):
-    """Learned positions composed of two levels: `unit` vectors reach unit² positions.
+    """Two-level learned positions: `unit` trained vectors p encode unit² positions.
 
-    Position i unit + j is alpha u_i + (1 - alpha) u_j, for unit i and offset j in it; `unit`
-    defaults to the context. With u = (p - alpha p_0) / (1 - alpha) for the trained vectors p,
-    positions in the first unit are p itself. Su 2020 (spaces.ac.cn 7947). Raises ValueError unless
-    0 < alpha < 1/2.
+    The code of position i · unit + j is alpha u_i + (1 - alpha) u_j, with
+    u = (p - alpha p_0) / (1 - alpha), so that the first `unit` positions have the codes p. `unit`
+    defaults to block_size. Su 2020 (spaces.ac.cn 7947). Raises ValueError unless 0 < alpha < 1/2,
+    and for sequences longer than unit².
     """
 
     def __init__(self, config, *, unit=None, alpha=0.4):
         super().__init__(config)
-        if not 0 < alpha < 0.5:  # at 1/2, unit and offset would be interchangeable
+        if not 0 < alpha < 0.5:  # at 1/2, i and j would be interchangeable
             raise ValueError(f"alpha must lie between 0 and 1/2, got {alpha}")
         self.embedding = nn.Embedding(unit or config.block_size, config.d_model)
         self.alpha = alpha

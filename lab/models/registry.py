@@ -1,10 +1,10 @@
-"""Seams: the exchangeable parts of a model, each chosen by one word of its configuration.
+"""Seams: the exchangeable parts of a model, each chosen by name in its configuration.
 
-A seam is a class made by `class Position(Seam)`, or `class AttentionFn(Seam, name="Score")` if
-configurations and records use another name. A variant is a subclass that names itself in its class
-line, `class Rotary(Position, kind="rotary")`; from then on it can be chosen, even if the class is
-defined in a notebook. A choice is a word or a mapping with the options of the variant: "rotary" or
-{"kind": "rotary", "base": 500}. The base class of a seam may be a kind itself.
+A seam is a direct subclass of Seam: `class Position(Seam)`, or `class AttentionFn(Seam,
+name="Score")` if records and error messages use another name. A variant is a subclass of a seam
+that registers itself under a name, its kind: `class Rotary(Position, kind="rotary")`. It can be
+defined in a notebook. The base class can have a kind too. A configuration chooses a variant by its
+kind, "rotary", or by a dict with options, {"kind": "rotary", "base": 500}.
 """
 
 import inspect
@@ -15,9 +15,9 @@ from lab import names, uses
 
 
 class Kinds(dict):
-    """The registry {name: variant} of one seam. A lookup within a trial is reported to lab.uses.
+    """The registry {kind: variant} of one seam. Lookups inside a trial are reported to lab.uses.
 
-    Raises ValueError if a name is registered again for another class.
+    Raises ValueError if a kind is registered again for another class.
     """
 
     def __init__(self, seam):
@@ -40,10 +40,10 @@ class Kinds(dict):
 
 
 def identity(variant):
-    """Where a variant is defined: module and qualified name.
+    """Module and qualified name of a variant.
 
-    A cell that runs again, or a reloaded module, defines the same variant again. `__mp_main__` is
-    the main script in its worker processes.
+    These stay the same when a notebook cell runs again or a module is reloaded. `__mp_main__` is
+    the name of the main script in worker processes.
     """
     return f"{variant.__module__.replace('__mp_main__', '__main__')}.{variant.__qualname__}"
 
@@ -61,7 +61,7 @@ class Seam:
 
     @classmethod
     def resolve(cls, choice):
-        """(variant class, options) of a choice.
+        """The variant class and the dict of options that a choice specifies.
 
         Raises ValueError for an unknown kind or option; the message lists the known ones.
         """
@@ -80,13 +80,13 @@ class Seam:
 
     @classmethod
     def build(cls, choice, *context):
-        """Construct the variant that `choice` names from `context` (sizes) and its options."""
+        """Construct the variant that `choice` names, with arguments `context` and its options."""
         variant, options = cls.resolve(choice)
         return variant(*context, **options)
 
 
 class Part(nn.Module):
-    """A part of a model, built from its configuration and, in some seams, from further parts."""
+    """A module built from the ModelConfig and, in some seams, from other modules."""
 
     def __init__(self, config, *others):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Tables of rotary positions, also for texts longer than in training (chapter §1.3).
+"""Tables for rotary positions, with options to extend the context (chapter §1.3).
 
 `interpolation` s divides every position by s (Chen 2023). `ntk` s multiplies the base by
-s^(d / (d - 2)), which slows the slowest pair by s and leaves the fastest unchanged (Peng 2023
+s^(d / (d - 2)), which divides the lowest frequency by s and leaves the highest unchanged (Peng 2023
 §3.1).
 """
 
@@ -11,11 +11,11 @@ import torch
 
 
 @lru_cache(16)
-@torch.inference_mode(False)  # tables made in inference mode could not be used in training
+@torch.inference_mode(False)  # tables created in inference mode cannot be used in training
 def rotations(length, d, base, interpolation, ntk, device, dtype):
-    """Cosine and signed sine of position x frequency, two tables (length, d), exact to the dtype."""
+    """Cosine and signed sine of position x frequency, (length, d) each, accurate to the dtype."""
     base = base if ntk == 1 else base * ntk ** (d / (d - 2))
-    table = {"dtype": torch.float64, "device": "cpu"}  # not every device has float64
+    table = {"dtype": torch.float64, "device": "cpu"}  # not every device supports float64
     frequency = base ** (-torch.arange(0, d, 2, **table) / d)
     position = torch.arange(length, **table) / interpolation
     angle = position[:, None] * frequency.repeat(2)
@@ -25,7 +25,7 @@ def rotations(length, d, base, interpolation, ntk, device, dtype):
 
 
 def check_rotary(d, base, interpolation, ntk):
-    """Raise ValueError for a head width d or options that rotary positions cannot have."""
+    """Raise ValueError for an odd head width d and for options out of range."""
     if d % 2:
         raise ValueError(f"rotary rotates pairs: d_head must be even, got {d}")
     if min(base, interpolation, ntk) <= 0:

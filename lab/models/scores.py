@@ -1,10 +1,10 @@
-"""Attention functions: from queries, keys and values to the mixed values (chapter §1.1.2).
+"""Attention functions (chapter §1.1.2).
 
-Letters: b batch, h query head, g key-value head (g divides h), q query, k key, d head width. Every
-kind takes q (b, h, q, d), k and v (b, g, k, d). `mask` holds booleans that broadcast to
-(b, h, q, k), True where attended; `bias` (h, q, k) is added to the scores; `causal` requires as
-many queries as keys. The result is (b, h, q, d), 0 where a query sees no key. All kinds but
-sparsemax call F.scaled_dot_product_attention, which probes intercept.
+Every kind takes q (b, h, q, d), k and v (b, g, k, d) and returns (b, h, q, d), with 0 for a query
+that sees no key. `mask` is boolean, broadcastable to (b, h, q, k), True where attended; `bias`
+(h, q, k) is added to the scores; `causal` requires as many queries as keys. All kinds except
+sparsemax call F.scaled_dot_product_attention, which probes intercept. Shape letters: b batch,
+h query head, g key-value head (g divides h), q query, k key, d head width.
 """
 
 import math
@@ -19,7 +19,7 @@ from lab.models.precision import wide
 
 
 class Cosine(AttentionFn, kind="cosine"):
-    """cos(q, k) / temperature, independent of vector lengths. Henry 2020.
+    """Softmax of cos(q, k) / temperature, which ignores vector lengths. Henry 2020.
 
     With `learned`, the temperature is trained per head. Raises ValueError unless temperature > 0.
     """
@@ -70,15 +70,15 @@ class Additive(AttentionFn, kind="additive"):
         scores = self.sum(hidden).squeeze(-1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         mask = visible(scores, mask, causal)
-        # q and k of zeros: the bias is the whole score
+        # with q = k = 0, the bias is the whole score
         empty = [x.new_zeros(*x.shape[:3], 1) for x in (q, k)]
         return attend(*empty, v, mask, scores)
 
 
 class Sparsemax(AttentionFn, kind="sparsemax"):
-    """Scaled dot product with sparsemax instead of softmax. Martins 2016.
+    """Scaled dot-product attention with sparsemax instead of softmax. Martins 2016.
 
-    Weights are the projection of the scores onto the simplex: small ones are exactly 0.
+    The weights are the projection of the scores onto the simplex, so small ones are exactly 0.
     """
 
     def __init__(self, config, *, scale="rsqrt"):
@@ -94,10 +94,10 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
 
 
 def sparsemax(scores, mask=None):
-    """Projection of each row of scores (..., k) onto the simplex, in the dtype of the scores.
+    """Project each row of scores (..., k) onto the simplex; returns the dtype of the scores.
 
-    Keys with mask False get weight 0; a row without visible keys is all 0. The computation is in
-    float32 or wider: in bfloat16 the support would be wrong and rows would not sum to 1.
+    Keys with mask False get weight 0, and a row without visible keys is 0. The computation runs in
+    float32 or wider: in bfloat16, the support would be wrong and rows would not sum to 1.
     """
     dtype = scores.dtype
     scores = wide(scores)
@@ -105,12 +105,12 @@ def sparsemax(scores, mask=None):
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
     with torch.no_grad():
-        # The support is the longest run of the largest scores that all exceed their threshold.
-        # Scores 1 or more below the largest have no weight.
+        # The support is the largest set of top scores that all exceed its threshold. Scores that
+        # are 1 or more below the maximum get weight 0.
         falling = scores.clamp(min=-1).sort(-1, descending=True).values
         count = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         threshold = (falling.cumsum(-1) - 1) / count
-        size = (falling > threshold).sum(-1, keepdim=True).clamp(min=1)  # 0 only with NaN
+        size = (falling > threshold).sum(-1, keepdim=True).clamp(min=1)  # 0 only if a score is NaN
         support = scores > threshold.gather(-1, size - 1)
         if mask is not None:
             support = support & mask

@@ -10,7 +10,7 @@ from lab.models.precision import wide
 
 
 class Largest(nn.Module):
-    """Keep the `k` largest entries of max(0, x) per token and set the others to 0."""
+    """Keeps the `k` largest entries of max(0, x) per token and sets the others to 0."""
 
     def __init__(self, k):
         super().__init__()
@@ -22,11 +22,11 @@ class Largest(nn.Module):
 
 
 class TopUnits(FeedForward, kind="top-k"):
-    """ReLU that keeps the `k` most active units per token. Ahmad & Scheinkman 2019.
+    """ReLU that keeps only the `k` largest hidden units per token. Ahmad & Scheinkman 2019.
 
     x ── W1 ── relu ── k largest ── W2 ──
 
-    `k` defaults to an eighth of the units. Raises ValueError unless 1 <= k <= units.
+    `k` defaults to d_ff / 8. Raises ValueError unless 1 <= k <= d_ff.
     """
 
     activation = nn.ReLU
@@ -43,7 +43,7 @@ class TopUnits(FeedForward, kind="top-k"):
 class BlockMap(nn.Module):
     """A block-sparse linear map: output block i reads input blocks i..i + links - 1, cyclically.
 
-    It has `links` / `blocks` of the weights and products of a dense map. Raises ValueError unless
+    Parameters and FLOPs are links / blocks of those of a dense map. Raises ValueError unless
     `blocks` divides both widths and 1 <= links <= blocks.
     """
 
@@ -58,7 +58,7 @@ class BlockMap(nn.Module):
         self.links = links
         # weight (d_out, links d_in / blocks, 1)
         self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)
-        self.fan_out = links * d_out // blocks  # number of outputs per input
+        self.fan_out = links * d_out // blocks  # outputs that read each input
 
     def forward(self, x):
         parts = x.unflatten(-1, (self.blocks, -1))
@@ -68,7 +68,7 @@ class BlockMap(nn.Module):
         return out.squeeze(-1).view(*x.shape[:-1], -1)
 
     def dense(self):
-        """The equivalent dense matrix, (d_out, d_in)."""
+        """The same map as a dense matrix (d_out, d_in)."""
         weight = self.map.weight.squeeze(-1).unflatten(0, (self.blocks, -1))
         weight = weight.unflatten(-1, (self.links, -1))
         out = weight.new_zeros(self.blocks, weight.shape[1], self.blocks, weight.shape[3])
@@ -79,10 +79,10 @@ class BlockMap(nn.Module):
 
 
 class BlockSparse(FeedForward, kind="block-sparse"):
-    """GELU between two block-sparse maps: `blocks` x `blocks` blocks, `links` per row. Child 2019.
+    """GELU between two block-sparse maps with `links` of `blocks` blocks per row. Child 2019.
 
-    ▪▪··        blocks 4, links 2: half of the weights; information
-    ·▪▪·        reaches the other blocks through the stack
+    ▪▪··        blocks 4, links 2: half of the weights;
+    ·▪▪·        information reaches the other blocks in later layers
     ··▪▪
     ▪··▪
     """
@@ -97,13 +97,14 @@ class BlockSparse(FeedForward, kind="block-sparse"):
 
 
 class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
-    """GELU with a width chosen per token: the first z = d_ff sigmoid(w·x + 2) units, and a ramp.
+    """GELU that uses only the first units of the hidden layer, a fraction learned per token.
 
-    x ──┬── W1 ── act ── * ── W2 ──      unit i has weight clamp((z + ramp - i) / ramp, 0, 1), as
-        └── w ── ramp ───┘               the spans of Sukhbaatar 2019; `ramp` is a share of d_ff
+    x ──┬── W1 ── act ── * ── W2 ──      z = sigmoid(w·x + 2); unit i has weight
+        └── w ── ramp ───┘               clamp((z + ramp - i / d_ff) / ramp, 0, 1)
 
-    `used` is the mean share of units in the last call, padding excluded. It is differentiable, so
-    that `width_loss` can penalise it. Raises ValueError unless 0 < ramp <= 1.
+    This is the soft mask of Sukhbaatar 2019, over units instead of distances. `ramp` is a fraction
+    of d_ff. `used` is the mean weight of the units in the last call, without padding. It is
+    differentiable, so that `width_loss` can penalize it. Raises ValueError unless 0 < ramp <= 1.
     """
 
     activation = nn.GELU
@@ -131,10 +132,10 @@ class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
 
 
 def width_loss(model):
-    """Mean share of hidden units used in the last call, over all layers of adaptive width.
+    """Mean of `used` over all AdaptiveWidth layers in the model's last call.
 
-    Add it to the training loss with a weight. Raises ValueError if the model has no such layer or
-    one was never called.
+    Add it to the training loss with a weight. Raises ValueError if the model has no such layer, or
+    if one was not called yet.
     """
     used = [module.used for module in model.modules() if isinstance(module, AdaptiveWidth)]
     if not used or any(share is None for share in used):

@@ -1,8 +1,8 @@
-"""Sparse patterns by distance, by head and by the structure of the input (§1.6.1, exercise 1.13).
+"""Sparse masks by distance, by head and by the structure of the input (§1.6.1, exercise 1.13).
 
-Patterns that depend on positions and heads alone are kinds of Mask. Patterns that depend on the
-input (speakers, turns, links, trees) are built per batch, like Padding, and passed with it:
-`model(tokens, mask=SameSpeaker(speaker))`. Letters: b batch, h head, q query, k key, t token.
+Masks that depend only on positions and heads are kinds of Mask. Masks that depend on the input
+(speakers, turns, links, trees) are built for each batch and passed to the model:
+`model(tokens, mask=SameSpeaker(speaker))`. Shape letters: b batch, h head, q query, k key, t token.
 """
 
 import torch
@@ -11,7 +11,7 @@ from lab.models.masks import Causal, Mask
 
 
 class Band(Mask, kind="band"):
-    """Keys closer than `size` on both sides."""
+    """Not causal: keys less than `size` positions away, on both sides."""
 
     def __init__(self, *, size):
         self.size = size
@@ -21,9 +21,9 @@ class Band(Mask, kind="band"):
 
 
 class Dilated(Mask, kind="dilated"):
-    """Every `dilation`-th earlier position, itself included. van den Oord 2016.
+    """Causal: every `dilation`-th position, counted back from the query. van den Oord 2016.
 
-    With `size`, only the nearest `size` of them are seen.
+    With `size`, only the nearest `size` of them, including the query's own.
     """
 
     causal = True
@@ -38,9 +38,9 @@ class Dilated(Mask, kind="dilated"):
 
 
 class Strided(Mask, kind="strided"):
-    """The last `stride` positions and every `stride`-th earlier one. Child 2019.
+    """Causal: the last `stride` positions and every `stride`-th earlier one. Child 2019.
 
-    With stride √n there are n√n pairs, and two hops, one of each kind, reach any earlier position.
+    With stride √n there are O(n√n) pairs, and two layers connect a query to all earlier positions.
     """
 
     causal = True
@@ -53,9 +53,9 @@ class Strided(Mask, kind="strided"):
 
 
 class Periodic(Mask, kind="periodic"):
-    """Keys `lead` steps after the same phase of every earlier period.
+    """Causal: keys k with k = q + lead modulo `period`, for query q.
 
-    With lead 1 these are the tokens that followed the query's phase in earlier periods.
+    With lead 1, these are the tokens that followed the same phase in earlier periods.
     """
 
     causal = True
@@ -69,7 +69,7 @@ class Periodic(Mask, kind="periodic"):
 
 
 class Global(Mask, kind="global"):
-    """The first `tokens` positions see all and are seen by all. Beltagy 2020."""
+    """The first `tokens` positions see all positions and are seen by all. Beltagy 2020."""
 
     def __init__(self, *, tokens=1):
         self.tokens = tokens
@@ -79,9 +79,9 @@ class Global(Mask, kind="global"):
 
 
 class Random(Mask, kind="random"):
-    """About `links` random keys per query, a fixed function of `seed`.
+    """About `links` random keys per query, which `seed` determines.
 
-    They are drawn from the past of the query or, given `length`, from all `length` positions.
+    They are earlier keys, or, if `length` is given, any of `length` positions.
     """
 
     def __init__(self, *, links, seed=0, length=None):
@@ -92,7 +92,7 @@ class Random(Mask, kind="random"):
 
     def allows(self, b, h, q, k):
         number = (q * 2654435761 + k * 40503 + self.seed * 97531 + 12345) & 0x7FFFFFFF
-        for _ in range(2):  # mix the bits of the number of the pair
+        for _ in range(2):  # hash the pair: mix the bits of its number
             number = ((number ^ (number >> 15)) * 1103515245 + 12345) & 0x7FFFFFFF
         number = (number ^ (number >> 13)) & 0xFFFFFF
         if self.length:
@@ -101,7 +101,7 @@ class Random(Mask, kind="random"):
 
 
 class Composed(Mask):
-    """A pattern composed of others, under one name."""
+    """Base class of kinds that combine other masks."""
 
     def __init__(self, mask):
         self.mask = mask
@@ -113,7 +113,7 @@ class Composed(Mask):
 
 
 class Longformer(Composed, kind="longformer"):
-    """A window and global tokens. Beltagy 2020."""
+    """A `Band` and `Global` tokens. Beltagy 2020."""
 
     def __init__(self, *, size, tokens=1, causal=True):
         mask = Band(size=size) | Global(tokens=tokens)
@@ -121,7 +121,7 @@ class Longformer(Composed, kind="longformer"):
 
 
 class BigBird(Composed, kind="bigbird"):
-    """A window, global tokens and random keys. Zaheer 2020.
+    """A `Band`, `Global` tokens and `Random` keys. Zaheer 2020.
 
     Causal unless `length`, the number of positions, is given.
     """
@@ -134,9 +134,9 @@ class BigBird(Composed, kind="bigbird"):
 
 
 class ByHead(Mask, kind="by-head"):
-    """Head i uses entry i of `masks` (choices), cyclically.
+    """A mask per head: head i uses entry i modulo the length of `masks`, a list of choices.
 
-    With dilations 1, 2, 4, …, for example, the heads see several scales at once.
+    For example, dilations 1, 2, 4, … let the heads of a layer see different scales.
     """
 
     per_head = True
@@ -157,7 +157,7 @@ class ByHead(Mask, kind="by-head"):
 
 
 class SameSpeaker(Mask):
-    """Earlier tokens of the query's speaker: `speaker` (b, t) numbers the speaker of each token."""
+    """Causal: earlier tokens of the query's speaker. `speaker` (b, t) is a number per token."""
 
     causal = True
 
@@ -169,7 +169,7 @@ class SameSpeaker(Mask):
 
 
 class Marked(Mask):
-    """Earlier marked keys, such as the first token of every turn: `marked` (b, t) booleans."""
+    """Causal: earlier marked keys, such as the first token of each turn. `marked` (b, t): bool."""
 
     causal = True
 
@@ -181,7 +181,7 @@ class Marked(Mask):
 
 
 class Linked(Mask):
-    """The key each query points to, such as the definition of a name: `to` (b, t), -1 for none."""
+    """One key per query, such as the definition of a name: `to` (b, t) is its index, or -1."""
 
     def __init__(self, to):
         self.to = to
@@ -191,7 +191,7 @@ class Linked(Mask):
 
 
 class Seen(Mask):
-    """A mask given as booleans `table` (b, h, q, k); b and h may be 1, for all texts or heads."""
+    """A mask given as booleans `table` (b, h, q, k), with b or h = 1 to broadcast."""
 
     def __init__(self, table):
         self.table = table
@@ -203,7 +203,7 @@ class Seen(Mask):
 
 
 class Tree(Seen):
-    """The ancestors in a syntax tree: `parent` (b, t) is the parent of each token, -1 at a root."""
+    """Ancestors in a syntax tree: `parent` (b, t) is the index of each parent, -1 at a root."""
 
     def __init__(self, parent):
         at = torch.arange(parent.shape[1], device=parent.device)
@@ -218,8 +218,7 @@ class Tree(Seen):
 class Filled(Mask):
     """Exactly `size` keys per query: those of `mask`, nearest first, then the nearest others.
 
-    Early queries, which have fewer keys, see all of them; all other rows have the same number of
-    pairs. The pattern is causal unless causal=False.
+    If causal, queries that have fewer than `size` earlier keys see all of them.
     """
 
     def __init__(self, mask, size, *, causal=True):
@@ -232,7 +231,7 @@ class Filled(Mask):
         preferred = self.mask.dense(k_len, k_len, batch=batch, heads=heads, device=device)
         k = torch.arange(k_len, device=device)
         q = k[:, None]
-        near = (k < q).int() - 2 * (q - k).abs()  # at equal distance the earlier key first
+        near = (k < q).int() - 2 * (q - k).abs()  # at equal distances, prefer the earlier key
         if self.causal:
             near = near.masked_fill(k > q, -(2**31))
         best = (near + 2 * k_len * preferred).topk(min(self.size, k_len), -1).indices

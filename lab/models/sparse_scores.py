@@ -1,7 +1,7 @@
 """Attention functions over fewer keys: window, LSH, low rank, top-k, gated offsets.
 
-Arguments and results are as in scores.py: q (b, h, q, d), k and v (b, g, k, d) give (b, h, q, d).
-Chapter §1.6.1, §1.6.3, §1.6.4.
+They have the arguments and results of scores.py: q (b, h, q, d), k and v (b, g, k, d) to
+(b, h, q, d). Chapter §1.6.1, §1.6.3, §1.6.4.
 """
 
 import math
@@ -17,12 +17,13 @@ from lab.models.sparse_masks import Band
 
 
 class Local(AttentionFn, kind="local"):
-    """Softmax over keys closer than `size`. Beltagy 2020.
+    """Softmax over keys less than `size` positions away. Beltagy 2020.
 
-    A causal model takes n · size steps; other cases use a mask.
+    Causal attention without another mask or bias takes O(n · size) time. Other cases use a mask on
+    full attention.
     """
 
-    by_distance = True  # so that cross-attention, which has no distances, refuses it
+    by_distance = True  # cross-attention, which has no distances, rejects it
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -31,7 +32,7 @@ class Local(AttentionFn, kind="local"):
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         n, heads = k.shape[2], q.shape[1]
         alone = causal and mask is None and bias is None and q.shape[2] == n
-        if alone and not has_torch_function((q,)):  # a probe must see whole maps
+        if alone and not has_torch_function((q,)):  # a probe must see full attention maps
             return windowed(q, repeat_kv(k, heads), repeat_kv(v, heads), self.size)
         near = (Window if causal else Band)(size=self.size).dense(q.shape[2], n, device=q.device)
         return attend(q, k, v, near if mask is None else near & mask, bias)
@@ -40,9 +41,9 @@ class Local(AttentionFn, kind="local"):
 class Lsh(AttentionFn, kind="lsh"):
     """Softmax over the keys in the query's LSH bucket in any of `rounds` rotations. Kitaev 2020.
 
-    A query without such keys gets 0. This equals Reformer's sorted chunks if no bucket is
-    truncated; here it is computed with a mask, `sorted_lsh` is the fast form. Queries and keys are
-    separate projections, unlike in Reformer. Raises ValueError for an odd number of buckets.
+    A query without such keys gets 0. This uses a mask; `sorted_lsh` is the fast form and gives the
+    same result if no bucket is truncated. Unlike in Reformer, queries and keys have separate
+    projections. Raises ValueError for an odd number of buckets.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):
@@ -60,10 +61,9 @@ class Lsh(AttentionFn, kind="lsh"):
 
 
 class Linformer(AttentionFn, kind="linformer"):
-    """Softmax over `rank` learned mixtures of all keys, up to the configured context. Wang 2020.
+    """Softmax over `rank` learned linear combinations of all keys and values. Wang 2020.
 
-    Each mixture combines keys of all positions. Raises ValueError for causal attention, a mask or a
-    bias, and for more keys than the context.
+    Raises ValueError for causal attention, a mask or a bias, and for more than block_size keys.
     """
 
     def __init__(self, config, *, rank):
@@ -87,7 +87,7 @@ class Linformer(AttentionFn, kind="linformer"):
 
 
 class TopKeys(AttentionFn, kind="top-k"):
-    """Softmax over the `k` highest-scoring visible keys per query. Zhao 2019."""
+    """Softmax over the `k` visible keys with the highest scores. Zhao 2019. `k` is at least 1."""
 
     def __init__(self, config, *, k=8):
         super().__init__(config)
@@ -108,18 +108,19 @@ class TopKeys(AttentionFn, kind="top-k"):
 
 
 class OffsetGate(AttentionFn, kind="offset-gate"):
-    """Softmax gated by distance: a trained gate per head and offset. Louizos 2018.
+    """Softmax with a trained gate per head and distance between query and key. Louizos 2018.
 
-    weight ~ gate e^score; a gate of 0 removes the pair. Offsets of `reach` or more share the last
-    gate. Gates are hard concrete, with exact zeros and ones: random in training, drawn from torch's
-    generator, and without noise in evaluation. All gates start open; `openness_loss` closes those
-    that the task does not need.
+    Weights are proportional to gate · e^score; a gate of 0 removes the pair. Distances of
+    reach - 1 or more share the last gate. Gates have hard concrete distributions, which include
+    exactly 0 and 1. They are random in training, drawn from torch's global generator, and have no
+    noise in evaluation. All gates start open; `openness_loss` closes those that the task does not
+    need.
     """
 
     by_distance = True
     repeatable = False
     undecayed = ("logit",)
-    # as in the paper: a sigmoid stretched to (LOW, HIGH), then clamped to 0..1
+    # as in the paper: a sigmoid stretched to (LOW, HIGH), then clamped to [0, 1]
     TEMPERATURE = 2 / 3
     LOW = -0.1
     HIGH = 1.1
@@ -129,7 +130,7 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
         self.logit = nn.Parameter(torch.full((config.n_heads, reach), float(start)))
 
     def gates(self):
-        """Gates (h, reach) in 0..1."""
+        """Gates (h, reach) in [0, 1]; random in training."""
         logit = self.logit
         if self.training:
             noise = torch.empty_like(logit).uniform_(1e-6, 1 - 1e-6)
@@ -137,7 +138,7 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
         return (torch.sigmoid(logit) * (self.HIGH - self.LOW) + self.LOW).clamp(0, 1)
 
     def openness(self):
-        """Expected share of nonzero gates, differentiable."""
+        """Expected fraction of gates above 0, as a differentiable scalar."""
         return torch.sigmoid(self.logit - self.TEMPERATURE * math.log(-self.LOW / self.HIGH)).mean()
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
@@ -151,9 +152,9 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
 
 
 def openness_loss(model):
-    """Mean expected share of open gates over all offset gates of a model.
+    """Mean of `openness` over all OffsetGate modules of the model.
 
-    Add it to the training loss with a weight. Raises ValueError if the model has no offset gates.
+    Add it to the training loss with a weight. Raises ValueError if the model has no OffsetGate.
     """
     found = [module.openness() for module in model.modules() if isinstance(module, OffsetGate)]
     if not found:

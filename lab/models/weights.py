@@ -1,4 +1,4 @@
-"""Weights: those that several modules share, in checkpoints, and the matrices of heads."""
+"""Shared weights in checkpoints, and access to the matrices of QKV projections."""
 
 from itertools import chain
 
@@ -6,9 +6,9 @@ from torch import nn
 
 
 class NamedOnce(nn.Module):
-    """A model whose shared tensors are stored once, under their first name, and stay shared.
+    """Base class of models. A checkpoint stores each shared tensor once, under its first name.
 
-    This holds even if tensors are replaced, by `to_empty` or `load_state_dict(assign=True)`.
+    Tensors stay shared even if `to_empty` or `load_state_dict(assign=True)` replaces them.
     """
 
     def __init__(self):
@@ -25,7 +25,7 @@ class NamedOnce(nn.Module):
 
 
 def shared_names(model):
-    """{other name: first name} of parameters and buffers with several names."""
+    """{other name: first name} of parameters and buffers that have several names."""
     first, found = {}, {}
     named = (
         model.named_parameters(remove_duplicate=False),
@@ -54,7 +54,7 @@ def _tie_again(model, incompatible_keys):
 
 
 def tie(model, names):
-    """For {other name: first name}, let the other name refer to the tensor of the first name."""
+    """For each {other name: first name}, make the other name refer to the first one's tensor."""
     for name, first in names.items():
         module, _, own = name.rpartition(".")
         source, _, there = first.rpartition(".")
@@ -62,16 +62,16 @@ def tie(model, names):
 
 
 class OfHeads:
-    """The weights of a QKVProjection by what they map to."""
+    """Mixin of QKVProjection: access to its weights by role."""
 
     def matrices(self):
-        """Weights of queries, keys and values, as views."""
+        """Views of W_Q, W_K and W_V."""
         return self.qkv.weight.split([n * self.d for n in (self.n, self.kv, self.kv)])
 
     def query_key_weights(self):
-        """Weights of queries and keys, as views."""
+        """Views of W_Q and W_K."""
         return self.matrices()[:2]
 
     def value_weights(self):
-        """Weights of the maps from the stream to the values, without W_O, as views."""
+        """Views of the weights that map the residual stream to the values, without W_O."""
         return self.matrices()[2:]
