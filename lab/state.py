@@ -59,7 +59,7 @@ def preserved():
 
 
 def use_default_device(device):
-    """Set torch's default device only if it differs, as an explicit setting slows every call."""
+    """Set torch's default device. For the CPU, unset it: a set device slows down every call."""
     import torch
 
     if torch.get_default_device() != torch.device(device):

@@ -72,8 +72,8 @@ def train(
 ):
     """Train the model in place and return its history, a table with one row per recorded step.
 
-    The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Steps are
-    recorded at 0, every `every` steps (0: never) and at the end.
+    The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Recorded
+    steps are 0, every `every`-th step (none if `every` is 0) and the last.
 
     draw(generator, batch) returns (inputs, targets) on the CPU. The inputs are a tensor, or a tuple
     of tensors for models with several inputs. `seed` seeds this generator only. Dropout draws from
@@ -98,8 +98,8 @@ def train(
     was finite at step 0 is not finite.
 
     Parameters that get no gradient in a step are not updated. Weight decay applies to parameters
-    with two or more axes, except those that their module lists in `undecayed`, which are tables
-    that do not multiply activations.
+    with two or more axes, except those that their module lists in `undecayed`, such as tables of
+    position biases.
 
     Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and if a loss is
     not finite because all targets of the batch are -100.
@@ -245,7 +245,7 @@ def fit(model, task, config, *, seed, **options):
 
 @torch.no_grad()
 def output_fingerprint(model, inputs):
-    """Short hash of the outputs on `inputs`, by which equal models are recognized."""
+    """Short hash of the outputs on `inputs`, to check whether two models are equal."""
     device = next(model.parameters()).device
     return digest(model(to_device(inputs, device)))
 

@@ -7,7 +7,7 @@ from lab.models.gpt import ModelConfig, Transformer
 
 
 def import_files():
-    """Import every module of this package, which registers the kinds that they define."""
+    """Import every module of this package, to register the kinds that it defines."""
     for file in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(file.name)
 

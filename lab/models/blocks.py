@@ -70,7 +70,7 @@ class NoSkip(SameAround, kind="none"):
 class PostNorm(SameAround, kind="post"):
     """Norm after the residual sum. Vaswani 2017 §5.4.
 
-    Dropout acts on f(x), or, with `outside`, on the normalised sum.
+    Dropout acts on f(x), or, with `outside`, on the normalized sum.
 
     x ──┬── f ── dropout ── + ── norm ──
         └───────────────────┘
@@ -208,7 +208,7 @@ class Dense(SameAround, kind="dense"):
 
 
 class StochasticDepth(SameAround, kind="stochastic-depth"):
-    """Pre-norm; training runs f with probability `keep`, evaluation multiplies it by `keep`.
+    """Pre-norm; training runs f with probability `keep`, evaluation multiplies f by `keep`.
 
     Each sublayer makes one random choice per batch, from its own generator, which the model's seed
     determines. Huang 2016. Raises ValueError unless 0 < keep <= 1.
@@ -237,9 +237,9 @@ class Reversible(SameAround, kind="reversible"):
     x2 ──┬── norm ── f ───┘
          └──────────────────── y1
 
-    A training step runs each sublayer three times in place of storing its input. Raises ValueError
-    for parts that draw random numbers (dropout, randomized positions, gates) or keep state (running
-    statistics, a loss).
+    A training step runs each sublayer three times, because activations are not stored. Raises
+    ValueError for parts that draw random numbers (dropout, randomized positions, gates) or keep
+    state (running statistics, a loss).
     """
 
     def __init__(self, config, position):

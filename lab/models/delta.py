@@ -50,7 +50,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     each = log  # log α, (b, h, n/c, c, 1)
     log = each.cumsum(3)  # log γ
     apart = None
-    if log.detach().amin() < -1024:  # their differences would lose digits: sum from i to t instead
+    if log.detach().amin() < -1024:  # differences of such sums lose digits: sum from i to t
         each = each.clamp(min=-1e4)  # e^-10000 is 0 in every dtype, and -1e4 is finite
         log = each.cumsum(3)
         apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
@@ -119,7 +119,7 @@ class DeltaRule(QKVStateMixer, kind="delta"):
 
 
 class GatedDeltaRule(DeltaRule, kind="gated-delta"):
-    """The memory decays by α = exp(-a softplus(w·x + s)) per token; a and s are trained per head.
+    """`DeltaRule` with decay α = exp(-a softplus(w·x + s)) per token; each head trains a and s.
 
     With every initialization scheme, a and s start as in Mamba-2 (Dao & Gu 2024): a in 1..16,
     softplus(s) in 0.001..0.1.

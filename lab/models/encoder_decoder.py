@@ -74,8 +74,8 @@ class Decoder(Transformer):
 class EncoderDecoder(NamedOnce):
     """(source (b, s), target_in (b, t)) -> logits (b, t, d_out).
 
-    Encoder and decoder have the same ModelConfig, so n_layers each, and share the token embedding;
-    the mask applies only to the decoder. Config and seed determine the initial weights. Raises
+    Encoder and decoder have n_layers layers each and share the token embedding. The mask of the
+    config applies only to the decoder. Config and seed determine the initial weights. Raises
     ValueError for a mask that is not causal.
 
         source ── embedding ── encoder blocks ── norm ──┬── memory ──┬── ...
@@ -97,7 +97,7 @@ class EncoderDecoder(NamedOnce):
             self.decoder.lm_head.weight = self.decoder.embedding.weight
 
     def forward(self, inputs, *, source_padding_mask=None):
-        """`source_padding_mask` (b, s) is False or 0 at padding, which follows the source."""
+        """`inputs`: (source, target_in). `source_padding_mask` (b, s): False or 0 at padding."""
         source, target_in = inputs
         return self.decoder(target_in, **self.memory(source, source_padding_mask))
 

@@ -42,7 +42,7 @@ class Relu2(FeedForward, kind="relu2"):
 class Gated(FeedForward):
     """(act(x Wg) * (x W1)) W2. Shazeer 2020.
 
-    The default d_ff = 8/3 d_model gives as many parameters as 4 d_model without a gate.
+    The default d_ff = 8/3 d_model gives as many parameters as d_ff = 4 d_model without a gate.
 
     x ──┬── Wg ── act ── * ── W2 ──
         └── W1 ──────────┘
@@ -115,7 +115,7 @@ class Mixture(SeesPadding, FeedForward, kind="mixture"):
     over the chosen experts (Lepikhin 2020, GShard). If active = 1, they are not, because the router
     gets its gradient through this factor (Fedus 2021, Switch). No token is dropped. `expert` is any
     other feed-forward kind. After a call, `balance` is the load-balancing loss of that call,
-    without padding (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
+    excluding padding (chapter §1.6.4). Raises ValueError unless 1 <= active <= experts.
     """
 
     of_call = ("balance",)

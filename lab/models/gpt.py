@@ -170,14 +170,14 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 class AttentionFn(Part, Seam, name="Score"):
-    """Attention function: takes the arguments of `attend`. A query that sees no key gets 0."""
+    """Attention function with the arguments of `attend`. Returns 0 for queries that see no key."""
 
 
 def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):
     """softmax(scale · q kᵀ + bias) v, of shape (b, h, q, d).
 
     q (b, h, q, d); k and v (b, g, k, d); boolean mask, broadcastable to (b, h, q, k), True where
-    attended; bias (h, q, k). Default scale: 1 / sqrt(d). `causal` requires q_len = k_len.
+    attended; bias (h, q, k). Default scale: 1 / sqrt(d). `causal` needs as many queries as keys.
     """
     if bias is not None:
         bias = bias.to(q.dtype)
@@ -283,7 +283,7 @@ class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
 
 
 class FeedForward(Part, Seam):
-    """act(x W1) W2 with hidden width `width` or ratio x d_model. Probes hook the module `act`."""
+    """act(x W1) W2 with hidden width `width` or, not both, ratio x d_model. Probes hook `act`."""
 
     activation = None
     default_ratio = 4.0

@@ -11,7 +11,7 @@ from lab.models.gpt import QKVProjection
 
 
 class Sliced(QKVProjection, kind="sliced"):
-    """Each head reads only its own slice of the residual stream, a common misunderstanding.
+    """Each head reads only its own slice of x: a common misunderstanding of multi-head attention.
 
     Raises ValueError unless n_heads divides d_model and equals kv_heads.
     """

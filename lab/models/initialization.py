@@ -104,7 +104,7 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 
 
 class TFixup(Xavier, kind="t-fixup"):
-    """Xavier; then W_V, W_O, feed-forward, embeddings times (9 n_layers)^(-1/4). Huang 2020.
+    """Xavier; then W_V, W_O, feed-forward and embeddings times (9 n_layers)^(-1/4). Huang 2020.
 
     Models can then be trained without norms.
     """

@@ -167,7 +167,7 @@ def windowed(q, k, v, size):
 def block_sparse(q, k, v, blocks, size):
     """Causal attention of each block of `size` queries to the key blocks listed in `blocks`.
 
-    `blocks` (c, m) has one row of key block indices per query block, filled up with -1. `size` must
+    `blocks` (c, m) has one row of key block indices per query block, padded with -1. `size` must
     divide n, and c = n / size.
     """
     c = len(blocks)

@@ -101,10 +101,10 @@ def safe_divide(mixed, total):
 
 
 class LinearAttention(QKVStateMixer, kind="linear"):
-    """φ(x) = elu(x) + 1; decoding keeps one sum over keys per head. Katharopoulos 2020.
+    """Linear attention with φ(x) = elu(x) + 1. Katharopoulos 2020.
 
-    The state (b, h, d, d_value + 1) and all sums are in float32 or wider. With mask "none", every
-    query sees every key.
+    Decoding keeps one sum over keys per head, (b, h, d, d_value + 1). All sums are in float32 or
+    wider. With mask "none", every query sees every key.
     """
 
     masks = {"causal", "none"}
@@ -150,11 +150,12 @@ class LinearAttention(QKVStateMixer, kind="linear"):
 
 
 class Performer(LinearAttention, kind="performer"):
-    """Positive random features, with E[φ(q)·φ(k)] = e^(q·k/√d). Choromanski 2020 (FAVOR+).
+    """Linear attention with random features, E[φ(q)·φ(k)] = e^(q·k/√d). Choromanski 2020.
 
-    To prevent overflow, the features of a query are divided by their maximum, and those of the keys
-    by the maximum over the keys that the query sees; both factors cancel in the quotient. Keys that
-    a query does not see have no effect on its output, not even through rounding.
+    The features are positive (FAVOR+). To prevent overflow, those of a query are divided by their
+    maximum, and those of the keys by the maximum over the keys that the query sees; both factors
+    cancel in the quotient. Keys that a query does not see have no effect on its output, not even
+    through rounding.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
@@ -207,7 +208,7 @@ def positive_features(q, k, projection, top=None):
 
 
 def orthogonal_rows(count, width, generator=None):
-    """Random rows (count, width): orthogonal in groups of `width`, as long as Gaussian vectors."""
+    """Random rows (count, width): orthogonal in groups of `width`, norms of Gaussian vectors."""
     groups = [
         torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
         for _ in range(math.ceil(count / width))

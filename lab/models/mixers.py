@@ -11,7 +11,7 @@ from lab.models.padding import Padding
 
 
 class StateMixer(Mixer):
-    """Base class of mixers that compute no score per pair and keep a state, not a KV cache.
+    """Base class of mixers without pairwise scores, which keep a state instead of a KV cache.
 
     The constructor raises ValueError for a position encoding or mask that the mixer cannot apply.
     """
@@ -36,7 +36,7 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """No arguments: a causal mixer never reads padding, because padding is on the right.
+        """`forward` needs no inputs: a causal mixer never reads padding, which is on the right.
 
         Raises ValueError for any other mask of the batch.
         """
@@ -63,7 +63,7 @@ class TransformerXL(Attention, kind="transformer-xl"):
     `memory` defaults to block_size.
 
     segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, detached
-    segment 2         e f g h  g sees a b c d e f g, and n memories back through n layers
+    segment 2         e f g h  g sees a b c d e f g; n layers see n memories back
 
     Process the segments of a sequence in order, with the same caches, also in training: first
     `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient

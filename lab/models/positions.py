@@ -144,8 +144,8 @@ def alibi_slopes(n_heads, dtype=torch.float32):
 class T5(Position, kind="t5"):
     """A trained score bias per head and distance bucket, shared by all layers. Raffel 2019.
 
-    Half of the buckets have one distance each. The others widen logarithmically up to
-    `max_distance`, and the last also has all larger distances. Without a causal mask, earlier and
+    Half of the buckets hold one distance each. The others widen logarithmically up to
+    `max_distance`, and the last also holds all larger distances. Without a causal mask, earlier and
     later keys have half of the buckets each. A layer with fewer heads uses the first heads of the
     table. Raises ValueError for too few buckets, and if `max_distance` does not exceed the
     distances that have their own bucket.

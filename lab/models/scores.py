@@ -40,7 +40,7 @@ class Cosine(AttentionFn, kind="cosine"):
 
 
 class BilinearScore(AttentionFn, kind="bilinear"):
-    """qᵀ W k / sqrt(d) with one W for all heads. Luong 2015 ("general")."""
+    """Softmax of qᵀ W k / sqrt(d), with one W for all heads. Luong 2015 ("general")."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -51,7 +51,7 @@ class BilinearScore(AttentionFn, kind="bilinear"):
 
 
 class Additive(AttentionFn, kind="additive"):
-    """vᵀ tanh(W_q q + W_k k), with one W_q, W_k and v for all heads. Bahdanau 2015.
+    """Softmax of vᵀ tanh(W_q q + W_k k); all heads share W_q, W_k and v. Bahdanau 2015.
 
     The hidden layer has `width` units (default d).
     """

@@ -97,13 +97,13 @@ class BlockSparse(FeedForward, kind="block-sparse"):
 
 
 class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
-    """GELU that uses only the first units of the hidden layer, a fraction learned per token.
+    """GELU layer in which each token uses only the first fraction z of the hidden units.
 
     x ──┬── W1 ── act ── * ── W2 ──      z = sigmoid(w·x + 2); unit i has weight
         └── w ── ramp ───┘               clamp((z + ramp - i / d_ff) / ramp, 0, 1)
 
     This is the soft mask of Sukhbaatar 2019, over units instead of distances. `ramp` is a fraction
-    of d_ff. `used` is the mean weight of the units in the last call, without padding. It is
+    of d_ff. `used` is the mean weight of the units in the last call, excluding padding. It is
     differentiable, so that `width_loss` can penalize it. Raises ValueError unless 0 < ramp <= 1.
     """
 

@@ -19,8 +19,8 @@ from lab.models.sparse_masks import Band
 class Local(AttentionFn, kind="local"):
     """Softmax over keys less than `size` positions away. Beltagy 2020.
 
-    Causal attention without another mask or bias takes O(n · size) time. Other cases use a mask on
-    full attention.
+    Causal attention without another mask or bias takes O(n · size) time. Other cases compute full
+    attention with a mask.
     """
 
     by_distance = True  # cross-attention, which has no distances, rejects it
@@ -87,7 +87,10 @@ class Linformer(AttentionFn, kind="linformer"):
 
 
 class TopKeys(AttentionFn, kind="top-k"):
-    """Softmax over the `k` visible keys with the highest scores. Zhao 2019. `k` is at least 1."""
+    """Softmax over the `k` visible keys with the highest scores. Zhao 2019.
+
+    Raises ValueError for k < 1.
+    """
 
     def __init__(self, config, *, k=8):
         super().__init__(config)
