@@ -154,8 +154,7 @@ class Performer(LinearAttention, kind="performer"):
 
     The features are positive (FAVOR+). To prevent overflow, those of a query are divided by their
     maximum, and those of the keys by the maximum over the keys that the query sees; both factors
-    cancel in the quotient. Keys that a query does not see have no effect on its output, not even
-    through rounding.
+    cancel in the quotient. So a key never affects the outputs of queries that do not see it.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
