@@ -418,8 +418,18 @@ def verdict(part, interval, values=()):
             return {"answer": UNCLEAR, "why": "not significant in an exact test of the counts"}
         return {"answer": YES, "why": ""}
     if interval.high < low or interval.low > high:
-        return {"answer": NO, "why": ""}
+        return {"answer": NO, "why": but_not_zero(part, interval)}
     return {"answer": UNCLEAR, "why": suggestion(part, interval)}
+
+
+def but_not_zero(part, interval):
+    """Why a small effect is answered with no: "above 0, by less than 1 %"; else ""."""
+    bar = format_numbers(part.unit, part.smallest)[0].removeprefix("+")
+    if part.value == 0 and part.direction == "above" and interval.low > 0:
+        return f"above 0, by less than {bar}"
+    if part.value == 0 and part.direction == "below" and interval.high < 0:
+        return f"below 0, by less than {bar}"
+    return ""
 
 
 def counts(values):
@@ -503,6 +513,19 @@ def card(claim, lines):
 def scorecard(lines):
     """The answers of a lesson as a Markdown table, one row per question."""
     return markdown(scores(lines))
+
+
+def lesson_card(lines):
+    """The answers of a lesson as a Markdown table, one row per condition, main ones first."""
+    rows = []
+    for question, part in lines.groupby("question", sort=False):
+        for line in part.sort_values("main", ascending=False, kind="stable").itertuples():
+            row = {"question": question, "where": line.where}
+            row["measured [95 % interval]"] = format_effect(line)
+            row["n"] = "" if pd.isna(line.n) else f"{line.n:.0f}"
+            rows.append(row | {"answer": format_answer(line)})
+            question = ""  # once
+    return markdown(pd.DataFrame(rows))
 
 
 def scorecard_text(lines):

@@ -103,6 +103,11 @@ def answer_of(notebook):
     return ""
 
 
+def prose_of(notebook):
+    """All Markdown of a notebook."""
+    return "\n".join(source for kind, _, source in cells_of(notebook) if kind == "markdown")
+
+
 # Writing
 
 

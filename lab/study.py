@@ -73,6 +73,7 @@ class Study:
         self.folder = Path(variable("RUN") or self._aside())
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
+        self._shown = False  # whether a scorecard has shown the answers
         self._faults = {}  # {figure: layout faults}
         self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
@@ -196,6 +197,11 @@ class Study:
         claims.judge. `measured` and `note` may be functions without arguments; if `measured` raises
         NotFinite, the answer is unclear.
         """
+        entry, lines = self._judge(claim, measured, figure, table, note)
+        show(claims.card(entry, lines))
+
+    def _judge(self, claim, measured, figure, table="", note=""):
+        """Judge a claim; returns (claim, its lines)."""
         entry = self._claim(claim)
         self._check_produced(claim, figure, table or figure)
         if self.profile == "smoke":
@@ -209,7 +215,7 @@ class Study:
             except NotFinite:
                 lines = claims.unanswered(entry, claims.UNCLEAR, "some numbers are not finite")
         self._lines[claim] = lines
-        show(claims.card(entry, lines))
+        return entry, lines
 
     def _check_produced(self, claim, figure, table):
         for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
@@ -232,27 +238,33 @@ class Study:
         return lines[(lines.part == part) & (lines["where"] == where)].effect.mean()
 
     def told(self, numbers, *facts):
-        """Compare the numbers in the lesson's answer with this run, and show any differences.
+        """Compare numbers in the lesson's text with this run, and show those that differ.
 
-        `numbers` maps a number as printed in the answer, such as "3.5 %" or "-0.02", to its value
-        in this run, which must round to it. `facts` are conditions that the answer relies on. Smoke
-        runs are skipped.
+        `numbers` maps a number as printed in the text, such as "3.5 %" or "-0.02", to its value in
+        this run, which must round to it. `facts` are conditions that the text relies on. Smoke runs
+        are skipped.
         """
         if self.profile == "smoke":
             return
-        answer = files.answer_of(self.notebook) if self.notebook.exists() else ""
+        text = files.prose_of(self.notebook) if self.notebook.exists() else ""
         wrong = [f"fact {i} is false" for i, fact in enumerate(facts, 1) if not fact]
         for words, value in numbers.items():
-            if answer and words not in answer:
-                wrong.append(f"{words} is not in the answer")
+            if text and words not in text:
+                wrong.append(f"{words} is not in the text")
             if not claims.rounds_to(value, words):
                 wrong.append(f"{words} is {value:.4g} in this run")
-        agree = "The numbers of the answer agree with this run."
-        self.say(f"The answer differs from this run: {'; '.join(wrong)}." if wrong else agree)
+        if wrong:
+            self.say(f"The text differs from this run: {'; '.join(wrong)}.")
 
-    def scorecard(self):
-        """Show all answers of the lesson in one table."""
-        show(claims.scorecard(self._all_lines()))
+    def scorecard(self, measured, *, figure=""):
+        """Judge {claim: table} and show all answers in one table; `finish` then shows none.
+
+        Each table is as in `judge`. `figure` shows the measurements.
+        """
+        for claim, table in measured.items():
+            self._judge(claim, table, figure)
+        show(claims.lesson_card(self._all_lines()))
+        self._shown = True
 
     def _all_lines(self):
         if not self.ledger:
@@ -272,8 +284,8 @@ class Study:
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         lines = self._all_lines()
-        if len(lines):
-            self.scorecard()
+        if len(lines) and not self._shown:
+            show(claims.scorecard(lines))
         claims.write_answers(self.folder, self.exercise, lines)
         origins = self.place.origins()
         self._write_run(origins)

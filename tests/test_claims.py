@@ -291,6 +291,22 @@ def test_scorecard_starts_with_main_lines():
     assert text.isascii() and text.index("two?") < text.index("one?") and "yes" in text
 
 
+def test_lesson_card_has_a_row_per_condition_with_the_main_one_first():
+    entry = claim(by={"size": [1, 2]}, main={"size": 2})
+    both = pd.concat([table(size=1), table(size=2)])
+    head, _, *rows = claims.lesson_card(judge(entry, both)).splitlines()
+    assert head == "| question | where | measured [95 % interval] | n | answer |"
+    question, where = ([row.split("|")[i].strip() for row in rows] for i in (1, 2))
+    assert where == ["size 2", "size 1"] and question == [entry.parts[0].question, ""]
+
+
+def test_a_small_effect_above_zero_is_a_no_with_a_reason():
+    part = claim(measure="", compare={}, direction="above", bar=0.01, unit="relative change").parts[0]
+    answer = claims.verdict(part, statistics.Interval(0.005, 0.001, 0.009, 8))
+    assert answer == {"answer": "no", "why": "above 0, by less than 1 %"}
+    assert claims.verdict(part, statistics.Interval(0.002, -0.005, 0.009, 8))["why"] == ""
+
+
 @pytest.mark.parametrize(
     ("value", "words", "agrees"),
     [

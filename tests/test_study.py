@@ -251,22 +251,33 @@ def test_not_finite_is_unclear_and_smoke_is_not_judged(project, displayed):
         judged(Interval(0.0, 0.0, 0.0, 5), {}, figure="gone")
 
 
+def test_scorecard_judges_claims_and_is_shown_once(project, displayed):
+    mine = Study("1.1", {})
+    mine.ledger = {HURT.id: HURT}
+    mine.scorecard({HURT.id: Interval(0.02, 0.01, 0.03, 5)})
+    assert "| 0.02 [0.01, 0.03] | 5 | **yes** |" in displayed[-1]
+    before = len(displayed)
+    mine.finish()
+    assert not any("**yes**" in str(text) for text in displayed[before:])
+
+
 def test_finish_requires_all_claims(project):
     mine = Study("1.1", {})
     with pytest.raises(RuntimeError, match="not judged yet: rows-sum-to-one, two-parts, four-win"):
         mine.finish()
 
 
-def test_told_compares_the_answer_with_the_run(project, displayed):
+def test_told_compares_numbers_of_the_text_with_the_run(project, displayed):
     book = project.parent / "notebooks" / "01_dice.ipynb"
     answer = ("answer", "# 1.1 Dice\n\nEight sides win by 3.5 %, 12 points.")
     made.write_notebook(book, [answer, *made.NOTEBOOKS["01_dice"][1:]])
     mine = Study("1.1", {})
+    before = len(displayed)
     mine.told({"3.5 %": 0.0349, "12": 12.3}, 1 < 2)
-    assert displayed[-1] == "The numbers of the answer agree with this run."
+    assert len(displayed) == before, "nothing is shown if all numbers agree"
     mine.told({"3.5 %": 0.031, "13": 13.0}, 1 > 2)
-    differs = "fact 1 is false; 3.5 % is 0.031 in this run; 13 is not in the answer"
-    assert displayed[-1] == f"The answer differs from this run: {differs}."
+    differs = "fact 1 is false; 3.5 % is 0.031 in this run; 13 is not in the text"
+    assert displayed[-1] == f"The text differs from this run: {differs}."
     before = len(displayed)
     Study("1.1", {"profile": "smoke"}).told({"3.5 %": 0.031})
     assert len(displayed) == before
