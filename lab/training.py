@@ -119,7 +119,7 @@ def train(
             else:
                 plain.append(p)
     if config.decay_on and not decayed:
-        raise ValueError(f"no matrix has decay_on {config.decay_on!r} in its name")
+        raise ValueError(f"decay_on {config.decay_on!r} matches no matrix name")
     parameters = decayed + plain
     groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
@@ -159,7 +159,8 @@ def train(
         finite = bool(torch.isfinite(value) & torch.isfinite(norm))
         if not finite and isinstance(targets, torch.Tensor) and (targets == -100).all():
             raise ValueError(
-                f"the batch of step {step} asks for no answer: all its targets are -100"
+                f"all targets in the batch of step {step} are -100 (ignored), "
+                "so the loss is undefined"
             )
         due = step == 0 or (every and step % every == 0) or not finite
         ends = due and record(step, value.item() if finite else math.nan)
@@ -205,8 +206,10 @@ def reaches_mark(row, mark):
         column, sign, number = mark
         return bool(SIGNS[sign](row[column], number))
     except (KeyError, TypeError, ValueError):
-        words = f"one of {', '.join(row)}; one of {' '.join(SIGNS)}; a number"
-        raise ValueError(f"a mark is ({words}), not {mark!r}") from None
+        words = f"column in ({', '.join(row)}), sign in ({' '.join(SIGNS)})"
+        raise ValueError(
+            f"a mark must be (column, sign, number), with {words}, got {mark!r}"
+        ) from None
 
 
 def steps_to_mark(history):

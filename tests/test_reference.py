@@ -53,5 +53,5 @@ def test_modified_reference_weights_raise(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(raw)
     (tmp_path / "model.json").write_bytes(reference.WEIGHTS.with_suffix(".json").read_bytes())
     monkeypatch.setattr(reference, "WEIGHTS", tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="is not what was trained"):
+    with pytest.raises(ValueError, match="does not match its recorded hash"):
         reference_model()

@@ -151,7 +151,7 @@ class Weighted(SameAround, kind="weighted"):
     def __init__(self, config, position, *, a=0.5, learned=False):
         super().__init__(config, position)
         if not 0 < a < 1:
-            raise ValueError(f"a must lie between 0 and 1, got {a}")
+            raise ValueError(f"a must be between 0 and 1, got {a}")
         for sublayer in self.names:
             logit = torch.tensor(math.log(a / (1 - a)))
             if learned:
@@ -217,7 +217,7 @@ class StochasticDepth(SameAround, kind="stochastic-depth"):
     def __init__(self, config, position, *, keep=0.8):
         super().__init__(config, position)
         if not 0 < keep <= 1:
-            raise ValueError(f"keep must lie above 0 and not above 1, got {keep}")
+            raise ValueError(f"keep must be in (0, 1], got {keep}")
         self.keep = keep
         seeds = {name: torch.randint(2**31, (), device="cpu").item() for name in self.names}
         self.coins = {name: random.Random(seed) for name, seed in seeds.items()}
@@ -247,8 +247,9 @@ class Reversible(SameAround, kind="reversible"):
         for part in self.modules():
             if isinstance(part, nn.Dropout) or not getattr(part, "repeatable", True):
                 raise ValueError(
-                    "residual 'reversible' computes every branch again in the backward pass, and "
-                    f"{type(part).__name__} differs from call to call: choose another of the two"
+                    "residual 'reversible' recomputes every branch in the backward pass, but "
+                    f"{type(part).__name__} gives different outputs from call to call: "
+                    "replace one of the two"
                 )
 
     def around(self, stream, f, name):
@@ -302,7 +303,9 @@ class _ReversibleFunction(torch.autograd.Function):
         for block, inputs in layers:
             stream = block(stream, **inputs)
         if not torch.equal(before, torch.get_rng_state()):
-            raise ValueError("reversible layers run twice, so none may draw random numbers")
+            raise ValueError(
+                "reversible layers are rerun in the backward pass, so none may draw random numbers"
+            )
         ctx.layers = layers
         ctx.inner = inner
         ctx.save_for_backward(stream)

@@ -58,8 +58,8 @@ class ByLayer(Position, kind="by-layer"):
         for i, layer in enumerate(self.layers):
             if i and "at_input" in layer.acts():
                 raise ValueError(
-                    f"by-layer: {layers[i]!r} acts at the input, so it can only come first, "
-                    f"not at {i}"
+                    f"by-layer: {layers[i]!r} adds to the embeddings, so it must be entry 0, "
+                    f"not entry {i}"
                 )
 
     def at_input(self, x, start=0):
@@ -147,7 +147,7 @@ class Randomized(Scattered, kind="randomized"):
         end = start + x.shape[1]
         if end > self.context:
             raise ValueError(
-                f"randomized positions end at context {self.context}, {end} are needed"
+                f"randomized positions support up to {self.context} positions, got {end}"
             )
         self.drawn = self._draw(end).to(x.device) if self.training and start == 0 else None
         codes = self.encoding.at_input(x.new_zeros(1, self.reach, x.shape[2]))

@@ -53,7 +53,7 @@ class KVCache(Cache):
         """Append k and v; return all keys and values. Raises ValueError if they do not fit."""
         end = self.length + k.shape[2]
         if end > self.keys.shape[2]:
-            raise ValueError(f"the cache holds {self.keys.shape[2]} positions, {end} are needed")
+            raise ValueError(f"the cache holds up to {self.keys.shape[2]} positions, got {end}")
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
         self.length = end

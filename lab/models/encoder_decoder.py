@@ -27,8 +27,7 @@ class CrossAttention(Part):
         self.score = AttentionFn.build(config.score, config)
         if getattr(self.score, "by_distance", False):
             raise ValueError(
-                f"cross-attention has no distances between queries and keys, "
-                f"which score {config.score!r} needs"
+                f"cross-attention has no query-key distances, but score {config.score!r} needs them"
             )
         of_head = config.model_copy(update={"d_model": config.d_head})
         self.query_norm = Norm.build(config.qk_norm, of_head)

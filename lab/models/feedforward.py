@@ -125,7 +125,7 @@ class Mixture(SeesPadding, FeedForward, kind="mixture"):
         nn.Module.__init__(self)
         if not 1 <= active <= experts:
             raise ValueError(
-                f"1 <= active <= experts must hold, got active {active}, experts {experts}"
+                f"active must be in 1..experts, got active {active}, experts {experts}"
             )
         self.active = active
         self.balance = None
@@ -168,7 +168,7 @@ def balance_loss(model):
     """
     losses = [module.balance for module in model.modules() if isinstance(module, Mixture)]
     if not losses or any(loss is None for loss in losses):
-        raise ValueError("the model has no mixture of experts that was called before")
+        raise ValueError("the model has no mixture of experts, or one has not been called yet")
     return torch.stack(losses).mean()
 
 

@@ -68,9 +68,9 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         for field in PER_LAYER:
             value = getattr(self, field)
             if isinstance(value, list) and len(value) != self.n_layers:
-                raise ValueError(f"{field} lists {len(value)} layers, n_layers is {self.n_layers}")
+                raise ValueError(f"{field} has {len(value)} entries, n_layers is {self.n_layers}")
             if isinstance(value, list) and self.unique_layers is not None:
-                raise ValueError(f"shared layers have one {field}, so it cannot be a list")
+                raise ValueError(f"{field} cannot be a list if unique_layers is set")
         unique = self.unique_layers or self.n_layers
         if self.n_layers % unique:
             raise ValueError(f"unique_layers {unique} does not divide n_layers {self.n_layers}")

@@ -50,7 +50,7 @@ class Concatenated(QKVProjection, kind="concatenated"):
     def __init__(self, config):
         super().__init__(config)
         if self.n * self.d != config.d_model:
-            raise ValueError("without W_O the heads must fill d_model: n_heads x d_head = d_model")
+            raise ValueError("without W_O, n_heads x d_head must equal d_model")
         self.out = nn.Identity()
 
 
@@ -140,7 +140,7 @@ class Primer(QKVProjection, kind="primer"):
     def __init__(self, config, *, width=3):
         super().__init__(config)
         if width < 1:
-            raise ValueError(f"the convolution of heads needs a width of at least 1, got {width}")
+            raise ValueError(f"primer: width must be at least 1, got {width}")
         self.history = width - 1
         start = torch.full((self.qkv.out_features, width), 0.5 / width)
         start[:, 0] = 0.5

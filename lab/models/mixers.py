@@ -25,14 +25,15 @@ class StateMixer(Mixer):
         missing = {"bias": "scores to add a bias to", "at_query_key": "queries and keys to rotate"}
         for hook in sorted(position.acts() - self.hooks):
             raise ValueError(
-                f"{name} has no {missing[hook]}: position {config.position!r} cannot act in "
-                "its layer"
+                f"{name} has no {missing[hook]}: position {config.position!r} cannot be used "
+                "with it"
             )
         kind = Mask.resolve(config.mask)[0]
         if kind not in map(Mask.kinds.get, self.masks):
             allowed = " or ".join(sorted(self.masks))
             raise ValueError(
-                f"{name} cannot mask single pairs: the mask must be {allowed}, not {config.mask!r}"
+                f"{name} cannot mask individual query-key pairs: the mask must be {allowed}, "
+                f"not {config.mask!r}"
             )
 
     def inputs(self, seen):
@@ -44,7 +45,10 @@ class StateMixer(Mixer):
         behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal
         if mask is not None and not behind:
             name = type(self).__name__
-            raise ValueError(f"{name} cannot mask single pairs: it takes no mask of a batch")
+            raise ValueError(
+                f"{name} cannot mask individual query-key pairs: "
+                "it does not accept a per-batch mask"
+            )
         return {}
 
     def init_cache(self, batch, context, **tensor):

@@ -24,9 +24,9 @@ class Padding(Mask):
             raise ValueError(f"padding_mask must be booleans or integers, not {given}")
         real = padding_mask.bool()
         if not torch.equal(real.to(given), padding_mask):
-            raise ValueError("padding_mask has values besides 0 (padding) and 1 (token)")
+            raise ValueError("padding_mask must contain only 0 (padding) and 1 (token)")
         if (real[:, 1:] & ~real[:, :-1]).any():
-            raise ValueError("padding must stand behind the text, not in front of a token")
+            raise ValueError("padding must be on the right, after all tokens")
         self.real = real
         self.beside = beside
         self.per_head = beside is not None and beside.per_head
@@ -55,7 +55,9 @@ class SeesPadding:
         if self.padding_mask is None:
             return per_token
         if per_token.ndim < 3:
-            raise ValueError(f"{type(self).__name__} takes no padding where it is an expert")
+            raise ValueError(
+                f"{type(self).__name__} does not support padding when used as an expert"
+            )
         return per_token[self.padding_mask[:, -per_token.shape[1] :]]
 
     def __getstate__(self):

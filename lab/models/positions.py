@@ -96,8 +96,8 @@ class Learned(Position, kind="learned"):
         end = start + x.shape[1]
         if end > self.embedding.num_embeddings:
             raise ValueError(
-                f"learned positions end at context {self.embedding.num_embeddings}, {end} "
-                "are needed"
+                f"learned positions support up to {self.embedding.num_embeddings} positions, "
+                f"got {end}"
             )
         return x + self.embedding.weight[start:end]
 
@@ -163,8 +163,8 @@ class T5(Position, kind="t5"):
         single = buckets // least
         if max_distance <= single:
             raise ValueError(
-                f"t5 with {buckets} buckets separates {single} single distances; "
-                f"max_distance {max_distance} must be more"
+                f"t5 with {buckets} buckets gives {single} distances their own bucket; "
+                f"max_distance must exceed that, got {max_distance}"
             )
         self.table = nn.Embedding(buckets, config.n_heads)
 
@@ -241,14 +241,16 @@ class Hierarchical(Position, kind="hierarchical"):
     def __init__(self, config, *, unit=None, alpha=0.4):
         super().__init__(config)
         if not 0 < alpha < 0.5:  # at 1/2, i and j would be interchangeable
-            raise ValueError(f"alpha must lie between 0 and 1/2, got {alpha}")
+            raise ValueError(f"alpha must be between 0 and 1/2, got {alpha}")
         self.embedding = nn.Embedding(unit or config.block_size, config.d_model)
         self.alpha = alpha
 
     def at_input(self, x, start=0):
         end, unit = start + x.shape[1], self.embedding.num_embeddings
         if end > unit**2:
-            raise ValueError(f"hierarchical positions end at {unit}² = {unit**2}, {end} are needed")
+            raise ValueError(
+                f"hierarchical positions support up to {unit}² = {unit**2} positions, got {end}"
+            )
         place = torch.arange(start, end, device=x.device)
         p = self.embedding.weight
         u = (p - self.alpha * p[0]) / (1 - self.alpha)

@@ -33,8 +33,8 @@ class Kinds(dict):
         there = self.get(kind)
         if there is not None and identity(there) != identity(variant):
             raise ValueError(
-                f"{self.seam.lower()} {kind!r} is already {identity(there)}, "
-                f"so {identity(variant)} needs another name"
+                f"{self.seam.lower()} {kind!r} is already registered for {identity(there)}; "
+                f"give {identity(variant)} another name"
             )
         super().__setitem__(kind, variant)
 

@@ -36,7 +36,7 @@ class TopUnits(FeedForward, kind="top-k"):
         units = self.up.out_features
         k = k or max(1, units // 8)
         if not 1 <= k <= units:
-            raise ValueError(f"1 <= k <= {units} (the units) must hold, got {k}")
+            raise ValueError(f"k must be in 1..{units}, got {k}")
         self.act = Largest(k)
 
 
@@ -114,7 +114,7 @@ class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
     def __init__(self, config, *, ratio=None, width=None, bias=None, ramp=0.125):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
         if not 0 < ramp <= 1:
-            raise ValueError(f"ramp, a share of the units, must be in (0, 1], got {ramp}")
+            raise ValueError(f"ramp, a fraction of the units, must be in (0, 1], got {ramp}")
         self.ramp = ramp
         self.used = None
         self.ask = nn.Linear(config.d_model, 1, bias=False)
@@ -139,5 +139,5 @@ def width_loss(model):
     """
     used = [module.used for module in model.modules() if isinstance(module, AdaptiveWidth)]
     if not used or any(share is None for share in used):
-        raise ValueError("the model has no layer of adaptive width that was called before")
+        raise ValueError("the model has no layer of adaptive width, or one has not been called yet")
     return torch.stack(used).mean()

@@ -49,7 +49,7 @@ class Lsh(AttentionFn, kind="lsh"):
     def __init__(self, config, *, buckets=4, rounds=2):
         super().__init__(config)
         if buckets % 2:
-            raise ValueError(f"buckets come in pairs and must be even, got {buckets}")
+            raise ValueError(f"buckets must be even, got {buckets}")
         self.register_buffer("rotations", torch.randn(rounds, config.d_head, buckets // 2))
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
@@ -78,9 +78,7 @@ class Linformer(AttentionFn, kind="linformer"):
             )
         n = k.shape[2]
         if n > self.keys.in_features:
-            raise ValueError(
-                f"linformer is trained for {self.keys.in_features} positions, {n} were given"
-            )
+            raise ValueError(f"linformer supports up to {self.keys.in_features} positions, got {n}")
         k = self.keys.weight[:, :n] @ k  # (b, g, rank, d)
         v = self.values.weight[:, :n] @ v
         return attend(q, k, v)
@@ -95,7 +93,7 @@ class TopKeys(AttentionFn, kind="top-k"):
     def __init__(self, config, *, k=8):
         super().__init__(config)
         if k < 1:
-            raise ValueError(f"top-k keeps at least one key, got k {k}")
+            raise ValueError(f"k must be at least 1, got {k}")
         self.k = k
 
     def forward(self, q, k, v, mask=None, bias=None, causal=False):

@@ -23,7 +23,7 @@ def reference_model():
     raw = WEIGHTS.read_bytes()
     story = json.loads(WEIGHTS.with_suffix(".json").read_text("utf-8"))
     if hashlib.sha256(raw).hexdigest() != story["weights"]:
-        raise ValueError(f"{WEIGHTS} is not what was trained: check it out from git again")
+        raise ValueError(f"{WEIGHTS} does not match its recorded hash: restore it from git")
     uses.reads("reference")
     model = Transformer(ModelConfig(**story["config"]))
     model.load_state_dict(load(raw))

@@ -193,13 +193,13 @@ def test_invalid_padding_masks_raise():
     for wrong, words in (
         (torch.ones(2, 11, dtype=torch.long), r"must be \(2, 12\)"),
         (torch.ones(2, 12), "not torch.float32"),
-        (torch.full((2, 12), 2), "besides 0"),
-        (PADDING_MASK.flip(1), "must stand behind the text"),
+        (torch.full((2, 12), 2), "must contain only 0"),
+        (PADDING_MASK.flip(1), "must be on the right"),
     ):
         with pytest.raises(ValueError, match=words):
             model(x, padding_mask=wrong)
     expert = Transformer(small_config(ffn={"kind": "mixture", "expert": "mixture"}))
-    with pytest.raises(ValueError, match="Mixture takes no padding where it is an expert"):
+    with pytest.raises(ValueError, match="Mixture does not support padding when used as an expert"):
         expert(x, padding_mask=torch.ones_like(x))
 
 
@@ -440,7 +440,7 @@ def test_reversible_gradients_match_stored_activations(name):
 
 @pytest.mark.parametrize("place", ["hidden", "output"])
 def test_reversible_layers_reject_dropout(place):
-    with pytest.raises(ValueError, match="'reversible' computes every branch again .* and Gelu"):
+    with pytest.raises(ValueError, match="'reversible' recomputes every branch .* but Gelu"):
         Transformer(small_config(residual="reversible", ffn={"kind": "gelu", place: 0.3}))
 
 

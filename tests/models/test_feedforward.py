@@ -159,7 +159,7 @@ def test_invalid_mixtures_raise():
         model({"kind": "mixture", "expert": "rule"})
     with pytest.raises(ValueError, match="no mixture"):
         balance_loss(model("relu"))
-    with pytest.raises(ValueError, match="was called"):
+    with pytest.raises(ValueError, match="not been called"):
         balance_loss(model("mixture"))
 
 

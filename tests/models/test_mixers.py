@@ -64,9 +64,9 @@ def test_mixer_can_differ_per_layer():
     model = build(mixer=["attention", {"kind": "linear", "chunk": 8}])
     assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "LinearAttention"]
     assert model.blocks[1].mixer.chunk == 8
-    with pytest.raises(ValueError, match="mixer lists 1 layers, n_layers is 2"):
+    with pytest.raises(ValueError, match="mixer has 1 entries, n_layers is 2"):
         config(mixer=["linear"])
-    with pytest.raises(ValueError, match="shared layers have one mixer"):
+    with pytest.raises(ValueError, match="mixer cannot be a list if unique_layers is set"):
         config(mixer=["linear", "gru"], unique_layers=1)
 
 
@@ -80,7 +80,7 @@ def test_mixer_can_differ_per_layer():
         ({"mixer": "linear", "mask": {"kind": "window", "size": 3}}, "must be causal or none, not {'kind': 'window'"),
         (
             {"mixer": "delta", "mask": "none"},
-            "DeltaRule cannot mask single pairs: the mask must be causal, not 'none'",
+            "DeltaRule cannot mask individual query-key pairs: the mask must be causal, not 'none'",
         ),
         ({"mixer": {"kind": "convolution", "width": 0}}, "width of at least 1, got 0"),
     ],
@@ -97,7 +97,7 @@ def test_per_layer_position_can_exclude_an_incompatible_mixer():
 @pytest.mark.parametrize("kind", sorted(set(WITH_STATE) - {"transformer-xl"}))
 def test_recurrent_mixers_reject_batch_masks(kind):
     model = build(mixer=kind)
-    with pytest.raises(ValueError, match="takes no mask of a batch"):
+    with pytest.raises(ValueError, match="does not accept a per-batch mask"):
         model(tokens(20), mask=model.mask)
 
 

@@ -115,7 +115,7 @@ def test_by_layer_assigns_an_encoding_per_layer():
     assert torch.equal(all_rotary(tokens()), build("rotary")(tokens()))
     for layers in (["none", "rotary"], ["rotary", "none"], ["sinusoidal", "alibi"]):
         differs(build({"kind": "by-layer", "layers": layers})(tokens()), all_rotary(tokens()))
-    with pytest.raises(ValueError, match="'learned' acts at the input.*not at 1"):
+    with pytest.raises(ValueError, match="'learned' adds to the embeddings.*not entry 1"):
         build({"kind": "by-layer", "layers": ["none", "learned"]})
 
 
@@ -165,7 +165,7 @@ def test_t5_handles_every_distance_or_raises(buckets, reach, mask):
     if 0 < single < reach:
         build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, block_size=300)(tokens(300))
     else:
-        with pytest.raises(ValueError, match="max_distance .* must be more" if single else "at least . buckets"):
+        with pytest.raises(ValueError, match="max_distance must exceed that, got" if single else "at least . buckets"):
             build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask)
 
 
@@ -231,7 +231,7 @@ def test_without_gaps_only_the_offset_is_drawn():
 
 
 def test_randomized_positions_reject_lengths_beyond_context():
-    with pytest.raises(ValueError, match="context 24, 25 are needed"):
+    with pytest.raises(ValueError, match="up to 24 positions, got 25"):
         build("randomized")(tokens(25))
     with pytest.raises(ValueError, match="at least context 24, got 20"):
         build({"kind": "randomized", "reach": 20})

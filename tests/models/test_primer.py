@@ -28,5 +28,5 @@ def test_primer_taps_start_at_published_values():
 
 
 def test_zero_width_raises():
-    with pytest.raises(ValueError, match="width of at least 1, got 0"):
+    with pytest.raises(ValueError, match="primer: width must be at least 1, got 0"):
         small_model(projection={"kind": "primer", "width": 0})

@@ -54,7 +54,7 @@ def test_notebook_variant_runs_in_workers_and_redefinition_takes_effect(tmp_path
 
 
 def test_duplicate_registration_raises():
-    with pytest.raises(ValueError, match="rotary' is already lab.models.gpt.Rotary, so .*Other needs another"):
+    with pytest.raises(ValueError, match="rotary' is already registered for lab.models.gpt.Rotary; .*Other another"):
 
         class Other(Position, kind="rotary"):
             pass

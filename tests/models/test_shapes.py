@@ -147,7 +147,7 @@ def test_cross_attention_sees_the_whole_source_or_raises(kind):
     needed = {"local": {"size": 3}, "offset-gate": {"reach": 6}, "linformer": {"rank": 4}}
     choice = {"kind": kind, **needed.get(kind, {})}
     if kind in ("local", "offset-gate"):
-        with pytest.raises(ValueError, match="no distances between queries and keys"):
+        with pytest.raises(ValueError, match="no query-key distances"):
             build(score=choice)
         return
     cross, width = build(score=choice).decoder.blocks[0].cross, 32

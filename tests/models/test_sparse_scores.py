@@ -38,7 +38,7 @@ def test_top_k_equals_softmax_over_the_k_largest_visible_scores(k):
 
 
 def test_top_k_rejects_zero_keys():
-    with pytest.raises(ValueError, match="at least one key"):
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         score({"kind": "top-k", "k": 0})
 
 

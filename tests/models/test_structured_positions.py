@@ -40,7 +40,7 @@ def test_hierarchical_codes_extend_learned_positions_to_unit_squared():
         grid[1:] - grid[:1], (grid[1:, :1] - grid[:1, :1]).expand(-1, unit, -1)
     )  # a unit adds the same offset to every position in it
     close((grid[1, 0] - grid[0, 0]) / alpha, (grid[0, 1] - grid[0, 0]) / (1 - alpha))
-    with pytest.raises(ValueError, match="end at 6² = 36, 37 are needed"):
+    with pytest.raises(ValueError, match="up to 6² = 36 positions, got 37"):
         codes({"kind": "hierarchical", "unit": unit}, 37)
     for wrong in (0, 0.5):
         with pytest.raises(ValueError, match="between 0 and 1/2"):

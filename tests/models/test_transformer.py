@@ -235,10 +235,10 @@ def test_generation_disables_dropout_and_restores_module_modes():
 
 def test_exceeding_context_or_cache_raises():
     model = small_model(position="learned")
-    with pytest.raises(ValueError, match=f"context {CONTEXT}, {CONTEXT + 1} are needed"):
+    with pytest.raises(ValueError, match=f"up to {CONTEXT} positions, got {CONTEXT + 1}"):
         model(tokens(CONTEXT + 1))
     caches = small_model().caches(2, context=4)
-    with pytest.raises(ValueError, match="holds 4 positions, 5 are needed"):
+    with pytest.raises(ValueError, match="holds up to 4 positions, got 5"):
         small_model()(tokens(5), caches=caches)
 
 
@@ -344,7 +344,7 @@ REFUSED = {
     "heads of one layer do not divide": ({"n_heads": [4, 3]}, "n_heads 3 does not divide d_model 32"),
     "key-value heads do not divide": ({"kv_heads": 3}, "kv_heads 3 does not divide n_heads 4"),
     "key-value heads of one layer": ({"n_heads": [4, 1], "kv_heads": 2}, "kv_heads 2 does not divide n_heads 1"),
-    "too few layers listed": ({"n_heads": [4]}, "n_heads lists 1 layers, n_layers is 2"),
+    "too few layers listed": ({"n_heads": [4]}, "n_heads has 1 entries, n_layers is 2"),
     "zero width": ({"d_model": 0}, "d_model\n"),
     "zero layers": ({"n_layers": 0}, "n_layers\n"),
     "zero heads": ({"n_heads": 0}, "n_heads.constrained-int\n"),
