@@ -8,6 +8,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +16,7 @@ import pandas as pd
 from IPython import get_ipython
 from IPython.display import Markdown, display
 
-from lab import charts, claims, files, interact, parameters, trials, workers
+from lab import charts, claims, files, interact, parameters, training, trials, workers
 from lab.device import machine
 from lab.measure.statistics import NotFinite
 
@@ -134,6 +135,32 @@ class Study:
             check=Path(check) if check else None,
             progress=Path(progress) if progress else None,
         )
+
+    def best_rates(self, tried, by, score, within=0.0):
+        """The best learning rate of each condition, {condition: rate}; reports edges of the grid.
+
+        tried: a table with columns learning_rate, `by` and `score`, where lower is better. `by` is
+        a column, whose values are the conditions, or a list of columns, with tuples as conditions.
+        Scores of the same condition and rate, such as those of several seeds, are averaged; a
+        missing score counts as infinite. Of all rates at most `within` worse than the best one, the
+        median is returned, and of two middle rates the lower.
+
+        Names the conditions whose lowest score is at the smallest or largest rate that was tried,
+        since a better rate may lie beyond; not in smoke runs, which try few rates.
+        """
+        columns = [by] if isinstance(by, str) else by
+        scores = tried.assign(**{score: tried[score].fillna(inf)})
+        means = scores.groupby([*columns, "learning_rate"], as_index=False)[score].mean()
+        lowest = training.best_rates(means, by, score)
+        grid = means.groupby(by).learning_rate.agg(["min", "max"]).loc[lowest.index]
+        at_edge = lowest[(lowest == grid["min"]) | (lowest == grid["max"])]
+        if self.profile != "smoke" and len(at_edge):
+            self.say(
+                "A better learning rate may lie beyond those tried: the best is at the edge ({edges}).",
+                "更好的学习率可能在所试范围之外：最佳值位于边缘（{edges}）。",
+                edges=", ".join(f"{words(arm)} {rate:g}" for arm, rate in at_edge.items()),
+            )
+        return training.best_rates(means, by, score, within).to_dict()
 
     def table(self, stem, frame):
         """Write a table to tables/stem.csv; returns it as read from the file."""
@@ -314,6 +341,11 @@ class Study:
             "faults": self._faults,
         }
         files.write_run(self.folder, run)
+
+
+def words(condition):
+    """A value, or a tuple of values, as words."""
+    return " ".join(map(str, condition)) if isinstance(condition, tuple) else str(condition)
 
 
 def show(markdown):

@@ -95,6 +95,24 @@ def test_say_shows_both_languages(project, displayed):
     assert len(displayed) == before
 
 
+def test_best_rates_of_each_condition_and_those_at_an_edge(project, displayed):
+    rates = [1.0, 2.0, 4.0]
+    scores = {("a", 0): [3, 1, 2], ("a", 1): [3, 1, float("nan")], ("b", 0): [2.05, 2, 1], ("b", 1): [0, 0, 1.1]}
+    tried = pd.DataFrame(
+        [(arm, seed, *pair) for (arm, seed), found in scores.items() for pair in zip(rates, found, strict=True)],
+        columns=["arm", "seed", "learning_rate", "loss"],
+    ).assign(depth=2)
+    mine = study("mine", {})
+    assert mine.best_rates(tried, "arm", "loss") == {"a": 2, "b": 2} and not displayed, "the mean over seeds decides"
+    assert mine.best_rates(tried, "arm", "loss", within=0.03) == {"a": 2, "b": 1}, "the lower of two middle rates"
+    assert not displayed, "the lowest loss is inside the grid"
+    first = tried[tried.seed == 0]
+    assert mine.best_rates(first, ["arm", "depth"], "loss") == {("a", 2): 2, ("b", 2): 4}
+    assert "at the edge (b 2 4)" in displayed.pop() and not displayed
+    mine.profile = "smoke"
+    assert mine.best_rates(first, "arm", "loss")["b"] == 4 and not displayed
+
+
 def test_last_finished_run_is_kept_and_unfinished_ones_are_removed(project):
     for value in range(3):
         unfinished = run_of(-1)

@@ -1,1 +1,1 @@
-"""Measurements on any torch module, made from outside; none depends on a model of this package."""
+"""Measurements of any torch module; they do not depend on the models of this package."""

@@ -1,12 +1,12 @@
-"""Observe attention of any model at its calls of F.scaled_dot_product_attention.
+"""Measure attention weights in any model that calls F.scaled_dot_product_attention.
 
-Letters: b batch, h query head, g key-value head, r query heads per key-value head, q query, k key,
-t query of a block. A map holds the weights (b, h, q, k) of one call.
+Letters in shapes: b batch, h query heads, g key-value heads, r query heads per key-value head,
+q queries, k keys, t queries in a block. A map is the attention weights (b, h, q, k) of one call.
 
-A measure maps weights to one value per query: measure(map) is (b, h, q). It also accepts a block of
-queries: measure(weights, positions) of weights (b, h, t, k) is (b, h, t), where positions (t,) give
-the place of each query among the keys 0..k - 1. NaN means that a query has no value. So the same
-function serves stored maps and maps too large to store.
+A measure is a function that returns one value per query: measure(map) has shape (b, h, q). It also
+accepts one block of queries, because some maps are too large to store: measure(weights, positions)
+has shape (b, h, t), where weights is (b, h, t, k) and positions (t,) are the positions of the
+queries among keys 0..k - 1. A measure returns NaN for a query that has no value.
 """
 
 import math
@@ -21,16 +21,16 @@ from lab.measure.hooks import Calls, running_module
 
 
 class UnreadLayers(UserWarning):
-    """Some layers of a model called no attention function beside layers that did."""
+    """Warning: some layers made no attention call, although layers of the same class did."""
 
 
 @torch.no_grad()
 def attention_maps(model, *inputs, **options):
-    """The maps (b, h, q, k) of all attention calls of model(*inputs, **options), in order.
+    """List of the maps (b, h, q, k) of all attention calls in model(*inputs, **options), in order.
 
-    The model is any callable, such as model.generate. See `attention_probe` for what maps contain
-    and what cannot be observed, and for measuring without storing maps. Raises UnreadLayers where
-    some of a model's layers have no map, since map i would not be that of layer i.
+    `model` may be any callable, such as model.generate. See `attention_probe` for what a map
+    contains, which calls it cannot observe, and how to measure maps without storing them. Raises
+    UnreadLayers if some layers made no attention call: map i would then not belong to layer i.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnreadLayers)
@@ -41,31 +41,32 @@ def attention_maps(model, *inputs, **options):
 
 @contextmanager
 def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2**20):
-    """Measure every attention call inside, without storing its map.
+    """Context manager that measures the weights of every attention call without storing them.
 
         with attention_probe([entropy]) as probe:
             model(x)
         probe.table()
 
-    measures: {name: measure} or a list of measures. They get the weights before dropout, in float32
-    or wider, recomputed in blocks of queries of about block_bytes. A measure must not keep them,
-    because the next block overwrites them. keep_maps=True also stores the maps, in `probe.maps`.
-    The outputs of the model are unchanged.
+    measures: a list of measures, or {name: measure}. Measures receive the weights before dropout,
+    in float32 or float64. The probe recomputes the weights from queries and keys, one block of
+    queries of about block_bytes at a time, and reuses the memory of the block: a measure must not
+    keep its input. keep_maps=True also stores the maps in `probe.maps`. The outputs of the model do
+    not change.
 
-    model: the module that names in the table are relative to; by default the outermost module that
-    is called.
+    model: module names in the table are relative to this module; by default it is the outermost
+    module that is called.
 
-    All sequences have one length, without padding. Queries are the last of the positions 0..k-1, as
-    with a cache; they start at 0 if there are more queries than keys. Fully masked rows have weight
-    0 and are not part of the mean.
+    The probe assumes that all sequences have the same length and no padding. The queries are the
+    last of the positions 0..k-1, as in decoding with a cache; with more queries than keys they
+    start at 0. Fully masked rows have weight 0 and are left out of the mean.
 
-    The fast path of nn.TransformerEncoder, in eval mode without gradients, calls no attention
-    function; inside this context the slow path runs.
+    In eval mode without gradients nn.TransformerEncoder normally takes a fast path that makes no
+    attention call; inside this context it takes the slow path.
 
-    Warns at the end if a mask hid a key from all queries, as it does to padding and to the free part
-    of a cache; and with UnreadLayers, naming them, if layers called no attention function beside
-    layers of their kind that did. Raises RuntimeError if no attention was observed: there was no
-    call, or nn.MultiheadAttention was called with need_weights, which does not call
+    On exit, warns if a mask hides a key from all queries, which suggests padding or unused cache
+    entries, and warns with UnreadLayers if some layers made no attention call although layers of
+    the same class did. Raises RuntimeError if no attention was observed: the model made no call, or
+    only called nn.MultiheadAttention with need_weights=True, which does not use
     F.scaled_dot_product_attention.
     """
     probe = _Probe(measures, keep_maps, block_bytes)
@@ -91,9 +92,10 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
 
 
 def unread_layers(root, names):
-    """Names of layers that are none of `names`, beside layers of their class that are.
+    """Layers of `root` that contain none of the modules `names`, although a sibling layer does.
 
-    A layer is what a name begins with, up to its first number: blocks.0 of blocks.0.mixer.
+    Only siblings of the same class count. The layer of a module is its name up to the first number:
+    blocks.0.mixer belongs to layer blocks.0.
     """
     found = [re.match(r"(?:.*?\.)?\d+(?=\.|$)", name) for name in names]
     layers = list(dict.fromkeys(match[0] for match in found if match))
@@ -109,7 +111,7 @@ def unread_layers(root, names):
 
 
 class _Probe:
-    """The object of `attention_probe`: `table()`, `maps`, and `calls`, the number of calls."""
+    """Results of `attention_probe`: `table()`, `maps`, and `calls`, the number of calls."""
 
     def __init__(self, measures, keep_maps, block_bytes):
         named = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
@@ -124,18 +126,18 @@ class _Probe:
         self.rows = []
         self.root = None
         self.hides_keys = False
-        self.modules = []  # the name of the module of each call
+        self.modules = []  # name of the calling module, one per call
 
     def table(self):
-        """One row per call, head and measure, with the module that called.
+        """DataFrame with one row per call, head and measure; `module` is the calling module.
 
-        The value is the mean over batch and queries, missing if all are NaN.
+        `value` is the mean over batch and queries without NaN, or NaN if all values are NaN.
         """
         return pd.DataFrame(self.rows, columns=["call", "module", "head", "measure", "value"])
 
     @torch.no_grad()
     def observe(self, call, root, module):
-        """Measure one call, block by block."""
+        """Measure one attention call, one block of queries at a time."""
         self.calls += 1
         self.root = root
         self.modules.append(module)
@@ -161,7 +163,7 @@ class _Probe:
                     sums.append(torch.stack(_sums(values.masked_fill(empty, torch.nan))))  # (2, h)
         if not sums:
             return
-        # one copy from the device for all blocks; some devices lack float64
+        # copy to the CPU once for all blocks, and before double(): some devices lack float64
         sums = torch.stack(sums).cpu().double().unflatten(0, (-1, len(self.measures))).sum(0)
         for name, (total, count) in zip(self.measures, sums, strict=True):
             means = (total / count).tolist()
@@ -169,7 +171,7 @@ class _Probe:
 
 
 def hides_keys(mask):
-    """Whether a mask, boolean or additive, hides a key from all queries of a text."""
+    """Whether a boolean or additive mask hides some key from all queries of a sequence."""
     if mask is None or mask.shape[-1] == 1:
         return False
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
@@ -180,12 +182,13 @@ def hides_keys(mask):
 
 
 def _blocks(query, key, mask, is_causal, scale, block_bytes):
-    """Yield the weights of a call for some queries at a time.
+    """Compute the attention weights of one call, a block of queries at a time.
 
-    Each block is (weights (b, h, t, k), positions of the queries (t,), fully masked rows (b, h,
-    t)). The weights equal those of F.scaled_dot_product_attention, whose is_causal aligns query 0
-    with key 0 even if the lengths differ. A causal block has only the keys that its queries see, so
-    k grows from block to block.
+    Yields (weights (b, h, t, k), query positions (t,), fully masked rows (b, h, t)). The weights
+    equal those of F.scaled_dot_product_attention, where is_causal aligns query 0 with key 0 even if
+    the lengths differ. Blocks of causal self-attention contain only the keys that some query of the
+    block sees, so k grows from block to block. Raises ValueError for queries of more than four
+    dimensions.
     """
     if query.ndim > 4:
         shape = tuple(query.shape)
@@ -210,7 +213,7 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
         scores, weights = (x[: b * h * t * width].view(b, h, t, width) for x in buffers)
         block = query[:, :, start:stop].to(dtype).mul(scale).reshape(b * g, -1, d)  # (b g, r t, d)
         torch.bmm(block, keys[..., :width], out=scores.view(b * g, -1, width))
-        if is_causal:  # every query of the block sees the keys before start
+        if is_causal:  # all queries of the block see the keys before `start`
             future = torch.ones_like(scores[0, 0, :, start:], dtype=torch.bool).triu(1)
             scores[..., start:].masked_fill_(future, -torch.inf)
         if mask is not None:
@@ -228,21 +231,21 @@ def _blocks(query, key, mask, is_causal, scale, block_bytes):
 
 
 def entropy(weights, positions=None):
-    """Shannon entropy of each row in nats, 0 log 0 = 0: (b, h, t)."""
+    """Measure: Shannon entropy of each row of weights, in nats: (b, h, t)."""
     return torch.special.entr(weights).sum(-1)
 
 
 def distance(weights, positions=None):
-    """Mean |q - k| under the weights, in positions: (b, h, t)."""
+    """Measure: mean distance |q - k| weighted by attention, in tokens: (b, h, t)."""
     gap = (_positions(weights, positions)[:, None] - _keys(weights)).abs()  # (t, k)
     return (weights * gap).sum(-1)
 
 
 def mass_on(targets):
-    """Measure: weight on the target keys of each query, NaN for queries without a target.
+    """Returns a measure: the attention weight on the target keys of each query: (b, h, t).
 
-    targets: key indices (b or 1, q), -1 for none, or a boolean pattern (b or 1, q, k), a row for
-    each position.
+    targets: key indices (b or 1, q), with -1 for no target, or a boolean pattern (b or 1, q, k).
+    Row i belongs to position i. Queries without a target get NaN.
     """
 
     def measure(weights, positions=None):
@@ -254,19 +257,19 @@ def mass_on(targets):
 
 
 def query_mean(values):
-    """Mean of values (b, h, q) over batch and queries, ignoring NaN: (h,)."""
+    """Mean of values (b, h, q) over batch and queries, without NaN: (h,)."""
     total, count = _sums(values)
     return total / count
 
 
 def _sums(values):
-    """Sum of values (b, h, t) over batch and queries, and number of non-NaN values: (h,) each."""
+    """Sum and number of values (b, h, t) without NaN, over batch and queries: (h,) each."""
     counted = ~values.isnan()
     return values.where(counted, 0).sum((0, 2)), counted.sum((0, 2))
 
 
 def _on_targets(weights, targets):
-    """Weight on target keys, indices (b or 1, t) or a pattern (b or 1, t, k): (b, h, t)."""
+    """Attention weight on `targets`, as in mass_on, for the queries of a block: (b, h, t)."""
     if targets.dtype == torch.bool:
         some = targets.any(-1)
         pattern = targets[..., : weights.shape[-1]]
@@ -281,7 +284,7 @@ def _keys(weights):
 
 
 def _positions(weights, positions):
-    """Positions of the queries of a block; by default the last ones, as for a whole map."""
+    """Query positions (t,); if None, those of a whole map, where queries are the last positions."""
     if positions is not None:
         return positions
     t, k = weights.shape[-2:]

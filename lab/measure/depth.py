@@ -1,4 +1,4 @@
-"""Depth: residual streams and blocks from layer to layer, and theory for random weights."""
+"""Measurements of residual streams and blocks across layers, and theory at initialization."""
 
 from contextlib import contextmanager
 from math import acos, pi, sqrt
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 @contextmanager
 def perturbed_weights(model, size, seed=0):
-    """Context in which size · rms(w) · N(0, 1) is added to every weight w; restored afterwards."""
+    """Context manager that adds size · rms(w) · N(0, 1) to each parameter w; undone on exit."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         kept = [p.clone() for p in model.parameters()]
@@ -26,7 +26,7 @@ def perturbed_weights(model, size, seed=0):
 
 
 def layer_cosine_similarity(streams):
-    """Mean cosine similarity of tokens between neighbouring layers' streams: (layers - 1,).
+    """Mean cosine similarity of tokens in the streams of adjacent layers: (layers - 1,).
 
     streams: (layers, ..., m).
     """
@@ -35,7 +35,7 @@ def layer_cosine_similarity(streams):
 
 @torch.no_grad()
 def layer_ablation_losses(blocks, loss):
-    """Increase of loss() when one block is skipped, for each block in turn."""
+    """List of the increases of loss() when each block in turn is replaced by the identity."""
 
     def skipped(x, **_):
         return x
@@ -52,25 +52,25 @@ def layer_ablation_losses(blocks, loss):
 
 
 def relu_overlap(r):
-    """2 E[relu(x) relu(y)] of standard normals with correlation r. Cho & Saul 2009."""
+    """2 E[relu(x) relu(y)] for standard normal x, y with correlation r (Cho & Saul 2009)."""
     return (sqrt(max(0.0, 1 - r * r)) + r * (pi - acos(max(-1.0, min(1.0, r))))) / pi
 
 
 def moments(placement, n, layers, *, branch=1.0):
-    """Theory of the residual stream at initialisation, one row per layer 0..layers.
+    """Predicted statistics of the residual stream at initialization: one row per layer 0..layers.
 
-    Columns: layer; S, the mean square of the stream after it; c, the mean product of two tokens'
-    streams; sum, the mean square before a post-norm. n is the number of tokens. `placement` is pre,
-    post or none. `branch` multiplies the variance of every branch (1/N if N branches are scaled by
-    1/√N). For n = 1: pre has S = 1 + 3/2 layer, post has sum = 3/2, and with none S grows by the
-    factor 1 + (1 + m/S) · 3/2 per layer. Raises ValueError for another placement.
+    Columns: layer; S, the mean square of the stream after the layer; c, the mean product of the
+    streams of two tokens; sum, the mean square before the post-norm. n is the number of tokens.
+    `placement` of the norm is pre, post or none. `branch` scales the variance of all branches: 1/N
+    if N branches are multiplied by 1/√N. For n = 1, pre has S = 1 + 3/2 layer, post has sum = 3/2
+    and none has S = 3^layer. Raises ValueError for an unknown placement.
     """
     if placement not in ("pre", "post", "none"):
         raise ValueError(f"placement must be pre, post or none, got {placement!r}")
     S, c, rows = 1.0, 0.0, [(0, 1.0, 0.0, 1.0)]
     for layer in range(1, layers + 1):
-        size = 1.0 if placement == "pre" else S  # mean square of the branch's input
-        # uniform attention gives every token the same average
+        size = 1.0 if placement == "pre" else S  # mean square of the input of the branch
+        # attention is uniform: every token receives the same average
         mean = branch * size * (1 / n + (1 - 1 / n) * c / S)
         S, c = S + mean, c + mean
         if placement == "post":
@@ -85,11 +85,11 @@ def moments(placement, n, layers, *, branch=1.0):
 
 
 def probe_accuracy(features, labels, *, ridge=1e-2):
-    """Accuracy of a linear probe: features (n, m), labels (n,) in 0..c-1.
+    """Accuracy of a linear probe on features (n, m) with labels (n,) in 0..c-1.
 
-    The probe is the ridge regression of one-hot labels on the first half of the rows, in closed
-    form; the second half is scored. Features are standardised, so `ridge` is the penalty per row in
-    units of their variance.
+    The probe is a ridge regression onto one-hot labels, in closed form. It is fitted to the first
+    half of the rows and scored on the second half. Features are standardized; the penalty is
+    `ridge` times the number of fitted rows.
     """
     features, labels = features.cpu().double(), labels.cpu()
     targets = F.one_hot(labels, int(labels.max()) + 1).double()

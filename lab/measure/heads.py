@@ -1,7 +1,7 @@
-"""Single heads: what a model loses without one, and how alike their maps are. Chapter §1.1.4, §1.2.
+"""Ablation of single attention heads, and similarity of their maps (chapter §1.1.4, §1.2).
 
-Maps are weights (b, h, q, k) of causal attention. A head is identified by its layer, the index of
-the attention call within a forward pass, and its index among the query heads.
+Maps are causal attention weights (b, h, q, k). A head is identified by its layer, which is the
+index of the attention call within a forward pass, and its index among the query heads.
 """
 
 import math
@@ -16,13 +16,12 @@ from lab.measure.hooks import Calls
 
 @contextmanager
 def ablate_heads(heads, calls):
-    """Context in which the outputs of the given (call, head) pairs are 0, in any model.
+    """Context manager that sets the outputs of the given heads to 0, in any model.
 
-    `calls` is the number of attention calls per forward pass. Works in training too. Use
-    `ablate_heads([], calls)` for the baseline: inside this context nn.TransformerEncoder does not
-    take its fast path, which has other outputs at padding.
-
-    Raises LookupError at the end for heads that never occurred.
+    heads: (call, head) pairs. calls: number of attention calls per forward pass. Works in training
+    too. Measure the baseline inside `ablate_heads([], calls)`: the context keeps
+    nn.TransformerEncoder from its fast path, which has other outputs at padding. Raises LookupError
+    on exit if the model never ran one of the heads.
     """
     met = set()
 
@@ -45,12 +44,13 @@ def ablate_heads(heads, calls):
 
 @torch.no_grad()
 def ablation_costs(losses, layers, heads):
-    """Increase of every loss with each head ablated alone: layer, head, measure, value.
+    """Increase of every loss when one head is ablated, for each head in turn.
 
-    losses() returns {measure: number}.
+    losses() returns {name: loss}. Returns a DataFrame with columns layer, head, measure (the name)
+    and value (the increase, in the unit of the loss).
     """
     rows = []
-    with ablate_heads([], layers):  # the same attention path as in the ablated runs
+    with ablate_heads([], layers):  # keeps the slow path, as in the ablated runs
         whole = losses()
     for layer, head in [(layer, head) for layer in range(layers) for head in range(heads)]:
         with ablate_heads([(layer, head)], layers):
@@ -59,11 +59,11 @@ def ablation_costs(losses, layers, heads):
 
 
 def divergence(maps, others=None):
-    """Jensen-Shannon divergence of every head of `maps` from every head of `others`: (h, g).
+    """Jensen-Shannon divergence between each head of `maps` and each head of `others`: (h, g).
 
-    The unit is bits; the mean is over batch and queries. `others` defaults to `maps`. With
-    `maps.roll(1, 0)` each input is paired with another one, so that heads are similar by position
-    only, not by content.
+    The unit is bits; the result is the mean over batch and queries. `others` defaults to `maps`.
+    With others = maps.roll(1, 0), maps of different inputs are compared, so heads can only agree by
+    position, not by content.
     """
     others = maps if others is None else others
     own = entropy(maps)
@@ -76,10 +76,10 @@ def divergence(maps, others=None):
 
 
 def match_entropy(maps, reference):
-    """Maps (b, h, q, k) rescaled to the mean entropy of `reference`.
+    """Maps (b, h, q, k) sharpened or flattened until their mean entropy equals that of `reference`.
 
-    All scores are multiplied by one number c: softmax(c z) is softmax(z)^c, normalised. This is the
-    null model for heads that differ only by their entropy.
+    All scores z are multiplied by one number c, which needs only the maps: softmax(c z) is
+    softmax(z)^c, normalized. The result is the null model of heads that differ only in entropy.
     """
     target = entropy(reference).mean()
     low, high = -6.0, 10.0  # bounds of log2 c

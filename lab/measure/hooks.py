@@ -1,7 +1,7 @@
-"""Hooks for any torch model.
+"""Context managers that observe or change any torch model while it runs.
 
-`tap` records numbers from module outputs, `capture` keeps the outputs, `edit` replaces them, and
-`Calls` intercepts every attention call.
+`tap` measures module outputs, `capture` keeps them, `edit` replaces them, and `Calls` intercepts
+every attention call.
 """
 
 import os
@@ -25,20 +25,21 @@ COLUMNS = ["site", "measure", "call", "index", "value"]
 
 @contextmanager
 def tap(model, sites, *, gradients=False):
-    """Measure outputs of modules: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
+    """Measure module outputs: `with tap(model, {"*.ffn": rms}) as table: model(x)`.
 
-    sites: {glob over model.named_modules(): measure or list of measures}. A measure maps the
-    detached output of the module (the first element, if it is a tuple) to a number or a vector.
-    With gradients=True it gets the gradient of that output instead. Only numbers are stored.
+    sites: {glob over names of model.named_modules(): measure or list of measures}. A measure maps
+    the detached output of the module (its first element, if it is a tuple) to a number or a vector.
+    With gradients=True it receives the gradient with respect to that output instead. Only the
+    results of measures are stored.
 
-    Yields a function without arguments that returns the table so far: columns site, measure, call
-    (index of the call of this module, from 0), index (entry of a vector, missing for a number) and
-    value. A module that occurs in several places of the model has one name, its first, and one row
-    for each of its calls.
+    Yields a function: table() returns a DataFrame of the results so far, with columns site (name of
+    the module), measure, call (index of the call of this module, from 0), index (of the entry of a
+    vector, missing for a number) and value. A module shared by several places of the model appears
+    under its first name, with one row per call.
 
-    Raises LookupError if a glob matches no module. Raises RuntimeError at the end if a chosen
-    module was never measured, because its parent uses its weights without calling it, as
-    nn.MultiheadAttention does with out_proj, or because no gradient arrived.
+    Raises LookupError if a glob matches no module, and RuntimeError on exit if a module was never
+    measured: no gradient arrived, or its parent used its weights without calling it, as
+    nn.MultiheadAttention does with out_proj.
     """
     rows = []
     calls = {}
@@ -57,7 +58,7 @@ def tap(model, sites, *, gradients=False):
             record(site, call, tensor)
         elif tensor.requires_grad:
             if tensor._is_view():
-                tensor = tensor.clone()  # a view loses its hooks if it is changed in place
+                tensor = tensor.clone()  # in-place changes of a view drop its hooks
             handle = tensor.register_hook(lambda gradient: record(site, call, gradient))
             handles.enter_context(handle)
             return _with_tensor(output, tensor)
@@ -72,12 +73,12 @@ def tap(model, sites, *, gradients=False):
 
 @contextmanager
 def edit(model, sites):
-    """Replace outputs of modules: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
+    """Replace module outputs: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
 
-    sites: {glob: function from tensor to tensor}; if a module returns a tuple, its first element is
-    replaced. Several functions for one module apply in the order given. A `tap` opened inside an
-    `edit` measures the edited output. Raises LookupError and RuntimeError as `tap` does, and
-    TypeError if a function returns no tensor.
+    sites: {glob: function from tensor to tensor, or list of functions}. If a module returns a
+    tuple, its first element is replaced. Functions of one module run in the given order. A `tap`
+    opened inside `edit` measures the edited output. Raises LookupError and RuntimeError as `tap`
+    does, and TypeError if a function does not return a tensor.
     """
     fired = set()
     chosen = _chosen(model, sites)
@@ -100,12 +101,12 @@ def edit(model, sites):
 
 @contextmanager
 def capture(modules, *, inputs=False):
-    """Keep outputs of modules: `with capture(model.blocks) as kept: model(x)`.
+    """Keep module outputs: `with capture(model.blocks) as kept: model(x)`.
 
-    Yields a list that gets one tensor per call of a module, in the order in which calls end: the
-    output, or its first element if it is a tuple. With inputs=True it gets the tuple of positional
-    arguments instead. Tensors are detached, not copied: later in-place changes by the model show in
-    the list. Raises RuntimeError at the end if a module never ran.
+    Yields a list with one entry per module call, in the order in which calls return: the output
+    (its first element, if it is a tuple) or, with inputs=True, the tuple of positional arguments.
+    Tensors are detached but not copied, so in-place changes that the model makes later show in the
+    list. Raises RuntimeError on exit if a module never ran.
     """
     kept = []
     ran = set()
@@ -126,7 +127,7 @@ def capture(modules, *, inputs=False):
 
 
 def _chosen(model, sites):
-    """{module name: functions} of all modules that match the globs."""
+    """{module name: list of functions} for all modules that match a glob."""
     names = [name for name, _ in model.named_modules()]
     chosen = {}
     for glob, functions in sites.items():
@@ -140,7 +141,7 @@ def _chosen(model, sites):
 
 
 def _at_output(model, site, function):
-    """Register function(site, output) as forward hook of the named module; return the handle."""
+    """Register function(site, output) as a forward hook of module `site`; returns the handle."""
 
     def hook(module, arguments, output):
         return function(site, output)
@@ -154,7 +155,7 @@ def _assert_fired(silent, why=""):
 
 
 def _tensor(site, output):
-    """The tensor that a module returned, alone or as first element of a tuple."""
+    """The output of a module if it is a tensor, or its first element if it is a tuple."""
     first = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(first, torch.Tensor):
         kind = type(first).__name__
@@ -163,7 +164,7 @@ def _tensor(site, output):
 
 
 def _with_tensor(output, tensor):
-    """The output of a module with its tensor replaced."""
+    """The output of a module with the tensor of `_tensor` replaced."""
     return tensor if isinstance(output, torch.Tensor) else (tensor, *output[1:])
 
 
@@ -181,9 +182,9 @@ def _rows(site, measure, call, tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one F.scaled_dot_product_attention call, and its index, from 0.
+    """Arguments and index (from 0) of one call of F.scaled_dot_product_attention.
 
-    call() runs it; call(scale=1) runs it with another scale.
+    call() computes its output (b, h, q, d); call(scale=1) does so with a different scale.
     """
 
     index: int
@@ -197,8 +198,8 @@ class Call:
     enable_gqa: bool = False
 
     def dense_mask(self):
-        """The mask as a boolean or additive tensor, or None; without `is_causal`."""
-        # a class of torch.nn.attention.bias, which takes a second to import
+        """attn_mask as a boolean or additive tensor, or None; does not include `is_causal`."""
+        # torch.nn.attention.bias takes a second to import, so test for its method, not its class
         if hasattr(self.attn_mask, "_materialize"):
             return self.attn_mask._materialize(self.query.device)
         return self.attn_mask
@@ -210,11 +211,12 @@ class Call:
 
 
 class Calls(TorchFunctionMode):
-    """Context in which answer(call) gets each Call; its result, unless None, replaces the output.
+    """Context manager that passes each attention call to answer(call).
 
-    `count` is the number of calls; `hidden` counts calls of nn.MultiheadAttention that bypass
-    F.scaled_dot_product_attention because weights were requested. Inside this context compiled
-    models run uncompiled.
+    If answer returns a tensor, it becomes the output of the call; if None, the output is unchanged.
+    `count` is the number of calls. `hidden` is the number of nn.MultiheadAttention calls that could
+    not be intercepted, because need_weights=True bypasses F.scaled_dot_product_attention. Compiled
+    models run uncompiled inside the context.
     """
 
     def __init__(self, answer):
@@ -225,10 +227,10 @@ class Calls(TorchFunctionMode):
         self.inside = ExitStack()
 
     def __enter__(self):
-        # if dynamo is not imported nothing is compiled, and importing it would take seconds
+        # importing dynamo takes seconds, and nothing is compiled before it is imported
         if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        # keeps transformers with a cache from packing the query heads of a group into one
+        # otherwise transformers packs the query heads of a group into one when it uses a cache
         unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
         self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()
@@ -255,9 +257,9 @@ class Calls(TorchFunctionMode):
 
     @cached_property
     def open_multi_head(self):
-        """F.multi_head_attention_forward with `attend` as its attention.
+        """F.multi_head_attention_forward that calls `attend` for its attention.
 
-        Torch modes cannot see inside the original function.
+        TorchFunctionMode does not see the attention call inside the original function.
         """
         closed = F.multi_head_attention_forward
         names = vars(F) | {
@@ -269,10 +271,10 @@ class Calls(TorchFunctionMode):
 
 @contextmanager
 def running_module(model=None):
-    """Yield a function that returns (root, dotted name of the innermost running module in it).
+    """Context manager that tracks which module is running.
 
-    The root is `model`, or by default the outermost running module. The name is "" if no module of
-    the root runs.
+    Yields a function that returns (root, name): root is `model`, by default the outermost running
+    module; name is the dotted name in root of the innermost running module, or "" if none runs.
     """
     stack, named = [], {}
 

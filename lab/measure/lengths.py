@@ -1,6 +1,6 @@
-"""Performance by length and position, within and beyond the training length.
+"""Accuracy and loss by sequence length and position, within and beyond the training length.
 
-predict: tokens (b, t) -> logits, (b, t, classes) or (b, t, outputs, classes).
+`predict` is a function from tokens (b, t) to logits (b, t, classes) or (b, t, outputs, classes).
 """
 
 import math
@@ -13,13 +13,16 @@ import torch.nn.functional as F
 
 @torch.no_grad()
 def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
-    """One row per length: length, per_token, exact, loss.
+    """Accuracy and loss at each length: a DataFrame with one row per length.
 
-    per_token: share of correct answers; exact: share of texts with all answers correct; loss: nats
-    per answer. of_length(generator, size, n) -> tokens (b, t), targets (b, t), -100 without an
-    answer. Earlier answers are given (teacher forcing), so `exact` also is the share of texts that
-    greedy decoding gets right. The texts of a length depend on `seed` and the length alone. Raises
-    ValueError for texts without answers.
+    Columns: length; per_token, the share of answers that are correct; exact, the share of sequences
+    with all answers correct; loss, in nats per answer. Both shares are NaN if all logits of some
+    answer are NaN. Since earlier answers are inputs (teacher forcing), `exact` is also the share of
+    sequences that greedy decoding solves.
+
+    of_length(generator, size, n) returns tokens and targets, (b, t) each, where target -100 means
+    no answer. The sequences of a length depend only on `seed` and the length. Raises ValueError if
+    all targets are -100.
     """
     rows = []
     for n in lengths:
@@ -32,7 +35,7 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
         per_token = right.sum().item() / has_answer.sum().item()
         exact = (right == has_answer).flatten(1).all(1).float().mean().item()
-        if (logits.isnan().all(-1) & has_answer).any():  # no prediction is no class 0
+        if (logits.isnan().all(-1) & has_answer).any():  # argmax of NaN would count as class 0
             per_token = exact = math.nan
         rows.append((n, per_token, exact, loss.item()))
     return pd.DataFrame(rows, columns=["length", "per_token", "exact", "loss"])
@@ -40,15 +43,17 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
 
 @torch.no_grad()
 def window_losses(predict, text, length, stride, *, start=None, batch_tokens=16384):
-    """Loss in nats of every target of a text from index `start` on: (windows, stride).
+    """Loss in nats of each target of a text, by a sliding window: (windows, stride).
 
-    text: (n,). A window has `length` input tokens and its last `stride` targets are scored; the
-    next window starts `stride` later. stride = length cuts the text into pieces, whose first
-    targets have almost no context. With a smaller stride every target has at least length - stride
-    + 1 tokens of context. The first scored target is text[start], by default `length - stride + 1`;
-    set `start` to compare lengths and strides on the same targets. The last window ends with the
-    text; targets that the previous window already scored are NaN in it. Raises ValueError for an
-    impossible stride or start and for a text that is too short.
+    text: (n,). A window has `length` input tokens, only its last `stride` targets are scored, and
+    the next window starts `stride` tokens later. With stride = length the windows do not overlap,
+    and their first targets have almost no context; with a smaller stride every target has at least
+    length - stride + 1 tokens of context.
+
+    text[start] is the first target that is scored; the default is length - stride + 1. Set `start`
+    to compare lengths and strides on the same targets. The last window ends at the end of the text
+    and has NaN for targets that the window before it scored. Raises ValueError if the text is too
+    short, stride is not in 1..length or start is below its default.
 
     ^ marks an input whose target is scored:
 
@@ -66,7 +71,7 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
     if len(text) < start + stride:
         raise ValueError(f"the text has {len(text)} tokens, {start + stride} are needed")
     windows = text[start - least :].unfold(0, length + 1, stride)
-    more = (len(text) - start) % stride  # targets left for a last window
+    more = (len(text) - start) % stride  # number of targets left for a last window
     if more:
         windows = torch.cat([windows, text[None, -length - 1 :]])
     losses = []
@@ -84,10 +89,12 @@ def window_losses(predict, text, length, stride, *, start=None, batch_tokens=163
 
 
 def by_bucket(losses, edges):
-    """Mean loss per bucket of window positions; columns position (first), last, loss, targets.
+    """Mean loss per bucket of window positions: a DataFrame with one row per bucket.
 
-    losses: (windows, positions), NaN for targets to ignore; edges: increasing first positions of
-    the buckets. Raises ValueError for other edges.
+    losses: (windows, positions), NaN for targets to ignore. edges: the first position of each
+    bucket, increasing. Columns: position and last, the first and the last position of the bucket;
+    loss, in the unit of `losses`; targets, their number. Raises ValueError if edges do not increase
+    or lie outside the window.
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:
@@ -100,7 +107,7 @@ def by_bucket(losses, edges):
 
 
 def similarity(codes):
-    """Cosine similarity of all pairs of position vectors (n, m), centred: (n, n)."""
+    """Cosine similarity of all pairs of position vectors (n, m), after centring: (n, n)."""
     codes = np.asarray(codes, dtype=float)
     codes = codes - codes.mean(0)
     codes /= np.linalg.norm(codes, axis=1, keepdims=True)

@@ -8,14 +8,14 @@ from lab import uses
 
 
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
-    """Peak bytes of tensors during function(*args, **kwargs), for each `args` of `calls`.
+    """Peak bytes of tensors allocated during function(*args, **kwargs), for each `args` in `calls`.
 
-    Tensors allocated before the call are not included. The bytes are those of torch's allocators,
-    so equal calls give equal numbers; other memory (scratch space of libraries, NumPy arrays,
-    Python objects) is not included. If a call allocates GPU memory, only GPU memory is included.
+    Counts allocations by torch during the call, so equal calls give equal numbers. Tensors from
+    before the call and other memory (library workspaces, NumPy arrays, Python objects) do not
+    count. If a call allocates GPU memory, only GPU memory counts.
 
-    The function first runs with `warmup_args`, a tiny size, so that memory that it allocates once
-    and keeps is not included.
+    Before measuring, the function runs once with `warmup_args`, a small problem, so that memory it
+    allocates once and keeps does not count.
     """
     uses.clock("peak_memory")
     if warmup_args is not None:
@@ -24,10 +24,10 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
 
 
 def _peak(call):
-    """The peak of one call, in bytes."""
-    import torch  # here, so that a notebook's checks can run without torch
+    """Peak bytes of one call."""
+    import torch  # imported here so that checks of notebooks run without torch
 
-    # Below level 6 the profiler reports its start and stop on standard error.
+    # below level 6 the profiler prints its start and stop to stderr
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     on_gpu = torch.cuda.is_initialized()
     if on_gpu:
@@ -38,7 +38,7 @@ def _peak(call):
         call()
     if on_gpu and torch.cuda.max_memory_allocated() > before:
         return torch.cuda.max_memory_allocated() - before
-    # One event per allocation, in order of time; bytes are negative when memory is freed.
+    # one event per allocation or release, in time order; released bytes are negative
     events = profile.profiler.kineto_results.events()
     sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
     return max(accumulate(sizes, initial=0))

@@ -1,4 +1,4 @@
-"""Hidden units of feed-forward layers: activations and ablation. Letters: n tokens, u units."""
+"""Activations of the hidden units of feed-forward layers."""
 
 import torch
 
@@ -7,9 +7,10 @@ from lab.measure.hooks import capture
 
 @torch.no_grad()
 def hidden(model, tokens, part="ffn.act"):
-    """Outputs of a submodule of every block, on the CPU: (layers, n, u).
+    """Outputs of one submodule in every block, on the CPU: (layers, tokens, units).
 
-    "ffn_norm" is the input of the feed-forward layer. Every block must run once.
+    tokens: (b, t), flattened in the result. By default the outputs are the hidden activations; with
+    part="ffn_norm" they are the inputs of the feed-forward layer. Every block must run once.
     """
     with capture(block.get_submodule(part) for block in model.blocks) as kept:
         model(tokens.to(next(model.parameters()).device))

@@ -1,7 +1,7 @@
-"""N-gram models, counted on the same text that a training run read.
+"""N-gram baselines, counted on the text that a training run reads.
 
-A model whose loss stays above the loss of trigrams has learnt less than two tokens of context
-allow.
+If the loss of a model stays above that of trigrams, the model makes worse use of its context than
+counting two tokens of it.
 """
 
 import numpy as np
@@ -9,19 +9,20 @@ import pandas as pd
 
 
 def ngram_losses(read, windows, order=4, vocabulary=256):
-    """Mean loss in nats per token of `windows`, by order 1..`order`: a Series.
+    """Validation loss of n-gram models of orders 1..`order`, in nats per token: a Series by order.
 
-    `read` and `windows` are integers 0..vocabulary-1 of shape (windows, length + 1): tokens and the
-    last target. The first token of a window is context only, as it is for a run; tokens near the
-    start of a window have shorter contexts. The n-grams are counted on `read`: compare the losses
-    with a run that was trained on `read` and evaluated on `windows`.
+    read, windows: integers 0..vocabulary-1, shape (windows, length + 1), each row the tokens of a
+    window and its last target. The n-grams are counted on `read` and evaluated on `windows`, so
+    that their losses compare with those of a model trained on `read`. As for the model, the first
+    token of a window is only context, and contexts do not reach beyond the start of a window.
 
-    Odds have Witten-Bell smoothing (Witten & Bell 1991, method C; Chen & Goodman 1998, §2.5):
+    Probabilities have Witten-Bell smoothing (Witten & Bell 1991, method C; Chen & Goodman 1998,
+    §2.5), where c is a count, t(h) is the number of different tokens seen after h, and h' is h
+    without its first token:
 
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
 
-    c is a count, t(h) the number of different tokens that followed h, and h' is h without its first
-    token. For the empty context p(w | h') is uniform. An unseen context has the odds of h'.
+    For empty h, p(w | h') is uniform. For unseen h, p(w | h) = p(w | h').
     """
     p = 1 / vocabulary
     losses = []
@@ -43,9 +44,10 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
 
 
 def codes(windows, order, vocabulary):
-    """For n = 0..order - 1: each token but the first, with n tokens before it, as one integer.
+    """List of integer codes (windows, length) of all n-grams, one array for each n in 1..order.
 
-    Each array has shape (windows, length). Raises ValueError where the integers would be too large.
+    A code stands for one token, from the second of a window on, and the n - 1 tokens before it.
+    Raises ValueError if the codes would overflow int64.
     """
     if vocabulary**order >= 2**63:
         raise ValueError(f"vocabulary ** order must be below 2^63, got {vocabulary} ** {order}")
@@ -59,7 +61,7 @@ def codes(windows, order, vocabulary):
 
 
 def look_up(sorted_codes, wanted):
-    """(indices of `wanted` in sorted_codes, whether sorted_codes contains them)."""
+    """(index in sorted_codes of each code in `wanted`, whether sorted_codes contains it)."""
     at = np.searchsorted(sorted_codes, wanted)
     at[at == len(sorted_codes)] = 0
     return at, sorted_codes[at] == wanted

@@ -1,8 +1,9 @@
 """Confidence intervals for small numbers of seeds.
 
-Means over seeds use Student's t, since bootstrap intervals are far too narrow below ten seeds.
-Proportions use Wilson's and Newcombe's intervals: if all of five runs learn, t would claim
-certainty. Non-finite input is an error: a diverged run is counted, never averaged.
+Means over seeds have Student t intervals, because bootstrap intervals are far too narrow for fewer
+than ten seeds. Proportions have Wilson and Newcombe intervals, because the t interval has width 0
+if all of five runs learn. NaN and infinite values are errors: count diverged runs as failures
+instead of averaging them.
 """
 
 from dataclasses import dataclass, replace
@@ -16,16 +17,16 @@ from scipy import special
 
 
 class NotFinite(ValueError):
-    """Some values are infinite or NaN."""
+    """Raised for infinite or NaN values."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval, in the unit of the measured values.
+    """An estimate `effect` with its 95 % confidence interval low..high, in the unit of the values.
 
-    `n` is the number of repetitions; `mde`, the minimum detectable effect, is the smallest true
-    effect that this design finds with power 0.8 (two-sided t test at 5 %, with the observed
-    spread); NaN for proportions.
+    `n` is the number of repetitions. `mde`, the minimum detectable effect, is the smallest true
+    effect that a two-sided t test at 5 % would detect with power 0.8, given the observed spread;
+    it is NaN for proportions.
     """
 
     effect: float
@@ -36,18 +37,18 @@ class Interval:
 
 
 def mean(values, level=0.95) -> Interval:
-    """Mean of independent repetitions, Student t. The interval of a single value is infinite."""
+    """Mean of independent repetitions, Student t interval; infinite for a single value."""
     values = _numbers(values, "values")
     error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
     return _student(values.mean(), error, len(values) - 1, len(values), level)
 
 
 def paired(a, b, level=0.95) -> Interval:
-    """Mean of a - b over seeds, Student t; for binary `outcomes`, `share_difference`.
+    """Mean of a - b over seeds, Student t interval; `share_difference` if values are binary.
 
-    Two Series are aligned by their index, the seed; plain sequences are taken as aligned. Raises
-    ValueError if seeds or lengths differ, if a seed occurs twice, or if only one argument is a
-    Series.
+    Two Series are aligned by their index, the seed; other sequences must be in the same order.
+    Raises ValueError if seeds or lengths differ, if a seed occurs twice, or if only one argument is
+    a Series.
     """
     binary = outcomes(a, b)
     a, b = _pairs(a, b, "a", "b")
@@ -55,12 +56,12 @@ def paired(a, b, level=0.95) -> Interval:
 
 
 def change(a, b, level=0.95) -> Interval:
-    """Relative change a / b - 1: geometric mean over seeds, Student t of the logarithms.
+    """Relative change a / b - 1: geometric mean over seeds, t interval of the log ratios.
 
-    a and b as in `paired`. Raises NotFinite if a value is not positive.
+    a and b are paired as in `paired`. Raises NotFinite if a value is not positive.
     """
     a, b = _pairs(a, b, "a", "b")
-    with np.errstate(divide="ignore", invalid="ignore"):  # mean() rejects non-finite values
+    with np.errstate(divide="ignore", invalid="ignore"):  # mean() raises NotFinite
         logs = mean(np.log(a) - np.log(b), level)
     with np.errstate(over="ignore"):
         ends = np.expm1([logs.effect, logs.low, logs.high, logs.mde])
@@ -68,12 +69,12 @@ def change(a, b, level=0.95) -> Interval:
 
 
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
-    """Mean difference between runs of one arm that differ only in `repeat`, such as the data order.
+    """Mean |difference| between runs of one arm that differ only in `repeat`, such as data order.
 
-    It is the mean over seeds of |difference| of `value` between two such runs (the mean over all
-    pairs, if there are more), Student t. A difference between arms of this size means nothing.
-    Raises ValueError for fewer than two values of `repeat`, for seeds that lack one, and for
-    duplicate runs.
+    The difference of column `value` is averaged over all pairs of runs with the same seed, then
+    over seeds, with a Student t interval. A difference between arms that is no larger than this is
+    noise. Raises ValueError if there are fewer than two values of `repeat`, if a seed lacks one of
+    them, or for duplicate runs.
     """
     runs = table.pivot(index=seed, columns=repeat, values=value)
     if runs.shape[1] < 2 or runs.isna().any(axis=None):
@@ -83,9 +84,10 @@ def noise_floor(table, value, repeat, seed="seed") -> Interval:
 
 
 def ratio(a, b) -> Interval:
-    """Geometric mean of a / b over seeds, Student t of the logarithms.
+    """Geometric mean of a / b over seeds, t interval of the log ratios.
 
-    A ratio of 1 means no effect; `mde` is a factor above 1.
+    a and b are paired as in `paired`. A ratio of 1 means no effect; `mde` is a factor above 1.
+    Raises ValueError if a value is not positive.
     """
     a, b = (
         _positive(values, name) for values, name in zip(_pairs(a, b, "a", "b"), "ab", strict=True)
@@ -99,10 +101,10 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """Number of repetitions that would separate the mean from `bar` with power 0.8, or None.
+    """Number of repetitions needed to tell the mean from `bar` with power 0.8, or None.
 
-    Mean and spread are assumed to stay the same. Returns None if more than `most` would be needed,
-    or if the interval does not give the spread: for proportions and for a single repetition.
+    Assumes that mean and spread stay the same. Returns None if more than `most` are needed, or if
+    the interval does not determine the spread, as for proportions and single repetitions.
     """
     apart = abs(interval.effect - bar)
     if (
@@ -124,9 +126,9 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 
 
 def outcomes(*arms) -> bool:
-    """Whether the values are binary outcomes: booleans, or numbers 0 and 1 that both occur.
+    """Whether all values are binary outcomes: booleans, or only 0 and 1 with both present.
 
-    Numbers that are all 1 or all 0 are not outcomes, since any measure may have such values.
+    Numbers that are all 0 or all 1 do not count, since any measure may have such values.
     """
     arms = [np.asarray(values) for values in arms]
     if any(values.dtype == bool for values in arms):
@@ -135,12 +137,15 @@ def outcomes(*arms) -> bool:
 
 
 def within(interval: Interval, least: float, most: float) -> Interval:
-    """The interval, with its ends clipped to least..most."""
+    """The interval with its limits clipped to least..most."""
     return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
 
 
 def exact_p(counts) -> float:
-    """Two-sided p value of two shares, [[yes, no], [yes, no]]: Boschloo's exact test (1970)."""
+    """Two-sided p value that two proportions differ, by Boschloo's exact test (1970).
+
+    counts: [[yes, no], [yes, no]], one pair per arm.
+    """
     from scipy.stats import boschloo_exact  # takes a second to import
 
     return float(boschloo_exact(np.transpose(counts)).pvalue)
@@ -149,9 +154,10 @@ def exact_p(counts) -> float:
 def share(values, level=0.95) -> Interval:
     """Mean of values in 0..1, one per seed, with Wilson's interval (Wilson 1927).
 
-    A value is the outcome of a seed, 0 or 1, or a proportion of its runs. `n` counts seeds, since
-    runs of one seed are not independent. A proportion varies at most as much as an outcome of the
-    same mean, so the interval is conservative. Raises ValueError for values outside 0..1.
+    A value is the outcome of a seed (0 or 1) or a proportion over its runs. `n` is the number of
+    seeds, because runs of one seed are not independent. The interval is conservative for
+    proportions, whose variance is at most that of binary outcomes with the same mean. Raises
+    ValueError for values outside 0..1.
     """
     values = _numbers(values, "values")
     if values.min() < 0 or values.max() > 1:
@@ -167,12 +173,12 @@ def share(values, level=0.95) -> Interval:
 
 
 def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
-    """Difference of two proportions, a - b, or of four, (a - b) - (c - d), Newcombe's interval.
+    """Difference a - b of two proportions, or (a - b) - (c - d) of four, with Newcombe's interval.
 
-    Arms are values as in `share`, paired as in `paired`. Newcombe 1998, method 10: the limits
-    combine the squared distances of each arm's Wilson limits (four arms: Newcombe 2001). Arms are
-    treated as independent; since they share seeds, the interval is conservative. Raises ValueError
-    for three arms.
+    Arms are values as in `share`, paired as in `paired`. The limits combine the squared distances
+    of the Wilson limits of the arms (Newcombe 1998, method 10; for four arms Newcombe 2001). The
+    method assumes independent arms, so it is conservative for arms that share seeds. Raises
+    ValueError for three arms.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:
@@ -196,8 +202,8 @@ def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
 def slope(x, y) -> Interval:
     """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
 
-    Two points leave no residual, so the interval is infinite; a constant y has slope 0. Raises ValueError without two
-    distinct x.
+    The interval is infinite for two points, which leave no residual, and has width 0 for a constant
+    y. Raises ValueError without two distinct x.
     """
     from scipy.stats import linregress
 
@@ -205,16 +211,16 @@ def slope(x, y) -> Interval:
     if len(np.unique(x)) < 2:
         raise ValueError("a slope needs at least two distinct x")
     fit = linregress(x, y)
-    error = 0.0 if np.ptp(y) == 0 else fit.stderr  # which is NaN for a constant y
+    error = 0.0 if np.ptp(y) == 0 else fit.stderr  # stderr is NaN for a constant y
     return _student(fit.slope, error if len(x) > 2 else inf, len(x) - 2, len(x))
 
 
 def exponent(x, y, seeds=None) -> Interval:
-    """Exponent p of y ~ x^p, the slope on log-log axes.
+    """Exponent p of y ~ x^p: the slope on log-log axes, with a t interval.
 
-    With one y per x the interval comes from the residuals. With `seeds`, a column beside long
-    columns x and y, p is fitted per seed and the t interval is over seeds. Raises ValueError if a
-    number is not positive, or if a seed lacks an x or has two y at one x.
+    The interval comes from the residuals or, with `seeds` (the seed of each pair x, y), from one
+    fit of p per seed. Raises ValueError if a number is not positive, or if a seed lacks an x or has
+    two y at one x.
     """
     x = _positive(_numbers(x, "x"), "x")
     y = _positive(_numbers(y, "y"), "y")
@@ -231,16 +237,16 @@ def exponent(x, y, seeds=None) -> Interval:
 
 @lru_cache
 def _quantiles(degrees):
-    """(two-sided 5 % point of t, noncentrality detected with power 0.8).
+    """(two-sided 5 % quantile of t, noncentrality that is detected with power 0.8).
 
-    The far tail, below 1e-6, is ignored.
+    Ignores detections in the wrong direction, whose probability is below 1e-6.
     """
     bound = float(special.stdtrit(degrees, 0.975))
     return bound, float(special.nctdtrinc(degrees, 0.2, bound))
 
 
 def _student(effect, error, degrees, n, level=0.95):
-    """The t interval of an effect with this standard error and these degrees of freedom."""
+    """t interval of an effect, given its standard error and the degrees of freedom."""
     effect = float(effect)
     error = float(error)
     if degrees < 1:

@@ -1,4 +1,4 @@
-"""Timing of calls in shuffled rounds, and peak speeds of this machine."""
+"""Timing of calls in randomly ordered rounds."""
 
 import random
 import sys
@@ -11,24 +11,26 @@ import torch
 
 from lab import uses
 
-ROUND = 0.001  # seconds: in one round a shorter call is repeated until they have passed
-TOTAL = 0.1  # seconds: a call has as many rounds as take this long, and at least three
+ROUND = 0.001  # seconds; a round repeats shorter calls for at least this long
+TOTAL = 0.1  # seconds; total time of the rounds of a call, of which there are at least three
 
 
 def benchmark(calls, parts, *, device="cpu"):
-    """One row per call: `parts`, seconds_a_call and wall_seconds_a_call, the least of its rounds.
+    """Time calls: a DataFrame with one row per call.
 
-    The keys of `calls` are tuples with one value for each of `parts`. The rounds of all calls run
-    in one shuffled order, so that drift of the machine affects all of them alike; compare them by
-    ratios. The least counts, because other programs and a shared cache can only add time: two
-    timings of the same call differ less by it than by the median. A long call has fewer rounds, so
-    its least is a few percent higher than that of a hundred would be. With one CPU thread
-    `seconds_a_call` is processor time, otherwise it is wall-clock time. Each process draws its own
-    order and is one repetition: sweep the trial with `processes`.
+    calls: {tuple: function without arguments}. parts: column names for the values in the tuples.
+    Columns: `parts`, then seconds_a_call and wall_seconds_a_call, both the minimum over rounds.
+    With one CPU thread seconds_a_call is processor time, otherwise it is wall-clock time.
 
-    From this call on the process keeps freed memory, so that timings do not include page faults and
-    zeroing by the system. These took half of the time of naive attention and would affect only one
-    side of a comparison. Raises ValueError if there are no calls.
+    The rounds of all calls run in one random order, so that drift of the machine affects them
+    alike; compare calls by ratios. The minimum varies less than the median, because other programs
+    and a shared cache can only add time. Long calls have few rounds, which raises their minimum by
+    a few percent. Every process draws its own order and is one repetition: run the trial with
+    study.sweep(..., processes=...).
+
+    After this call the process keeps freed memory, so that timings exclude page faults and zeroing
+    of pages. These took half the time of naive attention and would bias comparisons. Raises
+    ValueError if there are no calls.
     """
     uses.clock("benchmark")
     _warm(calls, 0)
@@ -38,7 +40,7 @@ def benchmark(calls, parts, *, device="cpu"):
         seconds = _fastest(call)
         times[name] = ceil(ROUND / seconds)
         schedule += [name] * max(3, ceil(TOTAL / (times[name] * seconds)))
-    random.Random().shuffle(schedule)  # seeded by the system, differently in every process
+    random.Random().shuffle(schedule)  # seeded by the system: the order differs between processes
     wall = {name: [] for name in calls}
     processor = {name: [] for name in calls}
     for name in schedule:
@@ -53,9 +55,11 @@ def benchmark(calls, parts, *, device="cpu"):
 
 
 def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
-    """Wall-clock seconds of every single call in `repeats` rounds: columns name, repeat, seconds.
+    """Wall-clock seconds of every call in `repeats` rounds: columns name, repeat, seconds.
 
-    Rounds of one process are not independent: their spread says nothing about other processes.
+    callables: {name: function without arguments}, called `warmup` times before. Rounds of one
+    process are not independent, so their spread does not measure the spread between processes.
+    Raises ValueError if there are no functions.
     """
     uses.clock("rounds")
     _warm(callables, warmup)
@@ -69,7 +73,7 @@ def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
 
 
 def _warm(callables, times):
-    """Keep freed memory, and call every function a few times before the clock runs."""
+    """Make the process keep freed memory, and call every function `times` times."""
     if not callables:
         raise ValueError("give at least one function")
     _keep_memory()
@@ -79,7 +83,7 @@ def _warm(callables, times):
 
 
 def _fastest(call):
-    """Seconds of the fastest of two or three calls; the first may include preparations."""
+    """Seconds of the fastest of two or three calls; the first may include one-time work."""
     taken = [_seconds(call), _seconds(call)]
     if taken[1] <= ROUND:
         taken.append(_seconds(call))
@@ -87,13 +91,13 @@ def _fastest(call):
 
 
 def _keep_memory():
-    """With glibc, take all blocks from the heap and never return freed memory to the system.
+    """Make glibc allocate all blocks on the heap and never return freed memory to the system.
 
     Does nothing on other platforms.
     """
     if sys.platform == "linux" and hasattr(glibc := CDLL(None), "mallopt"):
         glibc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        # M_MMAP_MAX: otherwise each block of 32 MiB or more would get its own mapping
+        # M_MMAP_MAX: otherwise blocks of 32 MiB or more are mapped and unmapped one by one
         glibc.mallopt(-4, 0)
 
 

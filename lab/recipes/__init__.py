@@ -1,1 +1,1 @@
-"""Recipes: model, task, training and measurements combined, as several notebooks run them."""
+"""Recipes that several notebooks share: a model, a task, its training and measurements."""

@@ -1,4 +1,4 @@
-"""The recipe of the byte model used in all lessons about real code, and its reference losses."""
+"""The next-byte model of all lessons on source code, and its n-gram baselines."""
 
 import torch
 
@@ -14,10 +14,11 @@ TABLES = ("unigram", "bigram", "trigram", "4-gram")
 
 
 def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", **changes):
-    """(ModelConfig, task, TrainConfig) of a next-byte model; `changes` override config fields.
+    """(ModelConfig, task, TrainConfig) of a next-byte model; `changes` override ModelConfig fields.
 
-    Rotary positions, pre-norm, small embeddings. The default learning rate is for width 64 and two
-    layers; wider and deeper models need a smaller one.
+    The model has the defaults of ModelConfig, such as rotary positions and pre-norm, and small
+    initial embeddings. The default learning rate suits width 64 and two layers; wider and deeper
+    models need a smaller one. `context` is in bytes; `corpus` is a path as in lab.tasks.corpus.
     """
     start = {
         "vocab_size": 256,
@@ -29,11 +30,11 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
 
 
 def trained_model(config, task, schedule, seed=0):
-    """The Transformer of a ModelConfig, trained now on a task with a TrainConfig.
+    """Train the Transformer of a ModelConfig on a task with a TrainConfig, and return it.
 
-    `seed` sets weights and batches. Equal arguments, code, data and arithmetic give bit-identical
-    weights. The model is on the device of the trial, in evaluation mode. `model.run` is the `run`
-    of training.fit.
+    `seed` determines the initial weights and the batches: the same arguments, code, data and device
+    give bit-identical weights. The model is on the device of the trial and in eval mode.
+    `model.run` is the `run` that training.fit returned.
     """
     with as_in_a_trial(), preserve_rng():
         seed_all(seed)
@@ -45,7 +46,7 @@ def trained_model(config, task, schedule, seed=0):
 
 @torch.no_grad()
 def validation_loss(model, task, windows=WINDOWS):
-    """Loss in nats per byte on the first validation windows of a task."""
+    """Loss of the model in nats per token on `windows` validation windows of a task."""
     tokens, targets = (
         to_device(x, next(model.parameters()).device) for x in task.validation(windows)
     )
@@ -53,9 +54,10 @@ def validation_loss(model, task, windows=WINDOWS):
 
 
 def ngram_baselines(task, schedule, seed, windows=WINDOWS):
-    """{table: nats per byte} of n-grams counted on the bytes that training with this seed reads.
+    """Validation losses of n-gram models: {name in TABLES: nats per byte}.
 
-    They are evaluated on the first validation windows.
+    The n-grams are counted on the batches that training with this schedule and seed reads, and
+    evaluated on the windows of `validation_loss`.
     """
     generator = torch.Generator().manual_seed(seed)
     read = windows_of([task.batch(generator, schedule.batch) for _ in range(schedule.steps)])
@@ -64,7 +66,7 @@ def ngram_baselines(task, schedule, seed, windows=WINDOWS):
 
 
 def windows_of(batches):
-    """Tokens and last target of batches (tokens, targets), each (b, t): array (windows, t + 1)."""
+    """Concatenate batches of tokens and targets, (b, t) each, to an array (windows, t + 1)."""
     return torch.cat(
         [torch.cat([tokens, targets[:, -1:]], 1) for tokens, targets in batches]
     ).numpy()

@@ -1,4 +1,4 @@
-"""Trainability of deep stacks: when a stack reaches its mark on a small task (chapter §1.5)."""
+"""Trainability of deep stacks: steps until a stack learns a small task (chapter §1.5)."""
 
 import torch
 
@@ -9,7 +9,7 @@ from lab.training import TrainConfig, cross_entropy, fit
 
 
 def configured(placement, scheme):
-    """ModelConfig fields for a placement of norms and an initialization scheme."""
+    """ModelConfig fields for a norm placement and an initialization scheme, given by name."""
     placements = {
         "deepnorm": {"residual": "deepnorm"},
         "no norm": {"residual": "plain", "norm": "none"},
@@ -36,7 +36,7 @@ def configured(placement, scheme):
 
 
 def stack(seed, placement, scheme, n_layers, d_model):
-    """The Markov task and a stack of ReLU layers without positions, on the device of the trial."""
+    """(Markov task, Transformer with ReLU and without positions) on the device of the trial."""
     task = Markov(length=16, contrast=2.5)
     sizes = {
         "vocab_size": task.vocabulary,
@@ -63,12 +63,12 @@ def learning(
     clamp=0.0,
     every=10,
 ):
-    """A trial: train a stack until it reaches its mark, at most for `steps`.
+    """Trial that trains a stack until it has learnt the task, for at most `steps` steps.
 
-    Returns the `run` of training.fit with loss, learnt and steps_taken.
-
-    The mark is a quarter of the way from the unigram entropy to the entropy rate. `clip` is the
-    gradient norm for clipping; `clamp` is the largest activation, 0 for no limit.
+    The stack has learnt when its loss is a quarter of the way from the unigram entropy to the
+    entropy rate; it is evaluated every `every` steps. `clip` is the maximal gradient norm; `clamp`
+    is the maximal activation in the feed-forward layer, 0 for no limit. Returns the `run` of
+    training.fit and loss (nats per token, last evaluation), learnt and steps_taken.
     """
     task, model = stack(seed, placement, scheme, n_layers, d_model)
     mark = task.unigram_entropy - (task.unigram_entropy - task.entropy_rate) / 4

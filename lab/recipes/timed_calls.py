@@ -1,7 +1,6 @@
-"""Calls without arguments for timing and counting: a training step, and decoding.
+"""Functions without arguments to be timed or measured: a training step, and decoding.
 
-Letters: n sequence or context, d model width, h query heads, g key-value heads, B sequences at
-once, L layers.
+Letters: n sequence length, d model width, h query heads, g key-value heads, B batch size, L layers.
 """
 
 from functools import partial
@@ -16,10 +15,10 @@ from lab.models.gpt import ModelConfig, Transformer
 def training_step(
     n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None
 ):
-    """A call that returns the gradients of the loss of a causal byte model of n_layers.
+    """Build a causal byte model; returns a function that computes the gradients of its loss.
 
-    With `checkpointed`, each block keeps only its input and runs again in the backward pass (Chen
-    2016).
+    With checkpointed=True each block saves only its input and runs again in the backward pass
+    (Chen et al. 2016). heads: by default one per 64 of width.
     """
     sizes = {
         "block_size": n,
@@ -44,12 +43,12 @@ def training_step(
 
 
 def run_training_step(*sizes, **options):
-    """Create a model and run one training step, for `peak_memory` with weights and gradients."""
+    """Build a model and run one training step; its peak_memory includes weights and gradients."""
     training_step(*sizes, **options)()
 
 
 def saved_bytes(call):
-    """Bytes that autograd saves for the backward pass during `call`; counts each storage once."""
+    """Bytes that autograd saves for the backward pass during call(), each storage counted once."""
     kept = {}
 
     def keep(tensor):
@@ -62,20 +61,20 @@ def saved_bytes(call):
 
 
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
-    """A call that generates the last `tokens` positions of a context of n for each of B sequences.
+    """Build a model and caches; returns a function that decodes the last `tokens` of n positions.
 
-    It generates one position at a time. The caches are allocated and filled once and reused by
-    every call. Raises ValueError unless 0 < tokens <= n.
+    The function decodes one position at a time, for B sequences in parallel. All its calls reuse
+    the same caches. Raises ValueError unless 0 < tokens <= n.
     """
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
     sizes = {"block_size": n, "d_model": d, "n_layers": L, "n_heads": h, "kv_heads": g}
-    # without positions, whose cost does not depend on g
+    # no position encoding: its cost does not depend on g
     model = Transformer(ModelConfig(vocab_size=256, position="none", **sizes))
     model = model.to(device).eval().requires_grad_(False)
     caches = model.caches(B)
     new = torch.zeros(B, 1, dtype=torch.long, device=device)
-    for cache in caches:  # pages are allocated only when they are written
+    for cache in caches:  # write once, so that the system allocates the memory before timing
         cache.keys.fill_(0.01)
         cache.values.fill_(0.01)
 

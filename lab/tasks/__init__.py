@@ -1,6 +1,4 @@
-"""The tasks that models are trained and measured on.
+"""Tasks on which models are trained and measured; see `Task` in task.py for their interface.
 
-Each is a Task (task.py): batch(generator, size), validation(size).
-
-The docstring of a task shows one sequence with its answers; "." is a position without an answer.
+The docstring of a task shows an example sequence; "." marks a position without an answer.
 """

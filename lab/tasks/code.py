@@ -1,4 +1,4 @@
-"""Next byte of real code or any other text; windows with labels."""
+"""Next-byte prediction on source code or other text, and windows of code with labels."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from lab.tasks.task import Task
 
 @dataclass(frozen=True)
 class Code(Task):
-    """Next byte of the text at `path` (corpus.py).
+    """Predict the next byte of the text at `path` (see corpus.py).
 
     tokens   d e f _ f (
     targets  e f _ f ( x        values 0..255
@@ -31,13 +31,13 @@ class Code(Task):
 
     @cached_property
     def hash(self):
-        """Identifies the text: first 12 hex digits of the sha256 of file names and contents."""
+        """Hash of the text: first 12 hex digits of the sha256 of file names and contents."""
         return corpus_hash(self.path)
 
     def text(self, held_out=False):
-        """Bytes of the training or validation files, joined by newlines: uint8 (bytes,).
+        """Bytes of the training (or held-out) files, joined by newlines: uint8 (bytes,).
 
-        Raises ValueError if there are too few for a window.
+        Raises ValueError if the text is too short for a window.
         """
         text = joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
@@ -50,33 +50,33 @@ class Code(Task):
 
     @property
     def unigram_entropy(self):
-        """Entropy of single bytes of the validation text, in nats."""
+        """Entropy of the byte frequencies of the validation text, in nats per byte."""
         p = self.text(held_out=True).bincount(minlength=256).double()
         return -torch.special.xlogy(p / p.sum(), p / p.sum()).sum().item()
 
     @property
     def log_frequency(self):
-        """Log frequency of each byte in the training text, with add-one smoothing: (256,)."""
+        """Log relative frequency of each byte in the training text, add-one smoothed: (256,)."""
         counts = self.text().bincount(minlength=256).float() + 1
         return (counts / counts.sum()).log()
 
     def batch(self, generator, size):
-        """Windows at random positions of the training text."""
+        """Windows at random positions of the training text: tokens, targets (size, context)."""
         text = self.text()
         return self._windows(
             text, torch.randint(len(text) - self.context, (size,), generator=generator)
         )
 
     def validation(self, size, seed=0):
-        """Validation windows that do not occur in the training text: tokens, targets (size, n).
+        """Validation windows that do not occur in the training text, as in `batch`.
 
-        n is the context. The windows are the same for every model. Raises ValueError if there are
-        too few.
+        The windows depend only on the text, the context, `size` and `seed`. Raises ValueError if
+        there are too few.
         """
         return self._windows(self.text(held_out=True), self.unseen(self.context + 1, size, seed))
 
     def unseen(self, length, size, seed):
-        """Start indices of windows of the validation text that the training text does not hold."""
+        """Start indices of validation windows that do not occur in the training text: (size,)."""
         return _unseen(self.path, self.hash, self.validation_share, length, size, seed)
 
     def _windows(self, text, starts):
@@ -84,13 +84,14 @@ class Code(Task):
         return windows[:, :-1], windows[:, 1:]
 
     def annotated(self, windows, seed=0):
-        """Validation windows that contain a bracket pair, with gold labels, all (windows, context).
+        """Validation windows of Python code that contain a bracket pair, with labels.
 
-        Returns {tokens, targets, kind, opener, last_use}. kind indexes labels.KINDS for each byte.
-        opener, at a closing bracket, is the index in the window of its opening bracket. last_use,
-        at the last byte of a name, is the index of the last byte of its previous use. Both are -1
-        elsewhere, and if the index is before the window. Only Python files are used. Raises
-        ValueError if there are too few windows.
+        Returns a dict of int64 tensors (windows, context): tokens, targets, kind, opener, last_use.
+        kind is an index into labels.KINDS. opener is, at a closing bracket, the position in the
+        window of its opening bracket. last_use is, at the last byte of a name, the position of the
+        last byte of the previous use of that name. opener and last_use are -1 at other bytes, and
+        where the position would be before the window. Raises ValueError if there are too few
+        windows.
         """
         text, kind, opener, last_use = _annotations(self.path, self.hash, self.validation_share)
         rng = np.random.default_rng(seed)
@@ -113,18 +114,17 @@ class Code(Task):
 
 @uses.cache
 def joined(path, sha, share):
-    """[training bytes, validation bytes], uint8, files joined by newlines."""
+    """[training text, validation text], each uint8 (bytes,), files joined by newlines."""
     joined = [bytearray(b"\n").join(part.values()) for part in parts(path, sha, share)]
     return [torch.from_numpy(np.frombuffer(text, np.uint8)) for text in joined]
 
 
 @uses.cache
 def _unseen(path, sha, share, length, size, seed):
-    """Start indices of validation windows that the training text does not contain: (size,).
+    """Start indices of validation windows that do not occur in the training text: int64 (size,).
 
-    Code repeats licences and imports. A window is new if the training text contains neither it nor,
-    for windows under 64 tokens, its extension to 64. Returns int64. Raises ValueError, naming the
-    corpus at `path`, if there are too few.
+    Windows of fewer than 64 bytes are extended to 64 before the comparison: short pieces of code,
+    such as imports, repeat everywhere. Raises ValueError if there are too few windows.
     """
     known, text = (part.numpy() for part in joined(path, sha, share))
     span = min(max(length, 64), len(text) - 1, len(known))
@@ -141,7 +141,7 @@ def _unseen(path, sha, share, length, size, seed):
 
 
 def _candidates(known, span, drawn, bits=20):
-    """Hashes of windows of `known` that share their low bits with one of `drawn`."""
+    """Hashes of windows of `known` whose low `bits` bits equal those of some hash in `drawn`."""
     low = np.uint64((1 << bits) - 1)
     present = np.zeros(1 << bits, bool)
     present[drawn & low] = True
@@ -149,9 +149,10 @@ def _candidates(known, span, drawn, bits=20):
 
 
 def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
-    """Yield polynomial hashes in `odd`, modulo 2**64, of all windows of `span` tokens, by doubling.
+    """Yield polynomial hashes, modulo 2**64 with base `odd`, of all windows of `span` bytes.
 
-    They come in order, in blocks that fit into a processor's cache.
+    The hash of a window is built from those of its halves. Hashes are in text order, in blocks that
+    fit into the CPU cache.
     """
     for start in range(0, len(text) - span + 1, block):
         tokens = hashes = text[start : start + block + span - 1].astype(np.uint64)
@@ -167,9 +168,10 @@ def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
 
 @uses.cache
 def _annotations(path, sha, share, limit=1_000_000):
-    """Validation text of about `limit` bytes with kinds, openers and last uses.
+    """About `limit` bytes of validation text, and the kind, opener and last use of each byte.
 
-    Files that do not parse are skipped. Raises ValueError if no file is left.
+    Openers and last uses are positions in this text, or -1. Files that are not Python are skipped.
+    Raises ValueError if no file is left.
     """
     texts, golds, start = [], [], 0
     for text in parts(path, sha, share)[1].values():
@@ -195,7 +197,7 @@ def _annotations(path, sha, share, limit=1_000_000):
 
 
 def _placed(pointers, text, start):
-    """{from: to} as an array over the bytes of the text, with `start` added, -1 elsewhere."""
+    """Array over the bytes of `text`: to + start at index from, for {from: to}; -1 elsewhere."""
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array

@@ -1,8 +1,8 @@
-"""Real text without a download, identical on every system: the source code of two packages.
+"""A text corpus without a download: the source code of networkx and sympy.
 
-Without a path the text is the source of networkx and sympy, two pure-Python packages that torch
-requires, in the versions pinned in pyproject.toml, without their tests and generated files. A path
-selects any other file or folder of text. Needs only the standard library.
+Both are pure-Python packages that torch requires, pinned in pyproject.toml, so the text is the same
+on every system. Their tests and generated files are left out. A path selects another file or folder
+as the corpus. Uses only the standard library.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import uses
 
 PACKAGES = {"networkx": "3.6.1", "sympy": "1.14.0"}
-HASH = "2b80f1dc26a2"  # of the text of these versions
+HASH = "2b80f1dc26a2"  # hash of the text of these versions
 TESTS = {"tests", "test-examples"}
 GENERATED = {
     "networkx": (),
@@ -31,12 +31,12 @@ GENERATED = {
 
 
 def read_corpus(path=""):
-    """({name: bytes}, hash) of the text at `path`, a file or folder; the default is PACKAGES.
+    """({name: bytes}, hash) of the text at `path`, a file or folder; by default of PACKAGES.
 
-    Line ends are "\\n"; names are paths with "/", sorted by character. The hash is the first 12 hex
-    digits of the sha256 of names and contents. The text is cached until a file changes; links to
-    folders are followed. Raises FileNotFoundError if `path` does not exist; warns if the installed packages have
-    other versions.
+    Line ends become "\\n". Names are relative paths with "/", sorted by character. The hash is the
+    first 12 hex digits of the sha256 of names and contents. The text is cached until a file
+    changes; links to folders are followed. Raises FileNotFoundError if `path` does not exist. Warns
+    if the source of the installed packages differs from that of the pinned versions.
     """
     found = _read(path, _files(path))
     uses.reads(f"corpus {path}".strip())
@@ -44,15 +44,15 @@ def read_corpus(path=""):
 
 
 def corpus_hash(path=""):
-    """The hash of the text at `path`; takes milliseconds if the text is cached."""
+    """Hash of the text at `path`; takes milliseconds if the text is cached."""
     return read_corpus(path)[1]
 
 
 def split(files, share=0.1):
-    """Split files into two dicts, for training and validation; a single file is cut in two.
+    """Split {name: bytes} into two such dicts, for training and validation.
 
-    The name of a file alone decides, so the split is the same on any machine and independent of
-    other files. About `share` of the files are for validation.
+    About `share` of the files go to validation. The split of a file depends only on its name, so it
+    is the same on every machine and for any set of other files. A single file is cut in two.
     """
     if len(files) == 1:
         ((name, text),) = files.items()
@@ -67,10 +67,7 @@ def split(files, share=0.1):
 
 
 def parts(path, sha, share=0.1):
-    """`split` of the text whose hash is `sha`.
-
-    Raises RuntimeError if the text at `path` has changed.
-    """
+    """`split` of the text at `path`. Raises RuntimeError if its hash is no longer `sha`."""
     files, found = read_corpus(path)
     if found != sha:
         raise RuntimeError(
@@ -98,9 +95,9 @@ def _read(path, found):
 
 
 def _files(path):
-    """(name, path, size, time of change) of every file, sorted by name.
+    """(name, path, size, ctime) of every file, sorted by name.
 
-    The time is that of the inode, which a copy that keeps the time of the content cannot keep.
+    The ctime also changes when a file is replaced by a copy that preserves the mtime.
     """
     if path:
         root = Path(path).expanduser()
@@ -124,7 +121,7 @@ def _files(path):
 
 
 def _modules(folder, prefix, generated):
-    """Modules below a package folder; `prefix` is the package name and the path to this folder."""
+    """Yield (name, path, stat) of the modules below a folder; names start with `prefix`."""
     for entry in os.scandir(folder):
         name = prefix + entry.name
         if entry.is_dir():
@@ -135,7 +132,7 @@ def _modules(folder, prefix, generated):
 
 
 def _folder(package):
-    found = importlib.util.find_spec(package)  # does not import it
+    found = importlib.util.find_spec(package)  # does not import the package
     if found is None or not found.origin:
         raise FileNotFoundError(
             f"{package} is not installed: its source is the text; "

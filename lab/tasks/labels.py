@@ -1,8 +1,7 @@
-"""Labels of Python source by tokenize and ast: kinds of bytes, brackets, uses of names.
+"""Labels of Python source code: kinds of bytes, matching brackets, previous uses of names.
 
-They are the same under every Python version that parses the source. Python 3.12 and later tokenize
-the inside of f-strings; here an f-string is always one string, as in earlier versions. Needs only
-the standard library.
+The labels are the same in every Python version that parses the source: an f-string is one string,
+although Python 3.12 and later tokenize its inside. Uses only the standard library.
 """
 
 import ast
@@ -21,15 +20,16 @@ _NAMED = {
     tokenize.COMMENT: "comment",
     tokenize.OP: "operator",
 }
-_OPENS = getattr(tokenize, "FSTRING_START", None)  # from Python 3.12 on
+_OPENS = getattr(tokenize, "FSTRING_START", None)  # exists from Python 3.12 on
 _CLOSES = getattr(tokenize, "FSTRING_END", None)
 
 
 def annotate(text):
-    """Kind of every byte (index in KINDS) and {closing bracket: opening bracket} of Python source.
+    """Kinds of all bytes of Python source code, and positions of matching brackets.
 
-    The source is given as bytes. Brackets are byte positions; brackets inside strings are text.
-    Raises SyntaxError if the source does not parse.
+    text: the source, as bytes. Returns (kinds, openers): kinds is bytes, an index into KINDS for
+    each byte; openers maps the position of a closing bracket to that of its opening bracket.
+    Brackets in strings and comments do not count. Raises SyntaxError if the source does not parse.
     """
     ast.parse(text)
     kinds = bytearray(len(text))
@@ -50,9 +50,9 @@ def annotate(text):
 
 
 def last_uses(text, kinds):
-    """{last byte of a name: last byte of its previous use}; `kinds` as returned by annotate."""
+    """{position of the last byte of a name: that of its previous use}; `kinds` from annotate."""
     found, seen = {}, {}
-    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # no two are adjacent
+    for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names are never adjacent
         spelled = text[slice(*name.span())]
         last = name.end() - 1
         if spelled in seen:
@@ -62,7 +62,7 @@ def last_uses(text, kinds):
 
 
 def tokens_in(text):
-    """(type, string, first byte, end byte) of each token; an f-string is one STRING."""
+    """Yield (type, string, start, end) of each token, in bytes; an f-string is one STRING."""
     starts = line_starts(text)
     lines = text.splitlines(keepends=True)
     decoded = [line.decode() for line in lines]
@@ -72,7 +72,7 @@ def tokens_in(text):
             return len(text)
         return starts[row - 1] + len(decoded[row - 1][:column].encode())
 
-    depth = first = 0  # number of f-strings around the token, and start of the outermost
+    depth = first = 0  # nesting of f-strings, and start of the outermost one
     for token in tokenize.generate_tokens(io.StringIO("".join(decoded), newline="").readline):
         if token.type == _OPENS:
             if not depth:

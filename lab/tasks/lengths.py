@@ -1,4 +1,4 @@
-"""Tasks of any length: copying and addition."""
+"""Tasks with sequences of any length: copying and addition."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,11 @@ from lab.tasks.task import Task
 
 
 class AnyLength(Task):
-    """A task with one length per batch, drawn from shortest..longest; validation has all lengths.
+    """Base class of tasks that draw one length n per batch from shortest..longest.
 
-    of_length(generator, size, n) gives inputs and targets of length n, also beyond `longest`;
-    text_length(n) is the number of input tokens at length n.
+    Validation contains all lengths. Subclasses define of_length(generator, size, n), which returns
+    inputs and targets (size, t) of length n; n may exceed `longest`. Raises ValueError unless
+    1 <= shortest <= longest.
     """
 
     def __post_init__(self):
@@ -26,7 +27,7 @@ class AnyLength(Task):
         return self.text_length(self.longest)
 
     def text_length(self, n):
-        """Number of input tokens: n items and the question."""
+        """Number of input tokens at length n; by default n items and one token for the question."""
         return n + 1
 
     def drawn_length(self, generator):
@@ -36,14 +37,14 @@ class AnyLength(Task):
         return self.of_length(generator, size, self.drawn_length(generator))
 
     def parts(self, generator, size, n):
-        """Batches of sequences of length n, `size` in total; several where one lacks variety."""
+        """List of batches of length n with `size` sequences in total, to be concatenated."""
         return [self.of_length(generator, size, n)]
 
     def validation(self, size, seed=0):
-        """Inputs and targets of sequences of all lengths in equal numbers, the shortest first.
+        """Inputs and targets (size, t) of equally many sequences of each length, shortest first.
 
-        Shorter sequences are padded with their last token, without answers; a causal model is
-        unaffected.
+        Shorter sequences are padded at the end with their last token and target -100, which does
+        not affect causal models.
         """
         generator = torch.Generator().manual_seed(10**6 + seed)
         lengths = self.longest - self.shortest + 1
@@ -59,9 +60,10 @@ class AnyLength(Task):
 
 
 def next_token(text, answer_from, end=None):
-    """Next-token inputs and targets of texts (b, t + 1), with answers from column `answer_from` on.
+    """Next-token inputs and targets, (b, t) each, of texts (b, t + 1).
 
-    Given the token `end`, targets after its first occurrence in the answer are -100.
+    Targets before column `answer_from` of the text are -100. If `end` is a token, targets after its
+    first occurrence in the answer are -100 too.
     """
     tokens = text[:, :-1]
     targets = text[:, 1:].clone()
@@ -77,9 +79,9 @@ ORDERS = ("forward", "reversed", "same")
 
 @dataclass(frozen=True)
 class Copy(AnyLength):
-    """Symbols, a separator, the symbols again, an end token.
+    """Copy a sequence of symbols after a separator, then output an end token.
 
-    `order` is forward, reversed, or same (one symbol repeated).
+    `order` is forward, reversed, or same (all symbols are equal). Raises ValueError for others.
 
     forward    tokens   c  a  f  =  c  a  f
                targets  .  .  .  c  a  f  E
@@ -120,15 +122,15 @@ PLUS, EQUALS, END = 10, 11, 12
 
 @dataclass(frozen=True)
 class Addition(AnyLength):
-    """Two numbers of up to n digits and their sum, digit by digit.
+    """Add two numbers of up to n digits; one token per digit.
 
     plain      7 5 + 9 6 3 = 1 0 3 8 E        one number has n digits, the other 1..n
-    reversed   7 5 + 9 6 3 = 8 3 0 1 E        the answer starts with the ones, as carries do
-    padded     0 7 5 + 9 6 3 = 1 0 3 8 E      leading zeros keep equal places at equal distances
+    reversed   7 5 + 9 6 3 = 8 3 0 1 E        ones first: the direction in which carries move
+    padded     0 7 5 + 9 6 3 = 1 0 3 8 E      both have n digits: fixed distances between places
     targets    . . . . . . . 1 0 3 8 E        of padded, not reversed
 
-    A tenth of all pairs of numbers, in either order, never occurs in a batch (`held_out_pairs`);
-    of_length and validation use only these pairs.
+    About a tenth of all pairs of numbers is held out of training (`held_out_pairs`): batch draws
+    only other pairs, of_length and validation draw only held-out pairs.
     """
 
     shortest: int = 1
@@ -145,13 +147,13 @@ class Addition(AnyLength):
         return self.of_length(generator, size, self.drawn_length(generator), held_out=False)
 
     def of_length(self, generator, size, n, *, held_out=True):
-        """Sums of held-out pairs, or, with held_out=False, of training pairs."""
+        """Inputs and targets for held-out pairs or, with held_out=False, for training pairs."""
         widths = [n, n]
         if not self.padded:
-            # the width is drawn before the choice of the number that gets it
+            # draw the width first, then which number gets it: the order fixes the random stream
             width = torch.randint(1, n + 1, (), generator=generator).item()
             widths[torch.randint(2, (), generator=generator)] = width
-        # (b, width), the ones first
+        # digits (b, width), ones first
         numbers = [self._number(generator, size, width) for width in widths]
         while len(other := (held_out_pairs(*numbers) != held_out).nonzero()[:, 0]):
             for number, width in zip(numbers, widths, strict=True):
@@ -168,7 +170,7 @@ class Addition(AnyLength):
         return next_token(text, sum(widths) + 2, end=END)
 
     def parts(self, generator, size, n):
-        """Unpadded sums are drawn one by one, since all sums of a batch share their widths."""
+        """As in AnyLength; unpadded sums one by one, since sums of one batch have equal widths."""
         if self.padded:
             return super().parts(generator, size, n)
         return [self.of_length(generator, 1, n) for _ in range(size)]
@@ -181,7 +183,7 @@ class Addition(AnyLength):
 
 
 def add(a, b):
-    """Sum of two numbers given as digits, ones first: (b, n) and (b, m) to (b, max(n, m) + 1)."""
+    """Digits (b, max(n, m) + 1) of the sum of numbers a (b, n) and b (b, m), all ones first."""
     n = max(a.shape[1], b.shape[1])
     columns = torch.zeros(len(a), n + 1, dtype=torch.long)
     columns[:, : a.shape[1]] += a
@@ -192,9 +194,10 @@ def add(a, b):
 
 
 def held_out_pairs(a, b):
-    """Whether a pair of numbers is held out of training, (b,): about one in ten.
+    """Whether each pair of numbers is held out of training, about one in ten: booleans (b,).
 
-    Digits as in `add`. The result is the same for a + b and b + a and ignores leading zeros.
+    Digits are as in `add`. The result does not depend on the order of the two numbers or on leading
+    zeros.
     """
     hashes = []
     for number in (a, b):
@@ -203,6 +206,6 @@ def held_out_pairs(a, b):
             value = (value * 1_000_003 + digit) % (2**31 - 1)
         hashes.append(value)
     mixed = (torch.minimum(*hashes) * 48_271 + torch.maximum(*hashes) * 69_621 + 10) % (2**31 - 1)
-    for _ in range(3):  # without this mixing the rule would depend on the sum
+    for _ in range(3):  # without this mixing the result would depend on the sum
         mixed = mixed * (mixed + 1_000_003) % (2**31 - 1)
     return mixed % 10 == 0

@@ -1,4 +1,4 @@
-"""Synthetic sequences with known answers: lookup, recall of pairs and of facts, a Markov chain."""
+"""Synthetic tasks with known answers: lookup, recall of pairs and facts, Markov chain, reversal."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from lab.tasks.task import Task
 
 @dataclass(frozen=True)
 class Lookup(Task):
-    """At every position, the tokens at several fixed offsets back, one output per offset.
+    """Predict, at every position, the tokens at several fixed offsets back: one output per offset.
 
     offsets 1 and 3     tokens   c  a  f  b  e
                         output 0 .  c  a  f  b      the token 1 back
@@ -28,7 +28,7 @@ class Lookup(Task):
 
     @property
     def d_out(self):
-        """Width of an LM head with one score per class and output."""
+        """Number of logits per position: one per output and class."""
         return self.outputs * self.vocabulary
 
     def batch(self, generator, size):
@@ -41,7 +41,7 @@ class Lookup(Task):
 
 @dataclass(frozen=True)
 class Pairs(Task):
-    """Key-value pairs of one token each, then all keys in another order, as queries.
+    """Recall values: key-value pairs, one token each, then all keys in another order as queries.
 
     tokens   a7  c3  b7  c  a  b        keys differ within a sequence
     targets  .   .   .   3  7  7        a value 0..values-1
@@ -79,12 +79,13 @@ class Pairs(Task):
 
 @dataclass(frozen=True)
 class Facts(Task):
-    """The object of each (subject, relation), drawn once at random and asked in several wordings.
+    """Recall facts: each (subject, relation) has a random object, asked in several wordings.
 
     wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
     wording 1           w1 r s ?              . . . o      odd ones the relation
 
-    Token ids: subjects, relations, objects, wordings, then the question mark.
+    The order of token ids is subjects, relations, objects, wordings, question mark. `table_seed`
+    draws the objects.
     """
 
     subjects: int = 16
@@ -104,12 +105,12 @@ class Facts(Task):
 
     @property
     def bits(self):
-        """Information in the table: log2(objects) per fact."""
+        """Information content of all facts in bits: log2(objects) per fact."""
         return self.facts * log2(self.objects)
 
     @cached_property
     def answers(self):
-        """The object token of every fact, (facts,).
+        """Object token of every fact: (facts,).
 
         Fact f has subject f // relations and relation f % relations.
         """
@@ -119,7 +120,7 @@ class Facts(Task):
         return self.subjects + self.relations + drawn
 
     def questions(self, fact, wording):
-        """Tokens (b, 4) that ask for facts (b,) in wordings (b,)."""
+        """Question tokens (b, 4) for facts (b,) in wordings (b,)."""
         subject = fact // self.relations
         relation = self.subjects + fact % self.relations
         swapped = wording % 2 == 1
@@ -136,7 +137,7 @@ class Facts(Task):
         return tokens, targets
 
     def table(self):
-        """Tokens (wordings, facts, 4) of every fact in every wording; the answers are `answers`."""
+        """Question tokens (wordings, facts, 4) of all facts in all wordings; see `answers`."""
         fact = torch.arange(self.facts)
         return torch.stack(
             [self.questions(fact, torch.full_like(fact, w)) for w in range(self.wordings)]
@@ -145,7 +146,7 @@ class Facts(Task):
 
 @torch.no_grad()
 def recalled(model, task):
-    """Whether the most likely token is the object: booleans (wordings, facts)."""
+    """Whether the model's most likely token is the right object: booleans (wordings, facts)."""
     device = next(model.parameters()).device
     table = task.table()
     found = model(table.flatten(0, 1).to(device))[:, -1].argmax(-1).cpu()
@@ -154,23 +155,20 @@ def recalled(model, task):
 
 @dataclass(frozen=True)
 class Markov(Task):
-    """Next token of a first-order Markov chain, whose transitions are drawn from `seed`.
+    """Predict the next token of a first-order Markov chain; `seed` draws its transition matrix.
 
-    tokens   c  a  c  b  c          row i of `transition` holds the odds after token i
+    tokens   c  a  c  b  c          row i of `transition` has the probabilities after token i
     targets  a  c  b  c  a
     """
 
     vocabulary: int = 16
     length: int = 64
-    contrast: float = 1.5  # standard deviation of the logits; 0 makes all tokens equally likely
+    contrast: float = 1.5  # standard deviation of the transition logits; 0: uniform
     seed: int = 0
 
     @cached_property
     def transition(self):
-        """Probability of each next token (column) after each token (row).
-
-        Shape (vocabulary, vocabulary), float64.
-        """
+        """Transition probabilities, next token in columns: float64 (vocabulary, vocabulary)."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.vocabulary, self.vocabulary)
         return (
@@ -179,14 +177,14 @@ class Markov(Task):
 
     @cached_property
     def stationary(self):
-        """Stationary distribution p = p T, float64 (vocabulary,)."""
+        """Stationary distribution p = p T of the transition matrix T: float64 (vocabulary,)."""
         equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
-        equations[-1] = 1  # one balance equation follows from the others; the shares sum to 1
+        equations[-1] = 1  # replace a redundant equation by sum(p) = 1
         return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
 
     @property
     def entropy_rate(self):
-        """Lowest possible loss in nats per token: row entropies weighted by `stationary`."""
+        """Entropy rate of the chain in nats per token: the lowest possible loss."""
         return (
             -(self.stationary[:, None] * torch.special.xlogy(self.transition, self.transition))
             .sum()
@@ -195,12 +193,12 @@ class Markov(Task):
 
     @property
     def unigram_entropy(self):
-        """Entropy of a token without context, in nats."""
+        """Entropy of the stationary distribution in nats: the lowest loss without context."""
         return -torch.special.xlogy(self.stationary, self.stationary).sum().item()
 
     def batch(self, generator, size):
         odds = torch.rand(self.length + 1, size, generator=generator, dtype=torch.float64)
-        last = self.vocabulary - 1  # rounding may leave the cumulative sum a little below 1
+        last = self.vocabulary - 1  # the cumulative sum may round to below 1
         rows = self.transition.cumsum(1)
         token = torch.searchsorted(self.stationary.cumsum(0), odds[0]).clamp(max=last)
         text = [token]
@@ -213,7 +211,7 @@ class Markov(Task):
 
 @dataclass(frozen=True)
 class Reversal(Task):
-    """For an encoder-decoder: the source in reverse order. Inputs are (source, target_in).
+    """Reverse the source, for encoder-decoders. Inputs are (source, target_in), (b, length) each.
 
     source     c  a  f  b
     target_in  S  b  f  a        S, the last id of the vocabulary, starts the answer

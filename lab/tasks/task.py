@@ -1,4 +1,4 @@
-"""The interface of a task: batches for training, data for validation, and accuracy."""
+"""The interface of tasks: training batches, validation data, and accuracy."""
 
 from abc import ABC, abstractmethod
 
@@ -6,11 +6,11 @@ import torch
 
 
 class Task(ABC):
-    """Draws batches on the CPU; they depend on the given torch.Generator alone.
+    """Base class of tasks. Batches are on the CPU and depend only on the given torch.Generator.
 
     vocabulary  number of token ids
-    length      tokens per sequence; the maximum, if lengths vary
-    d_out       scores per position; None: one per token id
+    length      number of tokens per sequence, or the maximum if lengths vary
+    d_out       number of logits per position; None means `vocabulary`
     """
 
     vocabulary: int
@@ -19,21 +19,23 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, generator, size):
-        """Inputs and targets of `size` sequences for training.
+        """Training inputs and targets of `size` sequences.
 
-        Inputs are tokens (b, t), or a tuple of two such tensors. Targets are (b, t) or (b, t,
-        outputs): classes, with -100 where there is no answer, or real numbers, with NaN there.
+        Inputs are tokens (b, t), or a tuple of two such tensors. Targets have shape (b, t) or
+        (b, t, outputs). They are classes, with -100 for no answer, or real numbers, with NaN for no
+        answer.
         """
 
     def validation(self, size, seed=0):
-        """Inputs and targets for evaluation, equal for equal `size` and `seed`."""
+        """Validation inputs and targets, as in `batch`; the same for the same `size` and `seed`."""
         return self.batch(torch.Generator().manual_seed(10**6 + seed), size)
 
 
 def accuracy(logits, targets):
-    """Share of correct argmax predictions; logits as in training.cross_entropy, -100 ignored.
+    """Share of argmax predictions that are correct, where targets are not -100.
 
-    NaN where all scores of an answer are NaN: a model that predicts nothing does not predict class 0.
+    Shapes are as in training.cross_entropy. Returns NaN if all logits of some answer are NaN, since
+    argmax would return class 0.
     """
     scores = logits.reshape(*targets.shape, -1)[targets != -100]  # (answers, classes)
     right = scores.argmax(-1) == targets[targets != -100]
