@@ -168,10 +168,15 @@ def folder():
     return project_root() / "experiments" / "claims"
 
 
+def load(path):
+    """The contents of a YAML file, with the fast loader if there is one."""
+    return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def read(path):
     """{id: Claim} of a file. Raises Refused with the file, claim and field of an error."""
     try:
-        entries = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        entries = load(path)
     except yaml.YAMLError as error:
         raise Refused(f"{shown(path)}: {error}") from None
     if not isinstance(entries or [], list):
@@ -194,7 +199,7 @@ def read(path):
 def bar_of(measure, how):
     """{bar, because} of a measure in experiments/bars.yaml. Raises ValueError if there is none."""
     path = folder().with_name("bars.yaml")
-    bars = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
+    bars = load(path) if path.exists() else {}
     if how in bars.get(measure, {}):
         return bars[measure][how]
     raise ValueError(

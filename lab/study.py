@@ -16,7 +16,7 @@ import pandas as pd
 from IPython import get_ipython
 from IPython.display import Markdown, display
 
-from lab import charts, claims, files, interact, parameters, training, trials, workers
+from lab import charts, claims, files, interact, parameters, trials, workers
 from lab.device import machine
 from lab.measure.statistics import NotFinite
 
@@ -151,7 +151,8 @@ class Study:
         columns = [by] if isinstance(by, str) else by
         scores = tried.assign(**{score: tried[score].fillna(inf)})
         means = scores.groupby([*columns, "learning_rate"], as_index=False)[score].mean()
-        lowest = training.best_rates(means, by, score)
+        means["behind"] = means[score] - means.groupby(by)[score].transform("min")
+        lowest = middle_rates(means[means.behind <= 0], by)
         grid = means.groupby(by).learning_rate.agg(["min", "max"]).loc[lowest.index]
         at_edge = lowest[(lowest == grid["min"]) | (lowest == grid["max"])]
         if self.profile != "smoke" and len(at_edge):
@@ -160,7 +161,7 @@ class Study:
                 "更好的学习率可能在所试范围之外：最佳值位于边缘（{edges}）。",
                 edges=", ".join(f"{words(arm)} {rate:g}" for arm, rate in at_edge.items()),
             )
-        return training.best_rates(means, by, score, within).to_dict()
+        return middle_rates(means[means.behind <= within], by).to_dict()
 
     def table(self, stem, frame):
         """Write a table to tables/stem.csv; returns it as read from the file."""
@@ -341,6 +342,11 @@ class Study:
             "faults": self._faults,
         }
         files.write_run(self.folder, run)
+
+
+def middle_rates(runs, by):
+    """The median learning rate of each group; of two middle rates the lower."""
+    return runs.groupby(by).learning_rate.quantile(0.5, interpolation="lower")
 
 
 def words(condition):

@@ -292,15 +292,3 @@ def tune(run, rates, score, most=7):
         if len(rates_run) < most and best == rates_run.max():
             pending.append(best * 2)
     return found
-
-
-def best_rates(runs, by, score, within=0.0):
-    """The best learning rate of each arm, as a Series with index `by`.
-
-    This is the median of the rates whose score is at most `within` above the arm's lowest score;
-    of two middle rates, the lower. `runs` is a table with the columns learning_rate, `by` (which
-    identify the arm) and `score`; lower is better.
-    """
-    behind = runs[score] - runs.groupby(by)[score].transform("min")
-    rates = runs[behind <= within].groupby(by).learning_rate
-    return rates.quantile(0.5, interpolation="lower")

@@ -17,7 +17,6 @@ from lab.tasks.sequences import Lookup
 from lab.tasks.task import accuracy
 from lab.training import (
     TrainConfig,
-    best_rates,
     cross_entropy,
     data_fingerprint,
     fit,
@@ -423,13 +422,6 @@ def test_tune_extends_rates_until_the_best_is_bracketed():
     assert sorted(tune(loss_minimal_at(0.5), [1, 2], "loss").learning_rate) == [0.25, 0.5, 1, 2]
     assert sorted(tune(loss_minimal_at(8.0), [1, 2], "loss").learning_rate) == [1, 2, 4, 8, 16]
     assert len(tune(loss_minimal_at(1e9), [1, 2], "loss", most=4)) == 4
-
-
-def test_best_rates_picks_the_lower_median_of_near_optimal_rates():
-    losses = pd.DataFrame({"arm": list("aaaabb"), "learning_rate": [1, 2, 4, 8, 1, 2],
-                          "loss": [0.04, 0.0, 0.04, 0.2, 0.3, 0.2]})  # fmt: skip
-    assert best_rates(losses, ["arm"], "loss", within=0.05).to_dict() == {"a": 2, "b": 2}
-    assert best_rates(losses, ["arm"], "loss", within=0.3).to_dict() == {"a": 2, "b": 1}
 
 
 def test_bfloat16_model_trains_and_has_a_fingerprint():

@@ -75,13 +75,13 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
     if calls.hidden or not calls.count:
         raise RuntimeError(
             f"attention was never observed: {calls.count} calls of F.scaled_dot_product_attention, "
-            f"{calls.hidden} of nn.MultiheadAttention past it. Load models of transformers with "
+            f"{calls.hidden} of nn.MultiheadAttention that bypass it. Load models of transformers with "
             'attn_implementation="sdpa", call nn.MultiheadAttention with need_weights=False; '
-            "attention written out by hand cannot be seen"
+            "attention without that function cannot be observed"
         )
     if probe.hides_keys and probe.measures:
         warnings.warn(
-            "a mask hides a key from all queries: if it is padding or a free place of a cache, the "
+            "a mask hides a key from all queries: if it is padding or an unused cache entry, the "
             "means are not those of the text alone",
             stacklevel=3,
         )
@@ -117,7 +117,7 @@ class _Probe:
         named = measures if isinstance(measures, dict) else {m.__name__: m for m in measures}
         if len(named) < len(measures):
             names = [m.__name__ for m in measures]
-            raise ValueError(f"two measures share a name: {names}; use a mapping")
+            raise ValueError(f"two measures share a name: {names}; pass a dict")
         self.measures = named
         self.keep_maps = keep_maps
         self.block_bytes = block_bytes

@@ -39,7 +39,9 @@ def ablate_heads(heads, calls):
     with Calls(ablate) as seen:
         yield
     if missing := set(heads) - met:
-        raise LookupError(f"never met heads {sorted(missing)} in {seen.count} attention calls")
+        raise LookupError(
+            f"these heads never ran: {sorted(missing)} in {seen.count} attention calls"
+        )
 
 
 @torch.no_grad()

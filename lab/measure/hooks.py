@@ -151,7 +151,7 @@ def _at_output(model, site, function):
 
 def _assert_fired(silent, why=""):
     if silent:
-        raise RuntimeError(f"never called through: {sorted(silent)}{why}")
+        raise RuntimeError(f"modules were never called: {sorted(silent)}{why}")
 
 
 def _tensor(site, output):
@@ -174,7 +174,9 @@ def _rows(site, measure, call, tensor):
     name = getattr(measure, "__name__", str(measure))
     if value.ndim > 1:
         shape = tuple(value.shape)
-        raise TypeError(f"measure {name} gave a tensor of shape {shape}, not a number or a vector")
+        raise TypeError(
+            f"measure {name} returned a tensor of shape {shape}, not a number or a vector"
+        )
     if value.ndim == 0:
         return [(site, name, call, pd.NA, value.item())]
     return [(site, name, call, index, entry) for index, entry in enumerate(value.tolist())]

@@ -29,7 +29,7 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
         tokens, targets = of_length(torch.Generator().manual_seed(10**6 * (seed + 1) + n), size, n)
         has_answer = targets != -100
         if not has_answer.any():
-            raise ValueError(f"texts of length {n} ask for no answer: all their targets are -100")
+            raise ValueError(f"sequences of length {n} have no answer: all their targets are -100")
         logits = predict(tokens).reshape(*targets.shape, -1)
         right = (logits.argmax(-1) == targets) & has_answer
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
@@ -98,7 +98,9 @@ def by_bucket(losses, edges):
     """
     ends = [*edges[1:], losses.shape[1]]
     if list(edges) != sorted(set(edges)) or edges[0] < 0 or ends[-1] <= edges[-1]:
-        raise ValueError(f"edges must rise from 0 to below {losses.shape[1]}, got {list(edges)}")
+        raise ValueError(
+            f"edges must increase from 0 to below {losses.shape[1]}, got {list(edges)}"
+        )
     rows = []
     for first, last in zip(edges, ends, strict=True):
         part = losses[:, first:last]

@@ -71,7 +71,7 @@ def parts(path, sha, share=0.1):
     files, found = read_corpus(path)
     if found != sha:
         raise RuntimeError(
-            f"the text of corpus {path!r} changed while it was in use: build the task again"
+            f"the text of corpus {path!r} changed while it was in use: create the task again"
         )
     return split(files, share)
 
@@ -88,7 +88,7 @@ def _read(path, found):
         here = " and ".join(f"{name} {_version(name)}" for name in PACKAGES)
         warnings.warn(
             f"the text of the installed {here} differs from that of {pinned}: recorded "
-            "results of text do not apply",
+            "results on this text do not apply",
             stacklevel=3,
         )
     return files, short
@@ -135,7 +135,7 @@ def _folder(package):
     found = importlib.util.find_spec(package)  # does not import the package
     if found is None or not found.origin:
         raise FileNotFoundError(
-            f"{package} is not installed: its source is the text; "
+            f"{package} is not installed: its source code is the default corpus; "
             f"pip install {package}=={PACKAGES[package]}"
         )
     return os.path.dirname(found.origin)

@@ -30,7 +30,7 @@ def test_ablation_costs_equal_zeroing_the_head_output():
 
 def test_ablating_a_missing_head_raises():
     model, x = small_model(), tokens(batch=3)
-    with pytest.raises(LookupError, match=r"never met heads \[\(0, 4\)\] in 2 attention calls"):
+    with pytest.raises(LookupError, match=r"these heads never ran: \[\(0, 4\)\] in 2 attention calls"):
         with torch.no_grad(), heads.ablate_heads([(0, 4), (1, 0)], 2):
             model(x)
 

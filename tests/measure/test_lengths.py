@@ -175,7 +175,7 @@ def test_nan_logits_give_nan_accuracy():
 
 
 def test_sequences_without_targets_raise():
-    with pytest.raises(ValueError, match="length 3 ask for no answer"):
+    with pytest.raises(ValueError, match="length 3 have no answer"):
         accuracy_by_length(oracle, lambda g, size, n: (torch.zeros(2, n).long(), torch.full((2, n), -100)), [3])
 
 

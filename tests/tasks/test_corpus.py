@@ -46,7 +46,7 @@ def test_other_package_versions_warn_once(monkeypatch):
         assert corpus_hash() and corpus_hash()
     assert [str(w.message) for w in caught] == [
         "the text of the installed networkx 3.6.1 and sympy 1.14.0 differs from that of networkx 3.5 and sympy 1.14.0: "
-        "recorded results of text do not apply"
+        "recorded results on this text do not apply"
     ]
     monkeypatch.setattr(corpus, "PACKAGES", {"no_such_package": "1.0"})
     with pytest.raises(FileNotFoundError, match="no_such_package is not installed.*pip install no_such_package==1.0"):
