@@ -124,8 +124,7 @@ def perturbed(model):
 
 
 @pytest.mark.parametrize(
-    "residual, norm",
-    [p for p in itertools.product(sorted(Block.kinds), sorted(Norm.kinds)) if p != ("reversible", "batchnorm")],
+    "residual, norm", sorted({(kind, "layernorm") for kind in Block.kinds} | {("pre", kind) for kind in Norm.kinds})
 )
 def test_model_is_permutation_equivariant_only_without_mask_and_position(residual, norm):
     order = torch.tensor([3, 0, 7, 5, 1, 11, 2, 4, 10, 6, 9, 8])
@@ -138,9 +137,8 @@ def test_model_is_permutation_equivariant_only_without_mask_and_position(residua
 
     assert deviation(mask="none", position="none") < 1e-5
     assert deviation(mask="causal", position="none") > 1e-3
-    for position in choices(Position):
-        compatible = (residual, position) != ("reversible", "randomized")  # rejected at construction
-        if position != "none" and compatible:
+    for position in choices(Position) if (residual, norm) == ("pre", "layernorm") else ["rotary"]:
+        if position != "none":
             assert deviation(mask="none", position=position) > (3e-5 if residual == "none" else 1e-3), position
 
 
