@@ -138,11 +138,6 @@ def refused(name, feature, call):
     return False
 
 
-def test_refusals_name_existing_cases():
-    for feature, names in REFUSALS.items():
-        assert names <= set(CASES) - {"default"}, (feature, names - set(CASES))
-
-
 # Padding and token validation
 
 
