@@ -86,7 +86,7 @@ def test_workers_exit_with_their_process(signum):
 
 
 def cluster_of(n_workers):
-    return LocalCluster(n_workers=n_workers, processes=False, dashboard_address=None)
+    return LocalCluster(n_workers=n_workers, processes=False, dashboard_address=":0")
 
 
 def test_cluster_gives_the_same_outcomes():
