@@ -37,7 +37,7 @@ lint: .venv/.ready-test  ## style of code and notebooks
 test: lint  ## lint, tests, the smoke run of every notebook
 	@$(PYTEST) -m "not slow"
 
-test-all: lint  ## the long tests too: many kills, clusters, browser, fuzz by the hundred; before a release
+test-all: lint  ## the long tests too: more kills, clusters, browser, fuzz by the hundred; before a release
 	@$(PYTEST)
 
 jupyter: setup  ## JupyterLab on this machine only, with its token, opened on the README

@@ -13,10 +13,24 @@ import torch
 from definitions import forget_kinds
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from papermill.translators import PythonTranslator
 from traitlets.config import Config
 
 from lab import charts, files
+from lab.measure import timing
+
+
+@contextlib.contextmanager
+def rough():
+    """Coarse figures without a layout, which takes most of the time of a lesson, and three rounds of each timing."""
+    with (
+        patch.dict(charts.LOOK, {"savefig.dpi": 20.0}),
+        patch.object(charts, "faults", lambda figure: []),
+        patch.object(ConstrainedLayoutEngine, "execute", lambda self, figure: None),
+        patch.multiple(timing, ROUND=1e-5, TOTAL=1e-5),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -26,8 +40,7 @@ def shell():
     config = Config({"HistoryManager": {"enabled": False}})
     threads = torch.get_num_threads()
     try:
-        coarse = patch.dict(charts.LOOK, {"savefig.dpi": 20.0})  # rendering takes half of the time
-        with coarse, mpl.rc_context(), warnings.catch_warnings():
+        with rough(), mpl.rc_context(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about means of empty arrays
             yield InteractiveShell.instance(config=config, user_module=module)
     finally:

