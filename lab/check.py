@@ -1,9 +1,9 @@
 """`lab run --check`: does the current code reproduce the recorded rows?
 
-For each record file of older code, the cheapest row of every set of dependencies is rerun with the
-current code. If it differs from the record, as it may on another type of processor, it is also
-rerun in a git worktree of the commit that last wrote the notebook's record. `--accept` moves a file
-to the key of the current code if all of these rows agree.
+For each record file of older code, the current code reruns some rows: of the rows that used the
+same kinds and data, the cheapest. If they differ from the record, as they may on another type of
+processor, they are also rerun in a git worktree of the commit that last wrote the record, and
+compared again. `--accept` moves a file to the key of the current code if all these rows agree.
 """
 
 import json
@@ -67,7 +67,7 @@ def describe(difference):
 
 
 def run_recorded_commit(notebook, place):
-    """Run the points listed in `here` with the commit that last wrote the notebook's record."""
+    """Rerun the points of the files in place/here at the commit that last recorded the notebook."""
     root, name = files.project_root(), notebook.stem
     log = ["git", "-C", root, "log", "-1", "--format=%H", "--", f"results/record/{name}"]
     commit = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()

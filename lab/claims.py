@@ -1,9 +1,10 @@
 """Claims: read the questions of a lesson, judge them from a table of runs, format the answers.
 
 A claim (experiments/claims/NN_slug.yaml, see its README.md) quotes the book and asks one question
-about the quote, or several in `parts`. A line compares a `measure` between two arms under one
-condition, a combination of values of `by`. *Yes*: the 95 % confidence interval lies entirely beyond
-the bar. *No*: entirely short of it. *Unclear*: neither, or too few runs learned.
+about the quote, or several in `parts`. Each combination of values of `by` is a condition. A line is
+the answer under one condition: it compares a `measure` between two arms. *Yes*: the 95 % confidence
+interval lies entirely beyond the bar. *No*: entirely short of it. *Unclear*: neither, or too few
+runs learned.
 """
 
 import re
@@ -46,6 +47,8 @@ class Says(Strict):
 class Part(Strict):
     """A question.
 
+    name       of the part; a part named "control of X" is judged on the table of part X
+    question   in words
     measure    column to compare; empty if the notebook passes a number or Interval
     as         difference (first - second), change (geometric mean of first / second, minus 1),
                mean, ratio (geometric mean), or slope per doubling; paired by seed
@@ -57,12 +60,16 @@ class Part(Strict):
                bar; not above: effect < value + bar; not below: effect > value - bar
     value      the number in the quoted sentence, default 0
     bar        the smallest difference that matters; default: that of the measure in bars.yaml
-    main       {column: value} of the line that the lesson's answer may rest on; {} for a single
-               line; None: no line
+    because    the reason for this bar
+    main       {column: value} of the condition that the lesson's answer quotes; {} if there is only
+               one line; None: it quotes none
+    reference  {column: value} of the runs that `needs` checks; `learned` checks them too. Default:
+               the compared arms
     learned    pandas expressions that are true for runs that learned; applied to the compared arms
-               and to `reference`
+               and to the reference
     needs      expressions that must be true for all runs of the reference
     same       columns that must be equal across the arms of a seed
+    unit       of the effect; shown in percent if it begins with a word of PERCENT
     """
 
     name: str = ""
@@ -214,10 +221,10 @@ def bar_of(measure, how):
 def judge(claim, measured, **where):
     """A DataFrame with one line per condition of each part; see COLUMNS.
 
-    `measured` is a table with one row per seed and arm, or {name of a part: table}; "control of X"
-    uses the table of X. A part without a `measure` takes an Interval. An exact statement takes a
-    number (answer: checked) or a sympy expression (answer: proved). `where` sets the fields figure,
-    table and note.
+    `measured` is a table with one row per seed and arm, or {name of a part: table}; a part named
+    "control of X" is judged on the table of part X. A part without a `measure` takes an Interval.
+    An exact statement takes a number (answer: checked) or a sympy expression (answer: proved).
+    `where` sets the fields figure, table and note.
 
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
@@ -410,7 +417,10 @@ def reasons_unclear(part, table, chosen, sides, shares):
 
 
 def verdict(part, interval, values=()):
-    """{answer, why} of an interval. Touching the bar is not beyond it, except for `within`."""
+    """{answer, why} of an interval.
+
+    An interval that touches the bar is unclear; for `within` it counts as inside.
+    """
     if interval is None:
         return {"answer": UNCLEAR, "why": "some numbers are not finite"}
     low, high = part.band
@@ -452,7 +462,7 @@ def suggestion(part, interval):
     )
     low, high = sorted((near / 2, 2 * near))
     if near and low <= interval.low and interval.high <= high:
-        return "about the threshold: more runs would not help"
+        return "within a factor of two of the threshold: more runs would not help"
     if part.how in ("change", "ratio") and part.measure:
         scale = log1p if part.how == "change" else log
         logs = [scale(x) for x in (interval.effect, interval.low, interval.high)]

@@ -6,6 +6,7 @@ results/runs/PROFILE/NN_slug/       output of `lab run`:
 results/runs/PROFILE/NN_slug-…/     output of `lab run` with other parameters than the profile
 results/PROFILE/NN_slug/            published run, in git; written only by `lab publish`
 results/interactive/NN_slug/        last interactive run
+results/record/NN_slug/             rows that published runs used, in git; see CONTRIBUTING.md
 results/.trials/                    local cache of trials
 """
 

@@ -28,9 +28,10 @@ def play(plot, controls, live):
 
 
 def live(trial, draw, lines, controls, *, point=None, button="", device="auto", live=True):
-    """Show draw(rows) of all runs of a trial, with a button that adds one if `live`.
+    """If `live`, show a button that runs the trial and then draws all runs that it has made.
 
-    See Study.live for the parameters of a run. Raises TypeError if one is missing.
+    Else call `draw` with an empty table. See Study.live for the parameters of a run. Raises
+    TypeError if one is missing.
     """
     parameters = signature(trial).parameters
     common = shared([line["at"] for line in lines], parameters)

@@ -206,7 +206,8 @@ def source_of(item):
 def class_source(cls):
     """The source of a class defined in a cell, or None; inspect supports this from Python 3.13.
 
-    Methods know their cell. A class without methods is read from the last cell that defines it.
+    The source is found through the cell that compiled a method. A class without methods is read
+    from the last cell that defines it.
     """
     methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
     texts = ["".join(linecache.getlines(method.__code__.co_filename)) for method in methods]

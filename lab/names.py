@@ -4,14 +4,14 @@ import difflib
 
 
 def near(name, known, what):
-    """The name. Raises ValueError, with the nearest and all known names, where it is not known."""
+    """Return `name` if it is known; else raise a ValueError that suggests the nearest name."""
     if name in known:
         return name
     raise ValueError(f"{what} {name!r} is unknown{meant(name, known)}")
 
 
 def known_fields(configuration, values):
-    """`values`, {field: value}. Raises ValueError where the pydantic model lacks a field."""
+    """Return `values` unchanged. Raises ValueError if a key is no field of the pydantic model."""
     for name in values if isinstance(values, dict) else ():
         near(name, configuration.model_fields, f"field of {configuration.__name__}")
     return values

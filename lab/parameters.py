@@ -50,7 +50,7 @@ class Parameter:
 
 
 def checked(name, raw, value):
-    """The validated value of a raw one, after checks that pydantic does not do (ValueError)."""
+    """Check pydantic's result `value` for `raw` further, and return it; raises ValueError."""
     if isinstance(raw, bool | float) and type(value) is int:  # Literal[1] accepts True and 1.0
         raise ValueError(f"{name} = {raw!r}: expected an integer")
     if isinstance(value, list):
@@ -248,7 +248,7 @@ def read_file(path):
 def in_namespace(namespace, notebook):
     """(values, own) of a notebook's parameters, from its globals().
 
-    The profile overrides parameters that have their default, unless papermill set them. `own` holds
+    A parameter still at its default takes the profile's value, unless papermill set it. `own` holds
     the values that differ from the profile. Raises Refused if a value is invalid.
     """
     if not notebook.exists():
@@ -268,6 +268,6 @@ def in_namespace(namespace, notebook):
 
 
 def names_injected(namespace):
-    """The names set by papermill, in a cell that starts with "# Parameters"; typos included."""
+    """The names that papermill set in a cell "# Parameters", including undeclared ones (typos)."""
     cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
     return re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE)

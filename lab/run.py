@@ -323,7 +323,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the record.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Reuse rows of older code.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare recorded rows with the current code.")
+        bool, typer.Option("--check", help="Only rerun a few recorded rows and compare.")
     ] = False,
     accept: Annotated[
         bool, typer.Option("--accept", help="Check, and keep recorded rows that agree.")

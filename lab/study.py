@@ -137,7 +137,7 @@ class Study:
         )
 
     def best_rates(self, tried, by, score, within=0.0):
-        """The best learning rate of each condition, {condition: rate}; reports edges of the grid.
+        """The best learning rate of each condition: {condition: rate}.
 
         tried: a table with columns learning_rate, `by` and `score`, where lower is better. `by` is
         a column, whose values are the conditions, or a list of columns, with tuples as conditions.
@@ -145,8 +145,8 @@ class Study:
         missing score counts as infinite. Of all rates at most `within` worse than the best one, the
         median is returned, and of two middle rates the lower.
 
-        Names the conditions whose lowest score is at the smallest or largest rate that was tried,
-        since a better rate may lie beyond; not in smoke runs, which try few rates.
+        Shows a warning with the conditions whose lowest score is at the smallest or largest rate
+        that was tried, since a better rate may lie beyond; not in smoke runs, which try few rates.
         """
         columns = [by] if isinstance(by, str) else by
         scores = tried.assign(**{score: tried[score].fillna(inf)})
@@ -193,10 +193,13 @@ class Study:
         """Show a button that runs the trial and calls draw(rows).
 
         `rows` is a DataFrame of all runs started by the button, newest last, empty at first.
-        Controls are as in `play`. The parameters of a run are point(**values) if `point` is a
-        function, else the dict `point` updated by the values of the controls. Missing parameters
-        take the value shared by all points that the study's sweeps of this trial returned, or their
-        default. Each run uses a new `seed`. Its rows are not cached and not judged.
+        Controls are as in `play`. Runs are not cached and not judged. A parameter of a run is taken
+        from the first of these that has it:
+
+        * point(**controls) if `point` is a function, else the controls, then the dict `point`
+        * `seed`, a new one for each run
+        * the value shared by all points that the study's sweeps of this trial returned
+        * the default
         """
         lines, options = self.place.lines(trial.__name__), {"point": point, "button": button}
         options |= {"device": self.place.device, "live": self._live}

@@ -58,7 +58,7 @@ class Place:
     anyway     whether to use rows from older code
     check      output folder of `lab run --check`; None: no check
     progress   file for the progress line; None: show a progress bar
-    used       {file name: {name of a point: line}} of all rows that sweeps returned
+    used       {file name: {point as JSON: line}} of all rows that sweeps returned
     """
 
     notebook: str
@@ -95,8 +95,9 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     parameters to lists of values (the first parameter varies slowest) or is a list of parameter
     dicts. Points missing from the store and the record are run and cached one by one. `timing`
     marks trials that measure time or memory: they run sequentially. With `processes`, every point
-    runs in each of that many fresh processes, numbered in the column `repeat`; these rows come from
-    one machine only, so they are all from the store, all from the record, or all run now.
+    runs in each of that many fresh processes, numbered in the column `repeat`. These rows come from
+    one machine: all from the record, or all from this machine, where complete repeats are read from
+    the store and the others run now.
 
     Raises TypeError for invalid parameters or results, key.ImpureTrial if the trial's code cannot
     be hashed, RuntimeError if source files were edited since this process started or differ on a
@@ -364,7 +365,7 @@ class TrialCache:
     def known_timings(self, points):
         """Cached timings from one machine: the store's or the record's, whichever is complete.
 
-        If neither is complete, those of local processes that ran all their points.
+        If neither is complete, only the repeats of which the store has every point.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
             if all(name_of(point) in known for point in points):
@@ -411,10 +412,10 @@ class TrialCache:
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self, jobs):
-        """Rerun stale recorded rows, for each set of names in `also` the cheapest one.
+        """Rerun stale recorded rows: of those that used the same kinds and data, the cheapest.
 
-        Outcomes are written to place.check. `lab run --check` compares them with the record and, if
-        they differ, with those of the commit that recorded the rows, which runs the same points.
+        Outcomes are written to place.check. `lab run --check` compares them with the record; if
+        they differ, it reruns these points at the commit that recorded them and compares again.
         """
         side = self.place.check
         for path, _, lines in self.stale_files() if side.name == "here" else ():
@@ -616,7 +617,7 @@ def relative_difference(one, other):
 
 
 def accept(folder, name, checked):
-    """Move the rows of a record file to the file of the current code, which gives equal results.
+    """Move rows of a record file to the file of the current code, after `check` found them equal.
 
     `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
     """

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-SEAMS = {}  # {name: registry of kinds}, filled by lab.models.registry
+SEAMS = {}  # {name: seam class}, filled by lab.models.registry
 
 _running = ContextVar("running", default=None)
 

@@ -39,7 +39,7 @@ def test_only_gates_have_branches(learned):
     assert rises["linear_size"] != 0 and "gate_mean" not in learned("relu")[-1]
 
 
-def test_who_fell_silent_woke_up_or_stays(lesson):
+def test_dead_units_are_counted_as_fell_woke_or_lasting(lesson):
     silent = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]], dtype=torch.bool)
     assert lesson.deaths(silent) == {"fell": 75.0, "woke": 25.0, "lasting": 25.0}
 
@@ -64,7 +64,7 @@ def test_blocks_carry_gradients_past_the_activation(lesson):
     assert first[0] == pytest.approx(first[1], rel=0.2)
 
 
-def test_a_timing_holds_every_kind_forward_and_back(lesson):
+def test_timings_cover_every_activation_forward_and_backward(lesson):
     alone = lesson.time_alone(["relu", "gelu"], [64, 128])
     inside = lesson.time_inside(["relu", "swiglu"], [32])
     assert len(alone) == 3 * 2 * 2 and len(inside) == 2 * 2, "ReLU twice"

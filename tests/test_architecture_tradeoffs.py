@@ -37,7 +37,7 @@ def with_another_end(tokens):
 
 @pytest.mark.parametrize("arm", CAUSAL)
 @torch.no_grad()
-def test_no_arm_that_writes_learns_from_the_future(lesson, model_of, arm):
+def test_causal_arms_do_not_see_later_bytes(lesson, model_of, arm):
     tokens, _ = lesson.random_bytes(64)
     model = model_of(arm)
     changed = (model(tokens) - model(with_another_end(tokens))).abs().amax((0, 2))
@@ -45,8 +45,8 @@ def test_no_arm_that_writes_learns_from_the_future(lesson, model_of, arm):
 
 
 @torch.no_grad()
-def test_where_sorted_chunks_are_cut_depends_on_the_future(lesson):
-    """So LSH learns by a mask over its buckets."""
+def test_sorted_lsh_is_not_causal(lesson):
+    """Where its sorted chunks are cut depends on later bytes, so LSH is trained with a mask over its buckets."""
     tokens, _ = lesson.random_bytes(64)
     model = lesson.timed_model("lsh", 64, 64).eval()
     assert (model(tokens) - model(with_another_end(tokens)))[:, :40].abs().max() > 0
@@ -54,7 +54,7 @@ def test_where_sorted_chunks_are_cut_depends_on_the_future(lesson):
 
 @pytest.mark.parametrize("arm", DECODING)
 @torch.no_grad()
-def test_writing_byte_by_byte_says_what_reading_at_once_does(lesson, model_of, arm):
+def test_cached_decoding_equals_full_forward(lesson, model_of, arm):
     model, (tokens, _) = model_of(arm), lesson.random_bytes(64)
     caches = model.caches(1)
     one_by_one = torch.cat([model(byte, caches=caches) for byte in tokens.split(1, 1)], 1)
@@ -77,7 +77,7 @@ def test_bigbird_in_blocks_is_softmax_over_sixteen_keys_or_fewer(lesson):
     assert torch.allclose(one, attend(q, k, v, seen)[:, :, 29:30], atol=1e-5)
 
 
-def test_a_window_and_a_memory_keep_equally_much_and_the_rest_grows(lesson):
+def test_state_bytes_grow_with_n_only_for_softmax_bigbird_lsh_and_hybrid(lesson):
     state = {arm: [lesson.state_bytes(arm, n, 64) for n in (64, 256)] for arm in ARMS}
     assert state["linformer"] == [None, None]
     numbers = 2 * 2 * 4  # layers, heads, bytes
@@ -87,7 +87,7 @@ def test_a_window_and_a_memory_keep_equally_much_and_the_rest_grows(lesson):
     assert state["hybrid"] == [(a + b) // 2 for a, b in zip(state["softmax"], state["linear"], strict=True)]
 
 
-def test_a_call_that_is_timed_takes_a_step_or_writes_a_byte(lesson):
+def test_timed_calls_return_gradients_or_next_byte_logits(lesson):
     for arm in ARMS:
         parameters = list(lesson.timed_model(arm, 64, 32).parameters())
         assert len(lesson.training_step(arm, 64, 32)()) == len(parameters)
@@ -95,7 +95,7 @@ def test_a_call_that_is_timed_takes_a_step_or_writes_a_byte(lesson):
         assert lesson.writing_step(arm, 64, 32, 2)().shape == (2, 1, 256)
 
 
-def test_timings_hold_the_control(lesson):
+def test_timings_include_a_repeat_of_softmax(lesson):
     steps = lesson.time_steps({"softmax": [64], "again": [64], "linear": [64, 128]}, 32)
     tokens = lesson.time_tokens(["softmax", "again"], [32], 32, 2)
     assert len(steps) == 4 and len(tokens) == 2 and set(tokens.arm) == {"softmax", "again"}

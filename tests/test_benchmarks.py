@@ -51,7 +51,7 @@ def test_the_committed_page_of_the_benchmarks_is_made_of_their_lines(benchmark):
     assert made == (summary.FOLDER / "README.md").read_text("utf-8")
 
 
-def test_a_target_is_met_by_the_whole_interval(benchmark):
+def test_target_is_met_only_if_the_whole_interval_meets_it(benchmark):
     line = benchmark("summary").line
     near, far = Interval(2.0, 1.5, 2.5, 5), Interval(4.0, 3.5, 4.5, 5)
     assert [line("", near, at_least=x)["met"] for x in (1.5, 2, 2.6)] == ["yes", "unclear", "no"]

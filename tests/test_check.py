@@ -51,7 +51,7 @@ def rows(root):
 
 def test_accept_moves_identical_rows_to_the_new_key(recorded):
     before = rows(recorded)
-    edit(recorded, "    import random\\n", "    import random  # of Python\\n")
+    edit(recorded, "total / dice", "1.0 * total / dice")
     checked = lab("run", "1.1", "--check")
     assert checked.exit_code == 0, checked.output
     assert f"{DICE}: thrown: 1 rows rerun, identical" in checked.output and rows(recorded) == before

@@ -100,7 +100,7 @@ def test_unclear_answer_suggests_number_of_runs():
     wide = line(claim(bar=0.1), table(a=(1.0, 2.2, 1.1, 2.0), b=(2.0, 2.1, 2.1, 1.9)))
     assert wide.answer == "unclear" and wide.why.endswith("runs would suffice")
     near = line(claim(bar=1.05), table())
-    assert (near.answer, near.why) == ("unclear", "about the threshold: more runs would not help")
+    assert (near.answer, near.why) == ("unclear", "within a factor of two of the threshold: more runs would not help")
     alone = line(claim(), table(a=(1.0,), b=(2.0,)))
     assert (alone.answer, alone.why) == ("unclear", "a single run has no interval")
 
@@ -157,7 +157,7 @@ def test_reference_must_have_learned():
     assert (result.answer, result.why) == ("unclear", "not loss < 4")
 
 
-def test_arms_that_differ_in_a_same_column_are_unclear():
+def test_difference_in_a_column_listed_in_same_is_unclear():
     result = line(claim(same=["steps"]), table(steps=[1] * 4 + [2] * 4))
     assert (result.answer, result.why) == ("unclear", "steps differs")
 

@@ -69,7 +69,7 @@ def test_no_gain_means_fewer_parameters_and_nothing_else(lesson):
     assert count[0] > count[1] and torch.allclose(plain(tokens), bare(tokens))
 
 
-def test_a_trial_writes_its_curve_beside_its_tables_and_looks_inside_at_the_end(lesson):
+def test_trial_returns_curve_with_ngram_baselines_and_final_layer_measures(lesson):
     rows = lesson.text_model(0, 0, "post", 0.01, batch=4, steps=8, **SIZES)
     assert [row["step"] for row in rows] == list(range(9)) and rows[-1]["loss"] < rows[0]["loss"]
     assert all(row["trigram"] < row["bigram"] < row["unigram"] for row in rows)
@@ -84,6 +84,6 @@ def test_what_is_measured_inside_leaves_the_model_as_it_was(lesson):
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_an_untrained_stack_still_shows_its_input(appendix):
+def test_linear_probe_reads_the_input_from_an_untrained_stack(appendix):
     found = appendix.untrained_probe(0, **SIZES)
     assert found["at_input"] >= found["behind"] > 0.1

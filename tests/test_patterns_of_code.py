@@ -27,13 +27,13 @@ def shares(lesson, gold, pattern, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pattern", ["tree", "levels", "definitions"])
-def test_no_pattern_links_to_the_answer_more_often_than_to_that_of_another_question(lesson, pattern, kind):
+def test_patterns_link_to_the_answer_no_more_often_than_by_chance(lesson, pattern, kind):
     gold = lesson.without_pointers("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, pattern, KINDS[kind])
     assert found <= chance + 0.01
 
 
-def test_the_tree_of_the_task_does_hold_the_answers_of_brackets(lesson):
+def test_task_tree_links_closing_brackets_to_their_openers(lesson):
     gold = lesson.texts("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, "tree", KINDS["brackets"])
     assert found == 1 and chance < 0.1

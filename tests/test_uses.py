@@ -58,7 +58,7 @@ def test_models_report_their_kinds():
     assert "Position.alibi" in seen.names
 
 
-def test_cached_values_do_not_travel_with_a_function_of_a_notebook():
+def test_pickled_cached_function_has_an_empty_cache():
     @uses.cache
     def made(size):
         return bytes(size)

@@ -61,9 +61,9 @@ def moments(placement, n, layers, *, branch=1.0):
 
     Columns: layer; S, the mean square of the stream after the layer; c, the mean product of the
     streams of two tokens; sum, the mean square before the post-norm. n is the number of tokens.
-    `placement` of the norm is pre, post or none. `branch` scales the variance of all branches: 1/N
-    if N branches are multiplied by 1/√N. For n = 1, pre has S = 1 + 3/2 layer, post has sum = 3/2
-    and none has S = 3^layer. Raises ValueError for an unknown placement.
+    `placement` of the norm is pre, post or none. `branch` multiplies each branch's variance; use
+    1/N if the outputs of branches are multiplied by 1/√N. For n = 1, pre has S = 1 + 3/2 layer,
+    post has sum = 3/2 and none has S = 3^layer. Raises ValueError for an unknown placement.
     """
     if placement not in ("pre", "post", "none"):
         raise ValueError(f"placement must be pre, post or none, got {placement!r}")

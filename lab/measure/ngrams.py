@@ -1,7 +1,7 @@
 """N-gram baselines, counted on the text that a training run reads.
 
-If the loss of a model stays above that of trigrams, the model makes worse use of its context than
-counting two tokens of it.
+If the loss of a model stays above that of trigrams, the model uses its whole context worse than
+trigrams use two tokens.
 """
 
 import numpy as np

@@ -175,10 +175,10 @@ def share(values, level=0.95) -> Interval:
 def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
     """Difference a - b of two proportions, or (a - b) - (c - d) of four, with Newcombe's interval.
 
-    Arms are values as in `share`, paired as in `paired`. The limits combine the squared distances
-    of the Wilson limits of the arms (Newcombe 1998, method 10; for four arms Newcombe 2001). The
-    method assumes independent arms, so it is conservative for arms that share seeds. Raises
-    ValueError for three arms.
+    Arms are values as in `share`, paired as in `paired`. The distance from the difference to each
+    limit is the root of the summed squared distances between a proportion and its Wilson limit
+    (Newcombe 1998, method 10; for four arms Newcombe 2001). The method assumes independent arms, so
+    it is conservative for arms that share seeds. Raises ValueError for three arms.
     """
     arms = [arm for arm in (a, b, c, d) if arm is not None]
     if len(arms) == 3:

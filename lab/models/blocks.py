@@ -140,7 +140,7 @@ class Admin(SameAround, kind="admin"):
 
 
 class Weighted(SameAround, kind="weighted"):
-    """a x + (1 - a) f(x), with a fixed or learned per sublayer. He 2016b; Srivastava 2015.
+    """a x + (1 - a) f(x); `a` is fixed, or learned per sublayer. He 2016b; Srivastava 2015.
 
     x ──┬── norm ── f ── × (1 - a) ── + ──
         └── × a ──────────────────────┘

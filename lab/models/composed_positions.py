@@ -69,7 +69,7 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        # the encodings that of_layer returns have the other hooks
+        # the encodings returned by of_layer report the other hooks
         return {"at_input"} & self.layers[0].acts()
 
 
@@ -111,8 +111,9 @@ class Randomized(Scattered, kind="randomized"):
     The wrapped `encoding` has `reach` positions, by default twice block_size. With gaps=False the
     positions are consecutive, and only the first is random (Kiyono 2021). Evaluation uses one fixed
     draw of block_size positions, stored with the weights; a sequence of n tokens takes the first n
-    of them. At the input, `encoding` may only add to the embeddings. Raises ValueError if `reach`
-    is below block_size, and for sequences longer than block_size.
+    of them. `at_input` of `encoding` may only add a vector per position; it must not depend on the
+    embeddings. Raises ValueError if `reach` is below block_size, and for sequences longer than
+    block_size.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

@@ -50,7 +50,8 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     each = log  # log α, (b, h, n/c, c, 1)
     log = each.cumsum(3)  # log γ
     apart = None
-    if log.detach().amin() < -1024:  # differences of such sums lose digits: sum from i to t
+    if log.detach().amin() < -1024:
+        # the difference of two such sums loses digits, so add log α from i + 1 to t directly
         each = each.clamp(min=-1e4)  # e^-10000 is 0 in every dtype, and -1e4 is finite
         log = each.cumsum(3)
         apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)

@@ -116,7 +116,7 @@ class Position(Part, Seam, kind="none"):
         return None
 
     def of_layer(self, i, layer):
-        """The encoding of layer i. This module is built for the layer with the most heads."""
+        """The encoding for layer i, which may have fewer heads; `self` was built for the most."""
         return self
 
     def acts(self):
@@ -210,7 +210,7 @@ class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
     width d. All heads read the whole residual stream. `bias` is for all four projections.
     """
 
-    history = 0  # number of earlier tokens on which q, k and v of a token also depend
+    history = 0  # q, k and v of a token also read this many earlier tokens
 
     def __init__(self, config, *, bias=None):
         super().__init__(config)
@@ -283,7 +283,7 @@ class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
 
 
 class FeedForward(Part, Seam):
-    """act(x W1) W2 with hidden width `width` or, not both, ratio x d_model. Probes hook `act`."""
+    """act(x W1) W2. Hidden width: `width` or ratio x d_model. Probes hook the module `act`."""
 
     activation = None
     default_ratio = 4.0
@@ -311,7 +311,7 @@ class Gelu(FeedForward, kind="gelu"):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
         self.drop_hidden = nn.Dropout(hidden) if hidden else nn.Identity()
         self.drop_output = nn.Dropout(output) if output else nn.Identity()
-        self.repeatable = not (hidden or output)  # whether two calls return the same output
+        self.repeatable = not (hidden or output)  # False if calls are random or change state
 
     def forward(self, x):
         return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))

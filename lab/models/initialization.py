@@ -26,7 +26,7 @@ class Normal(Initialization, kind="normal"):
 
 
 class DepthScaled(Initialization, kind="depth-scaled"):
-    """`base`; then W_O and W2 of every block are divided by sqrt(number of branches).
+    """The scheme `base`; then W_O and W2 of every block are divided by sqrt(number of branches).
 
     There are two residual branches per layer, three with cross-attention. Radford 2019 with base
     "normal".
@@ -88,8 +88,9 @@ class MeanField(Xavier, kind="mean-field"):
 class DeepNormInit(Xavier, kind="deepnorm"):
     """Xavier; then W_V, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    For residual "deepnorm" with two branches per layer. With its alpha = (2 n_layers)^(1/4),
-    2 n_layers · 2 beta² / alpha² = 1.
+    For residual "deepnorm" with two branches per layer and alpha = (2 n_layers)^(1/4). Then
+    2 n_layers · 2 beta² / alpha² = 1 at any depth. Wang 2022 bounds the change of the output in one
+    step of SGD by a multiple of this number.
     """
 
     def __init__(self, *, beta=None):
@@ -115,10 +116,10 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """Xavier; then W_O, W2 and the LM head are set to 0. Zhang 2019.
+    """Xavier; then three changes, each of which is optional. Zhang 2019.
 
-    W_V and the other feed-forward weights are divided by sqrt(number of branches). Each of these
-    three changes can be switched off. Use with norm "none" and residual "scaled", which has the
+    W_O and W2 are set to 0; the LM head is set to 0; W_V and the other feed-forward weights are
+    divided by sqrt(number of branches). Use with norm "none" and residual "scaled", which has the
     scalars of Fixup.
     """
 

@@ -67,7 +67,7 @@ class TransformerXL(Attention, kind="transformer-xl"):
     `memory` defaults to block_size.
 
     segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, detached
-    segment 2         e f g h  g sees a b c d e f g; n layers see n memories back
+    segment 2         e f g h  g sees a b c d e f g; n layers together reach n · memory tokens back
 
     Process the segments of a sequence in order, with the same caches, also in training: first
     `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient

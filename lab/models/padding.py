@@ -39,8 +39,8 @@ class Padding(Mask):
 class SeesPadding:
     """Base class of parts that average over tokens. `padding_mask` (b, k) is set during a call.
 
-    `of_call` names the attributes that a call sets for use in a loss. They are None in copies of
-    the module.
+    `of_call` lists attributes that `forward` sets and a loss reads, such as `balance`. They are
+    None in copies of the module.
     """
 
     of_call = ()

@@ -147,8 +147,8 @@ class T5(Position, kind="t5"):
     Half of the buckets hold one distance each. The others widen logarithmically up to
     `max_distance`, and the last also holds all larger distances. Without a causal mask, earlier and
     later keys have half of the buckets each. A layer with fewer heads uses the first heads of the
-    table. Raises ValueError for too few buckets, and if `max_distance` does not exceed the
-    distances that have their own bucket.
+    table. Raises ValueError for too few buckets, and unless `max_distance` exceeds the number of
+    distances with their own bucket.
     """
 
     undecayed = ("table.weight",)

@@ -79,7 +79,9 @@ class BlockMap(nn.Module):
 
 
 class BlockSparse(FeedForward, kind="block-sparse"):
-    """GELU between two block-sparse maps with `links` of `blocks` blocks per row. Child 2019.
+    """GELU between two block-sparse maps. Child 2019.
+
+    Each block row has `links` non-zero blocks out of `blocks`:
 
     ▪▪··        blocks 4, links 2: half of the weights;
     ·▪▪·        information reaches the other blocks in later layers

@@ -53,7 +53,7 @@ class Strided(Mask, kind="strided"):
 
 
 class Periodic(Mask, kind="periodic"):
-    """Causal: keys k with k = q + lead modulo `period`, for query q.
+    """Causal: keys k <= q with q - k + lead divisible by `period`, for query q.
 
     With lead 1, these are the tokens that followed the same phase in earlier periods.
     """
@@ -123,7 +123,8 @@ class Longformer(Composed, kind="longformer"):
 class BigBird(Composed, kind="bigbird"):
     """A `Band`, `Global` tokens and `Random` keys. Zaheer 2020.
 
-    Causal unless `length`, the number of positions, is given.
+    Causal without `length`. With it, random keys come from all `length` positions, and the mask is
+    not causal.
     """
 
     def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):

@@ -197,7 +197,7 @@ def _annotations(path, sha, share, limit=1_000_000):
 
 
 def _placed(pointers, text, start):
-    """Array over the bytes of `text`: to + start at index from, for {from: to}; -1 elsewhere."""
+    """An array over the bytes of `text`: array[i] = pointers[i] + start; -1 elsewhere."""
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array

@@ -170,7 +170,7 @@ class Addition(AnyLength):
         return next_token(text, sum(widths) + 2, end=END)
 
     def parts(self, generator, size, n):
-        """As in AnyLength; unpadded sums one by one, since sums of one batch have equal widths."""
+        """As in AnyLength; unpadded, one sum per batch, as a batch has only one pair of widths."""
         if self.padded:
             return super().parts(generator, size, n)
         return [self.of_length(generator, 1, n) for _ in range(size)]

@@ -130,7 +130,7 @@ WRAPPED = {  # wrappers that act like the wrapped encoding
 @pytest.mark.parametrize("outer, inner", [("hybrid", "by-layer"), ("by-layer", "randomized"), ("randomized", "hybrid")])
 @pytest.mark.parametrize("one", SINGLE, ids=lambda choice: choice["kind"])
 @torch.no_grad()
-def test_wrapped_encoding_equals_the_encoding(one, outer, inner):
+def test_wrapping_one_encoding_does_not_change_it(one, outer, inner):
     if one["kind"] == "randomized":
         one = one | {"reach": CONTEXT}
     x, wrapped = tokens(CONTEXT), build(WRAPPED[outer](WRAPPED[inner](one)))

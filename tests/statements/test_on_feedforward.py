@@ -1,4 +1,7 @@
-"""Exact statements of the chapter (§1.4) and its notes about feed-forward layers: verified, or corrected."""
+"""Exact statements of the chapter (§1.4) and its notes about feed-forward layers: verified, or corrected.
+
+Notes 1 to 4 are the four notes of the chapter, which are not in this repository; experiments/errata.md lists errors.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Exact statements of the chapter (§1.2) and its notes about heads: verified, or corrected by a counterexample."""
+"""Exact statements of the chapter (§1.2) and its notes about heads: verified, or corrected by a counterexample.
+
+Notes 1 to 4 are the four notes of the chapter, which are not in this repository; experiments/errata.md lists errors.
+"""
 
 import math
 from fractions import Fraction
