@@ -304,6 +304,51 @@ def plot_heads(tokens, maps):
     )
 
 
+def weighted_means(values, weights, output):
+    """Show which weighted mean each head takes over its own columns.
+
+    values (tokens, d), weights (heads, tokens), output (d); head i owns columns i d / h and on.
+    """
+    caption = (
+        "Each head multiplies the numbers of a token by its weight, printed above them, and adds "
+        "them up. Grey numbers have weight 0. Last row: the output."
+    )
+    with drawn(_draw_means, values.tolist(), weights.tolist(), output.tolist()) as figure:
+        show(png(figure, caption), caption)
+
+
+def _draw_means(values, weights, output):
+    tokens, heads, columns = len(values), len(weights), len(output)
+    _, axes = plt.subplots(figsize=(7.4, 0.62 * tokens + 1.5))
+    for i in range(columns):
+        head = i * heads // columns
+        left = i + 0.3 * head
+        for token in range(tokens):
+            weight = weights[head][token]
+            _draw_cell(axes, left, token, values[token][i], COLORS[head], weight)
+            if i == -(-head * columns // heads):
+                axes.text(left + 0.06, token + 0.24, f"\u00d7 {weight:.2g}", fontsize=7)
+        _draw_cell(axes, left, tokens + 0.5, output[i], COLORS[head], 1.0)
+    for head in range(heads):
+        middle = (head + 0.5) * columns / heads + 0.3 * head
+        axes.text(middle, -0.15, f"head {head}", ha="center", color=COLORS[head])
+    axes.set(xlim=(-0.1, columns + 0.3 * heads), ylim=(tokens + 1.6, -0.6), xticks=[])
+    names = [f"token {token}" for token in range(tokens)]
+    axes.set_yticks([*(token + 0.5 for token in range(tokens)), tokens + 1], [*names, "output"])
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.set_title("What does each head take, and from which token?")
+
+
+def _draw_cell(axes, left, top, number, color, weight):
+    """A box with a number, in a colour that is as strong as the weight."""
+    face = mpl.colors.to_rgba(color, 0.06 + 0.55 * weight)
+    axes.add_patch(plt.Rectangle((left, top), 1, 1, fc=face, ec="white", lw=1.5))
+    ink = "#000000" if weight else "#888888"
+    axes.text(left + 0.5, top + 0.64, f"{number:.4g}", ha="center", va="center", color=ink)
+
+
 # Results
 
 
