@@ -1,9 +1,9 @@
 """`lab run --check`: does the current code reproduce the recorded rows?
 
-For each record file of older code, the current code reruns some rows: of the rows that used the
-same kinds and data, the cheapest. If they differ from the record, as they may on another type of
-processor, they are also rerun in a git worktree of the commit that last wrote the record, and
-compared again. `--accept` moves a file to the key of the current code if all these rows agree.
+For each record file of older code, the current code reruns the cheapest row of each set of kinds
+and data. If these rows differ from the record, as they may on another type of processor, they are
+also rerun in a git worktree of the commit that last wrote the record, and compared again.
+`--accept` moves a file to the key of the current code if all these rows agree.
 """
 
 import json

@@ -1,10 +1,11 @@
 """Claims: read the questions of a lesson, judge them from a table of runs, format the answers.
 
 A claim (experiments/claims/NN_slug.yaml, see its README.md) quotes the book and asks one question
-about the quote, or several in `parts`. Each combination of values of `by` is a condition. A line is
-the answer under one condition: it compares a `measure` between two arms. *Yes*: the 95 % confidence
-interval lies entirely beyond the bar. *No*: entirely short of it. *Unclear*: neither, or too few
-runs learned.
+about the quote, or several in `parts`. Each combination of values of `by` is a condition. Arms are
+variants that are compared: values of the column in `compare`. A line is the answer for one
+condition and one compared pair of arms, if there are any. *Yes*: the whole 95 % confidence interval
+lies in the band of effects that mean yes (`Part.band`). *No*: entirely outside it. *Unclear*:
+neither, or too few runs learned.
 """
 
 import re
@@ -50,10 +51,11 @@ class Part(Strict):
     name       of the part; a part named "control of X" is judged on the table of part X
     question   in words
     measure    column to compare; empty if the notebook passes a number or Interval
-    as         difference (first - second), change (geometric mean of first / second, minus 1),
-               mean, ratio (geometric mean), or slope per doubling; paired by seed
+    as         difference (first - second) or change (geometric mean of first / second, minus 1),
+               both paired by seed; mean; ratio (geometric mean of a measure that is a ratio); or
+               slope per doubling, fitted for each seed
     rows       {column: value} filter
-    by         {column: values}: every combination is a line with its own answer
+    by         {column: values}: every combination is a condition with its own answer
     compare    {column: [first, second]}; if one of them is a list, every pair is a line. With
                `as: slope`, the values along which the slope is fitted; empty for a mean or ratio
     direction  above: effect > value + bar; below: effect < value - bar; within: |effect - value| <=
@@ -219,7 +221,7 @@ def bar_of(measure, how):
 
 
 def judge(claim, measured, **where):
-    """A DataFrame with one line per condition of each part; see COLUMNS.
+    """A DataFrame with one line per condition and compared pair of each part; see COLUMNS.
 
     `measured` is a table with one row per seed and arm, or {name of a part: table}; a part named
     "control of X" is judged on the table of part X. A part without a `measure` takes an Interval.
@@ -390,7 +392,10 @@ def count_learned(part, table, chosen, sides):
 
 
 def reference_of(part, table, chosen, sides):
-    """The rows of the reference under this condition: a compared arm, else rows of the table."""
+    """The rows that match `reference`: those of the compared arms or, if none match, of the table.
+
+    Rows of the table are limited to this condition, except by columns where none would remain.
+    """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)
     if not rows.empty:
@@ -580,7 +585,7 @@ def markdown(table):
 
 
 def rounds_to(value, words):
-    """Whether a value rounds to the number in a text, such as "3.5 %" or "-0.02"."""
+    """Whether a value rounds to the number in a text, such as "3.5 %", whatever their signs."""
     number = re.search(r"[-+−]?\d[\d,]*\.?\d*", words)[0]
     digits = number.replace("−", "-").replace(",", "").replace("+", "")
     decimals = len(digits.partition(".")[2])

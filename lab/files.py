@@ -50,7 +50,7 @@ def shown(path):
 
 
 def notebooks():
-    """The paths of all lessons in order."""
+    """The paths of all lessons, the numbered notebooks, in order."""
     return sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 

@@ -340,9 +340,9 @@ def is_covered(name, code):
 
 
 def now(name):
-    """The current hash of a kind or of data: "corpus PATH", "reference", "file PATH", "clock".
+    """The current hash of a kind, or of data: "corpus PATH", "reference" or "file PATH".
 
-    None if the kind or file no longer exists.
+    For "clock", which marks a timing, the word itself. None if the kind or file no longer exists.
     """
     variant = kind_of(name)
     if variant is not None:
@@ -358,7 +358,7 @@ def now(name):
 
 
 def is_data(name):
-    """Whether a name refers to data, not to a kind."""
+    """Whether a name refers to data or is "clock"; other names refer to kinds."""
     return name.partition(" ")[0] in ("corpus", "reference", "file", "clock")
 
 

@@ -50,7 +50,10 @@ class Parameter:
 
 
 def checked(name, raw, value):
-    """Check pydantic's result `value` for `raw` further, and return it; raises ValueError."""
+    """Return `value`, pydantic's result for the input `raw`, after further checks.
+
+    Raises ValueError if one of them fails.
+    """
     if isinstance(raw, bool | float) and type(value) is int:  # Literal[1] accepts True and 1.0
         raise ValueError(f"{name} = {raw!r}: expected an integer")
     if isinstance(value, list):

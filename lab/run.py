@@ -2,10 +2,10 @@
 
     lab run 1.4 -p seeds=2
 
-All parameters are validated before a kernel starts. A notebook runs in a temporary folder, which is
-moved to results/runs/PROFILE/NN_slug on success. Notebooks that already ran with the current code,
-claims and parameters are skipped; a failure does not stop the other notebooks. Kernels are
-configured by environment variables: see `environment`.
+All parameters are validated before a kernel starts. The results of a run are written to a temporary
+folder, which is moved to results/runs/PROFILE/NN_slug on success. Notebooks that already ran with
+the current code, claims and parameters are skipped; a failure does not stop the other notebooks.
+Kernels are configured by environment variables: see `environment`.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ def plan(names, profile, results, *overrides):
 
 
 def suffix_of(own):
-    """The suffix of a run's folder, such as seeds-10; "" without own parameters."""
+    """The suffix of a run's folder, such as seeds-10; "" if no value differs from the profile."""
     name = re.sub(r"[^\w.]+", "-", json.dumps(own)).strip("-")
     if len(name) <= 40:
         return name
@@ -160,7 +160,7 @@ def absolute_path(value):
 
 
 def execute(job, fresh=False, anyway=False, **options):
-    """Run a notebook in a temporary folder; on success, move that to the job's folder.
+    """Run a notebook with its results in a temporary folder, moved to job.folder on success.
 
     The working directory is the notebook's folder, as in JupyterLab. Raises papermill's exceptions,
     and RuntimeError if a lesson does not call study.finish().
@@ -326,7 +326,7 @@ def run(
         bool, typer.Option("--check", help="Only rerun a few recorded rows and compare.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Check, and keep recorded rows that agree.")
+        bool, typer.Option("--accept", help="Check, and keep record files whose rerun rows agree.")
     ] = False,
 ):
     """Run notebooks; skip finished ones and resume interrupted ones."""

@@ -108,7 +108,8 @@ class Study:
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
         """Run the trial at every point of the grid; returns a DataFrame, see trials.sweep.
 
-        Smoke runs start no worker processes unless `--jobs` is set, and cache no timings.
+        Smoke runs start no worker processes unless `jobs` or `--jobs` asks for them. With
+        `processes`, they run every point in this process, at most twice, and cache nothing.
         """
         if processes and self.profile == "smoke":
             return trials.dry_run(trial, grid, min(processes, 2))
@@ -142,8 +143,8 @@ class Study:
         tried: a table with columns learning_rate, `by` and `score`, where lower is better. `by` is
         a column, whose values are the conditions, or a list of columns, with tuples as conditions.
         Scores of the same condition and rate, such as those of several seeds, are averaged; a
-        missing score counts as infinite. Of all rates at most `within` worse than the best one, the
-        median is returned, and of two middle rates the lower.
+        missing score counts as infinite. Of all rates whose score is at most `within` above the
+        lowest, in units of `score`, the median is returned, and of two middle rates the lower.
 
         Shows a warning with the conditions whose lowest score is at the smallest or largest rate
         that was tried, since a better rate may lie beyond; not in smoke runs, which try few rates.
@@ -260,11 +261,14 @@ class Study:
         return self.ledger[claim]
 
     def lines(self, claim):
-        """The lines of a judged claim, a DataFrame with one row per condition."""
+        """The lines of a judged claim, a DataFrame: one per part, condition and compared pair."""
         return self._lines[claim]
 
     def effect(self, claim, part="", where=""):
-        """The effect of a judged line; NaN if it has none."""
+        """The effect of `part` of a judged claim where the column `where` is, say, "task copy".
+
+        NaN if there is none.
+        """
         lines = self._lines[claim]
         return lines[(lines.part == part) & (lines["where"] == where)].effect.mean()
 
@@ -272,8 +276,8 @@ class Study:
         """Compare numbers in the lesson's text with this run, and show those that differ.
 
         `numbers` maps a number as printed in the text, such as "3.5 %" or "-0.02", to its value in
-        this run, which must round to it. `facts` are conditions that the text relies on. Smoke runs
-        are skipped.
+        this run, which must round to it, apart from its sign. `facts` are conditions that the text
+        relies on. Smoke runs are skipped.
         """
         if self.profile == "smoke":
             return
@@ -290,7 +294,8 @@ class Study:
     def scorecard(self, measured, *, figure=""):
         """Judge {claim: table} and show all answers in one table; `finish` then shows none.
 
-        Each table is as in `judge`. `figure` shows the measurements.
+        Each table is as in `judge`. `figure` is the name of a saved figure that shows the
+        measurements.
         """
         for claim, table in measured.items():
             self._judge(claim, table, figure)

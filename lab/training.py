@@ -95,7 +95,7 @@ def train(
 
     If a loss or a gradient norm is not finite, training stops, and the last row has diverged True
     and loss NaN. The same holds if, after the last step, a weight is not finite, or a number of
-    `evaluate` is not finite although it was at step 0.
+    `evaluate` that was finite at step 0 is not.
 
     Parameters that get no gradient in a step are not updated. Weight decay applies to parameters
     with two or more axes, except those that their module lists in `undecayed`, such as tables of

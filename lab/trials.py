@@ -1,13 +1,15 @@
 """Sweeps: call a function at every point of a grid and cache each result on disk.
 
-A trial is a function of JSON values, including a seed, that returns a row, a list of rows or a
+A trial is a function of JSON values, usually with a `seed`, that returns a row, a list of rows or a
 DataFrame. Results are cached in FOLDER/NOTEBOOK/TRIAL-CODE.jsonl. The local store and
 results/record use the same format: the first line holds the code hashes, each other line a point:
 
     {"at": {parameters}, "n": 3, "rows": {column: value or list}, "also": {name: hash}, "seconds", "by"}
 
-CODE is the hash of the trial's code (lab.key), so a code change never reuses old rows. `also` holds
-the hashes of kinds that the trial looked up by name and of data that it read.
+`n` is the number of rows. `rows` holds their columns; a column with equal values is stored as one
+value. `also` holds the hashes of kinds that the trial looked up by name and of data that it read.
+`seconds` is the run time; `by` names the machine, the torch version and the date. CODE is the hash
+of the trial's code (lab.key), so rows of older code are reused only with `--anyway`.
 """
 
 import functools
@@ -49,7 +51,7 @@ class TrialsFailed(RuntimeError):
 class Place:
     """Where the trials of a notebook are cached and run.
 
-    notebook   name of the subfolder for its files
+    notebook   name of the subfolder of `store` and `record` that holds its trials
     store      folder of the local cache
     record     folder of recorded trials; None: ignore recorded trials
     jobs       number of parallel trials on this machine
@@ -95,9 +97,9 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     parameters to lists of values (the first parameter varies slowest) or is a list of parameter
     dicts. Points missing from the store and the record are run and cached one by one. `timing`
     marks trials that measure time or memory: they run sequentially. With `processes`, every point
-    runs in each of that many fresh processes, numbered in the column `repeat`. These rows come from
-    one machine: all from the record, or all from this machine, where complete repeats are read from
-    the store and the others run now.
+    runs in each of that many fresh processes, numbered in the column `repeat`. All these rows come
+    from one machine: all from the record, or all from this machine. In the second case, a repeat is
+    read from the store if it has every point there; otherwise it runs now.
 
     Raises TypeError for invalid parameters or results, key.ImpureTrial if the trial's code cannot
     be hashed, RuntimeError if source files were edited since this process started or differ on a
@@ -388,7 +390,7 @@ class TrialCache:
         return json.loads(json.dumps(line))
 
     def report_stale(self, missing):
-        """Print which missing points have stale results, why, and how long they took."""
+        """Print how many missing points have stale results, what changed, and their run time."""
         for _, code, lines in reversed(self.stale_files()):
             stale = [line for line in lines if name_of(line["at"]) in missing]
             if stale:
@@ -412,10 +414,11 @@ class TrialCache:
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self, jobs):
-        """Rerun stale recorded rows: of those that used the same kinds and data, the cheapest.
+        """Rerun some stale recorded rows: the cheapest one of each set of kinds and data.
 
-        Outcomes are written to place.check. `lab run --check` compares them with the record; if
-        they differ, it reruns these points at the commit that recorded them and compares again.
+        Outcomes are written to place.check, a folder called "here". `lab run --check` compares them
+        with the record. If they differ, the commit that recorded them reruns the same points, into
+        a folder called "there", and they are compared again. Timings are left out.
         """
         side = self.place.check
         for path, _, lines in self.stale_files() if side.name == "here" else ():
@@ -617,9 +620,10 @@ def relative_difference(one, other):
 
 
 def accept(folder, name, checked):
-    """Move rows of a record file to the file of the current code, after `check` found them equal.
+    """Move the rows of a record file to the file of the current code.
 
-    `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
+    To be called if the rows that `check` reran are equal; the other rows are moved too. `checked`
+    is the output of `TrialCache.check`. Timings of older code are dropped.
     """
     _, lines = read(folder / name)
     kept, hashes = [], {}

@@ -1,7 +1,7 @@
 """Run-time dependencies of a trial: kinds looked up by name, data that it reads, clocks.
 
-The engine runs every trial inside `watched()`. Registries, tasks and measurements report to this
-module, which imports none of them. Reports outside a trial are ignored.
+`lab.trials.run` runs every trial inside `watched()`. Registries, tasks and measurements report to
+this module, which imports none of them. Reports outside a trial are ignored.
 """
 
 import functools

@@ -22,7 +22,7 @@ def learned(lesson, tmp_path):
     return lambda ffn, **more: lesson.next_byte(0, ffn, 0.01, **sizes | more)
 
 
-def test_plain_arms_start_alike_and_read_the_same_bytes(learned):
+def test_plain_arms_have_equal_data_and_parameter_counts(learned):
     relu, gelu, none = (learned(ffn) for ffn in ("relu", "gelu", "none"))
     assert relu[0]["data_hash"] == gelu[0]["data_hash"] == none[0]["data_hash"]
     assert relu[0]["parameters"] == gelu[0]["parameters"] == none[0]["parameters"]
@@ -33,18 +33,18 @@ def test_plain_arms_start_alike_and_read_the_same_bytes(learned):
     assert learned("relu", order=5)[0]["data_hash"] != relu[0]["data_hash"]
 
 
-def test_only_gates_have_branches(learned):
+def test_only_gated_layers_report_gate_and_linear_factors(learned):
     rises = learned("swiglu")[-1]
     assert {"gate_mean", "gate_size", "gate_sign", "linear_mean", "linear_size", "linear_sign"} <= set(rises)
     assert rises["linear_size"] != 0 and "gate_mean" not in learned("relu")[-1]
 
 
-def test_dead_units_are_counted_as_fell_woke_or_lasting(lesson):
+def test_units_that_die_revive_or_stay_dead_are_counted(lesson):
     silent = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]], dtype=torch.bool)
     assert lesson.deaths(silent) == {"fell": 75.0, "woke": 25.0, "lasting": 25.0}
 
 
-def test_weights_that_are_drawn_anew_follow_from_the_seed(lesson):
+def test_redrawn_weights_depend_on_the_seed(lesson):
     nets = [lesson.redrawn(nn.Linear(400, 300), seed) for seed in (1, 1, 2)]
     assert torch.equal(nets[0].weight, nets[1].weight) and not torch.equal(nets[0].weight, nets[2].weight)
     assert nets[0].weight.std().item() == pytest.approx(1 / 20, rel=0.05)
@@ -59,7 +59,7 @@ def test_gradients_follow_the_formula_in_wide_plain_networks(lesson):
     assert lesson.mean_field(torch.relu, 2**0.5, 9) == pytest.approx(1, rel=1e-4)
 
 
-def test_blocks_carry_gradients_past_the_activation(lesson):
+def test_activation_hardly_changes_gradients_in_residual_blocks(lesson):
     first = [lesson.gradients(0, "blocks", kind, 1.0, 6, 32)[0]["relative"] for kind in ("relu", "gelu")]
     assert first[0] == pytest.approx(first[1], rel=0.2)
 

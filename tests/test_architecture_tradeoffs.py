@@ -46,7 +46,7 @@ def test_causal_arms_do_not_see_later_bytes(lesson, model_of, arm):
 
 @torch.no_grad()
 def test_sorted_lsh_is_not_causal(lesson):
-    """Where its sorted chunks are cut depends on later bytes, so LSH is trained with a mask over its buckets."""
+    """Later bytes move the borders of the sorted chunks, so LSH is trained with a mask over its buckets."""
     tokens, _ = lesson.random_bytes(64)
     model = lesson.timed_model("lsh", 64, 64).eval()
     assert (model(tokens) - model(with_another_end(tokens)))[:, :40].abs().max() > 0

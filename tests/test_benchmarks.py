@@ -27,7 +27,7 @@ def benchmark(monkeypatch):
         ("attention_probe", "--width 32 --length 128 --repeats 1", 2),
     ],
 )
-def test_a_benchmark_writes_its_table_its_figure_and_its_lines(benchmark, tmp_path, name, sizes, lines):
+def test_benchmark_writes_table_figure_and_summary_rows(benchmark, tmp_path, name, sizes, lines):
     if name == "training_step":
         pytest.importorskip("x_transformers", reason="of the bench extra")
     (tmp_path / "summary.csv").write_text(
@@ -45,7 +45,7 @@ def test_a_benchmark_writes_its_table_its_figure_and_its_lines(benchmark, tmp_pa
     assert all(f": {case} |" in page for case in summary.case.dropna())
 
 
-def test_the_committed_page_of_the_benchmarks_is_made_of_their_lines(benchmark):
+def test_committed_benchmark_page_matches_summary_csv(benchmark):
     summary = benchmark("summary")
     made = summary.page(pd.read_csv(summary.FOLDER / "summary.csv"))
     assert made == (summary.FOLDER / "README.md").read_text("utf-8")

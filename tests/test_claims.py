@@ -157,7 +157,7 @@ def test_reference_must_have_learned():
     assert (result.answer, result.why) == ("unclear", "not loss < 4")
 
 
-def test_difference_in_a_column_listed_in_same_is_unclear():
+def test_answer_is_unclear_if_a_column_in_field_same_differs():
     result = line(claim(same=["steps"]), table(steps=[1] * 4 + [2] * 4))
     assert (result.answer, result.why) == ("unclear", "steps differs")
 

@@ -1,4 +1,4 @@
-"""`lab` imports in one direction, and nothing happens at import."""
+"""`lab` imports in one direction, and only declared packages."""
 
 import ast
 import re
@@ -79,7 +79,7 @@ def plain(requirement):
 
 
 def test_what_is_imported_is_declared():
-    """At the top of a file only what everyone installs; what an extra brings, inside the function that needs it."""
+    """Modules import required packages at the top, and packages of an extra inside the function that needs them."""
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     always = {plain(each) for each in project["dependencies"]} | {"distributed"}  # dask[distributed]

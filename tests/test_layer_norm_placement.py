@@ -28,7 +28,7 @@ def appendix():
 
 
 @pytest.mark.parametrize(("placement", "column"), [("pre", "S"), ("post", "sum")])
-def test_the_stream_follows_the_recursion(lesson, placement, column):
+def test_residual_stream_at_initialization_matches_moments(lesson, placement, column):
     found, predicted = lesson.at_start(0, placement, 1, 4, 256), moments(placement, 1, 4)
     assert [row[column] for row in found] == pytest.approx(predicted[column].to_numpy()[1:], rel=0.1)
 
@@ -38,7 +38,7 @@ def test_gradients_vanish_without_norm_and_skip(lesson):
     assert first["plain"]["w2_gradient"] > 1000 * first["none"]["w2_gradient"]
 
 
-def test_a_step_moves_a_post_ln_stack_further(lesson):
+def test_one_step_changes_post_ln_output_more_than_pre_ln(lesson):
     pre, post, deep = (lesson.output_change(0, kind, 1, 16, 64)["change"] for kind in ("pre", "post", "deepnorm"))
     assert post > 2 * pre > 2 * deep
 
@@ -55,14 +55,14 @@ def made(lesson, arm):
     ("arm", "norms"),
     [("pre", 7), ("post", 6), ("sandwich", 13), ("norm on q and k", 13), ("norm after FFN only", 3), ("rmsnorm", 7)],
 )
-def test_an_arm_has_its_norms(lesson, arm, norms):
-    """Two in each of three layers, and one behind Pre-LN stacks."""
+def test_each_arm_has_the_expected_number_of_norms(lesson, arm, norms):
+    """Pre-LN has two in each of three layers, and a final one."""
     model, _ = made(lesson, arm)
     found = [each for each in model.modules() if isinstance(each, Norm) and type(each) is not Norm]
     assert len(found) == norms
 
 
-def test_no_gain_means_fewer_parameters_and_nothing_else(lesson):
+def test_norms_without_gain_have_fewer_parameters_and_equal_initial_outputs(lesson):
     plain, bare = (made(lesson, arm)[0] for arm in ("pre", "no gain"))
     count = [sum(p.numel() for p in model.parameters()) for model in (plain, bare)]
     tokens = torch.arange(16)[None]
@@ -76,7 +76,7 @@ def test_trial_returns_curve_with_ngram_baselines_and_final_layer_measures(lesso
     assert "cosine" in rows[-1] and "cosine" not in rows[0]
 
 
-def test_what_is_measured_inside_leaves_the_model_as_it_was(lesson):
+def test_layer_measures_do_not_change_the_model(lesson):
     model, task = made(lesson, "pre")
     before = [p.clone() for p in model.parameters()]
     found = lesson.layer_measures(model, task)

@@ -24,7 +24,7 @@ def sources(notebook, kind):
     return ["".join(cell["source"]) for cell in CELLS[notebook] if cell["cell_type"] == kind]
 
 
-def test_there_are_fourteen_lessons():
+def test_there_are_fourteen_exercise_notebooks():
     assert len(LESSONS) == 14
 
 

@@ -14,6 +14,6 @@ def test_the_name_that_was_meant_is_suggested(given, meant):
         near(given, ["learning_rate", "steps"], "option")
 
 
-def test_a_known_name_is_taken():
+def test_known_names_are_accepted():
     assert near("steps", ["steps"], "option") == "steps"
     assert known_fields(TrainConfig, {"steps": 3}) == {"steps": 3}

@@ -120,7 +120,7 @@ def test_parameter_validation_never_crashes(notebook, data):
         assert str(refusal).startswith("file: ")
 
 
-def test_validation_without_seams_does_not_import_torch():
+def test_validation_imports_torch_only_if_checks_use_lab_models():
     code = """
         import sys
         from lab import files, parameters

@@ -54,7 +54,7 @@ def test_a_saved_model_is_loaded_whole_and_can_be_probed(checkpoint, original, o
     assert probe.table().value.tolist() == pytest.approx([1] * len(probe.table()), abs=1e-5)
 
 
-def test_a_tokenizer_beside_the_model_comes_with_it(checkpoint, offline):
+def test_tokenizer_in_the_checkpoint_folder_is_loaded(checkpoint, offline):
     tokenizers = pytest.importorskip("tokenizers")
     words = {word: i for i, word in enumerate(["<unk>", "to", "be", "or", "not"])}
     raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -99,8 +99,8 @@ def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, chec
         load(checkpoint)
 
 
-def test_the_lesson_on_heads_shows_those_of_a_checkpoint(tmp_path, offline):
-    """The cells that show every head of the reference model run on a model from elsewhere as they stand."""
+def test_lesson_1_2_draws_the_heads_of_another_model(tmp_path, offline):
+    """The cells that show all heads of the reference model also work, unchanged, for another model."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 256, "n_positions": 128, "n_embd": 16, "n_layer": 3, "n_head": 2}
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)

@@ -141,8 +141,8 @@ def test_concurrent_run_on_the_same_folder_is_refused(project, monkeypatch):
 
 
 @slow
-def test_two_runs_on_two_folders_do_not_meet(tmp_path):
-    """Their kernels start at the same time in one working folder."""
+def test_concurrent_runs_with_two_results_folders_both_succeed(tmp_path):
+    """Their kernels start at the same time."""
     for name in "ab":
         (tmp_path / name).mkdir()
         nbformat.write(new_notebook(cells=[new_code_cell("import time; time.sleep(3)")]), tmp_path / name / "x.ipynb")

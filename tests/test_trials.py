@@ -272,7 +272,7 @@ def clocked(seed=0, n=1):
     return {"process": os.getpid(), "milliseconds": 1.0}
 
 
-def test_clock_requires_timing(place):
+def test_trial_that_measures_time_requires_timing_true(place):
     with pytest.raises(TrialsFailed, match="pass timing=True"):
         sweep(clocked, {"n": [1]}, place)
     table = sweep(clocked, {"n": [1, 2]}, place, timing=True)

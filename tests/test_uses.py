@@ -42,7 +42,7 @@ def test_cache_hit_reports_dependencies():
     assert built("none") == "none" and len(calls) == 3
 
 
-def test_clock_requires_timing():
+def test_measuring_time_requires_timing_true():
     with uses.watched(), pytest.raises(RuntimeError, match="a stopwatch measures time or memory: pass timing=True"):
         uses.clock("a stopwatch")
     with uses.watched(timing=True) as seen:

@@ -95,7 +95,7 @@ def test_cluster_gives_the_same_outcomes():
     assert isinstance(outcomes.pop(3), ZeroDivisionError) and outcomes == {1: 2, 2: 4}
 
 
-def test_cluster_without_scheduler_or_workers_is_named(monkeypatch):
+def test_error_says_whether_scheduler_or_workers_are_missing(monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
     with pytest.raises(ConnectionError, match="no Dask scheduler responds at tcp://127.0.0.1:1: "):
         list(workers.outcomes(double, [1], cluster="tcp://127.0.0.1:1"))

@@ -14,7 +14,7 @@ NOTEBOOK = CHECKOUT / "notebooks" / "your_own_idea.ipynb"
 TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]
 
 
-def test_it_runs_by_its_path_and_is_judged(tmp_path):
+def test_notebook_given_by_path_runs_and_is_judged(tmp_path):
     done = CliRunner().invoke(app, ["run", str(NOTEBOOK), "--results", str(tmp_path), "--jobs", "1", *TINY])
     assert done.exit_code == 0, done.output
     (answers,) = tmp_path.glob("runs/own/*/answers.csv")

@@ -1,1 +1,1 @@
-"""Measurements of any torch module; they do not depend on the models of this package."""
+"""Measurements of torch modules; they do not import the models of this package."""

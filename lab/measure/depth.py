@@ -59,6 +59,9 @@ def relu_overlap(r):
 def moments(placement, n, layers, *, branch=1.0):
     """Predicted statistics of the residual stream at initialization: one row per layer 0..layers.
 
+    They hold for embeddings N(0, 1), uniform attention to all tokens, ReLU layers and weights of
+    variance 1 / fan_in.
+
     Columns: layer; S, the mean square of the stream after the layer; c, the mean product of the
     streams of two tokens; sum, the mean square before the post-norm. n is the number of tokens.
     `placement` of the norm is pre, post or none. `branch` multiplies each branch's variance; use

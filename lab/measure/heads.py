@@ -80,7 +80,7 @@ def divergence(maps, others=None):
 def match_entropy(maps, reference):
     """Maps (b, h, q, k) sharpened or flattened until their mean entropy equals that of `reference`.
 
-    All scores z are multiplied by one number c, which needs only the maps: softmax(c z) is
+    All scores z are multiplied by one number c. The maps suffice for this: softmax(c z) is
     softmax(z)^c, normalized. The result is the null model of heads that differ only in entropy.
     """
     target = entropy(reference).mean()

@@ -46,8 +46,8 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
 def codes(windows, order, vocabulary):
     """List of integer codes (windows, length) of all n-grams, one array for each n in 1..order.
 
-    A code stands for one token, from the second of a window on, and the n - 1 tokens before it.
-    Raises ValueError if the codes would overflow int64.
+    A code stands for a token and the n - 1 tokens before it; the first token of a window has no
+    code. Raises ValueError if the codes would overflow int64.
     """
     if vocabulary**order >= 2**63:
         raise ValueError(f"vocabulary ** order must be below 2^63, got {vocabulary} ** {order}")

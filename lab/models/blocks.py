@@ -140,7 +140,7 @@ class Admin(SameAround, kind="admin"):
 
 
 class Weighted(SameAround, kind="weighted"):
-    """a x + (1 - a) f(x); `a` is fixed, or learned per sublayer. He 2016b; Srivastava 2015.
+    """a x + (1 - a) f(norm(x)); `a` is fixed, or learned per sublayer. He 2016b; Srivastava 2015.
 
     x ──┬── norm ── f ── × (1 - a) ── + ──
         └── × a ──────────────────────┘
@@ -169,7 +169,9 @@ class Weighted(SameAround, kind="weighted"):
 
 
 class Scaled(SameAround, kind="scaled"):
-    """x + scale · f(x + shift), with two learned scalars. Norm "none" gives Fixup (Zhang 2019).
+    """x + scale · f(norm(x + shift)), with two learned scalars per sublayer.
+
+    Norm "none" gives Fixup (Zhang 2019).
 
     x ──┬── + shift ── norm ── f ── × scale ── + ──      initial scale 0: ReZero
         └──────────────────────────────────────┘

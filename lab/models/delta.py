@@ -4,7 +4,8 @@
 
 The memory S has shape d x d_v for any sequence length. If ‖k‖ = 1 and β = 1, reading the updated
 memory at k returns v exactly. α = 1 means no decay. Schlag 2021; Yang 2024 (arXiv 2406.06484, and
-2412.06464 with α). Shape letters: b batch, h head, n token, c chunk, d head width, d_v value width.
+2412.06464 with α). Shape letters: b batch, h head, n token, c chunk length, d head width, d_v value
+width.
 """
 
 import math
@@ -76,7 +77,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVStateMixer, kind="delta"):
-    """Keys and queries of length 1, β = sigmoid(w·x) per head, α = 1; RMSNorm on head outputs.
+    """Keys and queries have norm 1, β = sigmoid(w·x) per head, α = 1; RMSNorm on head outputs.
 
     The recurrence runs in float32 or wider, also under autocast.
     """

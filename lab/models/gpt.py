@@ -116,7 +116,10 @@ class Position(Part, Seam, kind="none"):
         return None
 
     def of_layer(self, i, layer):
-        """The encoding for layer i, which may have fewer heads; `self` was built for the most."""
+        """The encoding for layer i.
+
+        `self` was built for the layer with the most heads; layer i may have fewer.
+        """
         return self
 
     def acts(self):
@@ -408,10 +411,11 @@ class Transformer(NamedOnce):
     def hidden(self, tokens, *, mask=None, padding_mask=None, caches=None, **inputs):
         """The input of the LM head, (b, t, m).
 
-        `mask` is an additional Mask for this batch. `padding_mask` (b, t), True at tokens, is short
-        for mask=Padding(padding_mask, mask). `caches` come from `self.caches`, one per layer. Other
-        inputs go to every block. Raises ValueError for tokens outside the vocabulary. On a GPU,
-        torch itself stops at ids out of range, with a device-side assert instead of this error.
+        `mask` is an additional Mask for this batch. `padding_mask` (b, k), True at tokens, cached
+        ones included, is short for mask=Padding(padding_mask, mask). `caches` come from
+        `self.caches`, one per layer. Other inputs go to every block. Raises ValueError for tokens
+        outside the vocabulary. On a GPU, torch itself stops at ids out of range, with a device-side
+        assert instead of this error.
         """
         start = caches[0].length if caches else 0
         try:

@@ -3,7 +3,8 @@
     Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, for any length
 
 A column of ones is appended to v, so the state S (b, h, f, d + 1) also holds the denominator.
-Chapter §1.6.3. Shape letters: b batch, h head, n token, c chunk, d head width, f features.
+Chapter §1.6.3. Shape letters: b batch, h head, n token, c number of chunks, d head width, f
+features.
 """
 
 import math
@@ -25,7 +26,9 @@ def parallel(fq, fk, v, causal=False):
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
-    """Causal outputs (b, h, n, d) in O(n) time: all pairs in a chunk, the sum S of earlier chunks.
+    """Causal outputs (b, h, n, d) in O(n) time.
+
+    They are computed from all pairs within a chunk and the sum S over earlier chunks.
 
     fq and fk (b, h, n, f), v (b, h, n, d). `state` (b, h, f, d + 1) is S of the keys in the cache.
     `rescaled` does the same for features that would overflow.

@@ -37,7 +37,7 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """`forward` needs no inputs: a causal mixer never reads padding, which is on the right.
+        """No keyword arguments: a causal mixer never reads padding, which is on the right.
 
         Raises ValueError for any other mask of the batch.
         """
@@ -72,7 +72,8 @@ class TransformerXL(Attention, kind="transformer-xl"):
     Process the segments of a sequence in order, with the same caches, also in training: first
     `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient
     flows between segments. Without caches this is standard attention. Use relative positions
-    (rotary, alibi, t5), because others end at block_size. Raises ValueError if memory < 1.
+    (rotary, alibi, t5): learned and randomized ones end at block_size. Raises ValueError if
+    memory < 1.
     """
 
     def __init__(self, config, position, *, memory=None):

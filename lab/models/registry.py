@@ -86,7 +86,10 @@ class Seam:
 
 
 class Part(nn.Module):
-    """A module built from the ModelConfig and, in some seams, from other modules."""
+    """Base class of modules in a model.
+
+    The constructor takes the ModelConfig and, in some seams, other modules.
+    """
 
     def __init__(self, config, *others):
         super().__init__()

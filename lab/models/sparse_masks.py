@@ -55,7 +55,7 @@ class Strided(Mask, kind="strided"):
 class Periodic(Mask, kind="periodic"):
     """Causal: keys k <= q with q - k + lead divisible by `period`, for query q.
 
-    With lead 1, these are the tokens that followed the same phase in earlier periods.
+    With lead 1, these are the tokens one place after q - period, q - 2 period and so on.
     """
 
     causal = True

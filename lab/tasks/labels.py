@@ -50,7 +50,10 @@ def annotate(text):
 
 
 def last_uses(text, kinds):
-    """{position of the last byte of a name: that of its previous use}; `kinds` from annotate."""
+    """{position of the last byte of a name: position of the last byte of its previous use}.
+
+    `kinds` is from annotate.
+    """
     found, seen = {}, {}
     for name in re.finditer(bytes([KINDS.index("name")]) + b"+", kinds):  # names are never adjacent
         spelled = text[slice(*name.span())]

@@ -11,8 +11,9 @@ from lab.tasks.task import Task
 class AnyLength(Task):
     """Base class of tasks that draw one length n per batch from shortest..longest.
 
-    Validation contains all lengths. Subclasses define of_length(generator, size, n), which returns
-    inputs and targets (size, t) of length n; n may exceed `longest`. Raises ValueError unless
+    A length counts items, such as symbols or digits, not tokens. Validation contains all lengths.
+    Subclasses define of_length(generator, size, n), which returns inputs and targets (size, t) for
+    n items, with t at most text_length(n); n may exceed `longest`. Raises ValueError unless
     1 <= shortest <= longest.
     """
 

@@ -98,7 +98,7 @@ def test_unmatched_or_uncalled_modules_raise(verb, function, model, x):
     assert hooks(model) == 0
 
 
-def test_projection_used_without_a_call_raises():
+def test_module_whose_weights_are_used_without_calling_it_raises():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
     with (
         pytest.raises(RuntimeError, match="modules were never called.*out_proj"),

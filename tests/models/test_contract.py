@@ -241,7 +241,7 @@ def greedy_uncached(model, x, n=5):
 @pytest.mark.parametrize("name", [name for name in CASES if name == "default" or name.startswith("mixer")])
 @torch.no_grad()
 def test_greedy_generation_matches_uncached_argmax(name):
-    """For every kind of state; caches of keys are one kind."""
+    """For every mixer, whether it keeps keys and values, a state of constant size, or earlier inputs."""
     model, x = model_of(name), tokens(6)
     slow = greedy_uncached(model, x)
     assert torch.equal(model.generate(x, 5, temperature=0), slow)

@@ -100,7 +100,7 @@ def test_performer_error_falls_with_the_number_of_features():
 
 @torch.no_grad()
 def test_performer_stabilizer_ignores_later_keys():
-    """Features of long keys are tiny and would underflow under a maximum shared with a short key."""
+    """Features of keys with a large norm are tiny; under a maximum shared with a small key, they would underflow."""
     part = mixer({"kind": "performer", "chunk": 8})
     q, v = randn(1, 4, 20, 8) / 10, randn(1, 4, 20, 8, seed=1)
     k = 40 * F.normalize(1 + randn(1, 4, 20, 8, seed=2) / 100, dim=-1)

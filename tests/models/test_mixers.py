@@ -90,7 +90,7 @@ def test_incompatible_mixer_options_raise_at_construction(fields, sentence):
         build(**fields)
 
 
-def test_per_layer_position_can_exclude_an_incompatible_mixer():
+def test_by_layer_positions_allow_a_gru_in_a_layer_without_positions():
     build(mixer=["attention", "gru"], position={"kind": "by-layer", "layers": ["alibi", "none"]})(tokens(20))
 
 

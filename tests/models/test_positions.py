@@ -141,7 +141,7 @@ def test_wrapping_one_encoding_does_not_change_it(one, outer, inner):
 
 @pytest.mark.parametrize("n_heads", [[4, 2], [2, 4], [1, 4]], ids=str)
 @pytest.mark.parametrize("position", SINGLE, ids=lambda choice: choice["kind"])
-def test_layers_with_different_head_counts_share_tables_and_draws(position, n_heads):
+def test_layers_with_different_head_counts_share_tables_and_random_positions(position, n_heads):
     model = build(position, n_heads=n_heads).train()
     model(tokens()).square().mean().backward()
     assert all(p.grad is not None for p in model.parameters())

@@ -39,7 +39,7 @@ def test_each_option_changes_the_loss_and_repeats_do_not(change):
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "deepnorm", "no norm", "none", "neither"])
-def test_only_placements_with_norm_have_gains(placement):
+def test_only_placements_with_norm_have_norm_weights(placement):
     _, model = stack(0, placement, "xavier", 2, 16)
     gains = [name for name, _ in model.blocks.named_parameters() if "norm.norm" in name]
     assert bool(gains) == (placement not in ("no norm", "neither"))

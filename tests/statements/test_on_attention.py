@@ -124,8 +124,7 @@ def test_value_width_can_differ_from_key_width():
 
 
 def test_weights_are_normalized_per_query():
-    """Where the product of key and query is large, the key attends to the query (note 3, dot
-    production).
+    """Note 3: where the product of key and query is large, the key attends to the query (dot production).
     False: weights sum to 1 per query, and a larger score changes the output of the query.
     """
     scores, v = normal(5, 5), normal(5, 8, seed=1)  # (query, key)
@@ -163,7 +162,7 @@ def test_d_k_is_the_head_width():
 
 
 def test_scale_can_be_absorbed_by_w_q():
-    """A smaller factor makes the softmax too soft; √d_k is optimal (note 1, 细节讨论2).
+    """Note 1: a smaller factor makes the softmax too soft; √d_k is optimal (细节讨论2).
     False: half the scale with twice W_Q is the same function, though with other training dynamics.
     """
     x = normal(1, 6, 128)
@@ -201,8 +200,8 @@ def test_dot_product_variance():
 
 
 def test_additive_scores_are_pairwise_and_unnormalized():
-    """The weights are α(q, k) = vᵀ tanh(W_q q + W_k k) (chapter §1.1.2); in matrices, softmax(W
-    tanh(W_q Q + W_k K)) V (note 1, 细节讨论2).
+    """The chapter: the weights are α(q, k) = vᵀ tanh(W_q q + W_k k) (§1.1.2).
+    Note 1: in matrices, softmax(W tanh(W_q Q + W_k K)) V (细节讨论2).
     False: these are scores; the weights are their softmax, and each pair has its own sum.
     attention-additive-parameters. "Additive scoring needs three additional matrices (W, W_q, W_k)
     and therefore more parameters and storage than dot-product scoring." (note 1, 细节讨论2)
@@ -236,8 +235,8 @@ def test_softmax_does_not_overflow(dtype):
 
 
 def test_projections_dominate_attention_macs_until_n_equals_2d():
-    """Self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d
-    dimension of those products (chapter §1.1.3, exercise 1.1).
+    """The chapter: self-attention takes O(n²d) time; where d far exceeds n, the bottleneck lies in the d
+    dimension of those products (§1.1.3, exercise 1.1).
     False: projections take 4nd² MACs, scores and mixing 2n²d; projections dominate until n = 2d.
     """
     d = 512
@@ -260,7 +259,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_exact_attention_needs_no_n_by_n_matrix():
-    """Self-attention takes O(n²) memory (chapter, exercise 1.1).
+    """The chapter: self-attention takes O(n²) memory (exercise 1.1).
     False: naive attention stores n² weights per head; tiled attention no tensor larger than the output.
     """
     q, k, v = normal(3, 1, 4, 512, 8)
@@ -286,8 +285,8 @@ def test_tiled_attention_is_exact_and_stable(largest):
 
 
 def test_sorting_counting_and_bracket_matching_are_global():
-    """Bracket matching, sorting and counting call for local attention; counting an element calls
-    for global attention (chapter, exercise 1.2).
+    """The chapter: bracket matching, sorting and counting call for local attention; counting an element calls
+    for global attention (exercise 1.2).
     False: the last element can determine the first sorted one and a count; brackets match at any distance.
     """
     x = list(range(1, 101))
@@ -307,7 +306,7 @@ def test_sorting_counting_and_bracket_matching_are_global():
 
 
 def test_infilling_needs_bidirectional_attention():
-    """Self-attention needs a causal mask so that no information leaks (chapter §1.1.6).
+    """The chapter: self-attention needs a causal mask so that no information leaks (§1.1.6).
     False for encoders: predicting a masked token can require tokens to its right.
     """
     answers = torch.arange(1, 9)
@@ -352,7 +351,7 @@ def test_masked_triangle_depends_on_the_layout_of_scores():
 
 
 def test_masked_weights_are_exactly_zero():
-    """After the softmax masked weights are close to 0 (note 3, masking). False: they are exactly 0."""
+    """Note 3: after the softmax masked weights are close to 0 (masking). False: they are exactly 0."""
     weights = torch.softmax(torch.tensor([3.0, -math.inf, 1.0]), 0)
     assert weights[1] == 0 and weights.sum().item() == pytest.approx(1)
 
@@ -379,7 +378,7 @@ def test_cross_attention_needs_no_causal_mask():
 
 @torch.no_grad()
 def test_cross_attention_needs_a_padding_mask():
-    """Cross-attention needs no mask (chapter §1.1.6; note 3, Cross-attention).
+    """The chapter and note 3: cross-attention needs no mask (§1.1.6; Cross-attention).
     False for sources of unequal length: without a padding mask, padding changes the output.
     """
     net = EncoderDecoder(small_config()).double()

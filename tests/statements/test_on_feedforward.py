@@ -101,7 +101,7 @@ def test_ffn_holds_two_thirds_of_block_parameters():
     """ffn-parameter-share. "The FFN holds the larger part of the parameters." (chapter §1.4.6)
     stack-all-attention. "Compared with CNNs the whole network architecture is the attention
     mechanism (built entirely on self-attention)." (note 1, Transformer架构; note 3, 为什么需要Transformer)
-    The second is false: attention holds 4 d² of 12 d², and half of a decoder block with cross-attention.
+    The second is false: attention holds 4 d² of a block's 12 d² parameters, with cross-attention 8 d² of 16 d².
     """
     block = Transformer(config()).blocks[0]
     assert parameters(block.ffn) == feedforward_parameters(128, 512) == 8 * 128**2
@@ -122,7 +122,7 @@ def test_attention_and_feed_forward_share_no_weights():
 
 
 def test_ffn_dropout_is_also_applied_after_w2():
-    """Dropout in the feed-forward layer usually stands before W_2 only (chapter §1.4.6).
+    """The chapter: dropout in the feed-forward layer usually stands before W_2 only (§1.4.6).
     False: GPT-2 applies it after W_2, torch's encoder layer in both places.
     """
     transformers = pytest.importorskip("transformers")
@@ -206,8 +206,8 @@ def test_only_the_derivative_of_relu_jumps(kind, jump):
 
 
 def test_activations_cost_little_next_to_matmuls():
-    """Relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (chapter, exercise
-    1.9). It hardly matters: there are 2 d_model multiply-adds per activation.
+    """The chapter: relative to ReLU, SiLU costs about 1.5 and GELU about 2 times as much (exercise 1.9).
+    It hardly matters: there are 2 d_model multiply-adds per activation.
     """
     part, activated = layer("gelu"), []
     part.act.register_forward_hook(lambda *call: activated.append(call[2].numel()))

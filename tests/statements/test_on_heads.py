@@ -85,7 +85,7 @@ def test_output_is_the_sum_of_head_updates():
 
 @pytest.mark.parametrize(("kind", "inputs"), [("full", 4), ("concatenated", 1)])
 def test_w_o_mixes_heads(kind, inputs):
-    """Multi-head attention only concatenates the results of its heads (note 3, softmax).
+    """Note 3: multi-head attention only concatenates the results of its heads (softmax).
     False: W_O follows; without it each output feature comes from one head only.
     """
     mixed = normal(1, 4, 1, 32).requires_grad_()
@@ -94,7 +94,7 @@ def test_w_o_mixes_heads(kind, inputs):
 
 
 def test_w_o_multiplies_from_the_right_and_is_linear():
-    """The output is W_o·Concat(heads), a linear MLP (note 1, 多头注意力机制).
+    """Note 1: the output is W_o·Concat(heads), a linear MLP (多头注意力机制).
     False: tokens are rows, so W_O multiplies from the right; and a single linear map is not an MLP.
     """
     part, mixed = heads(), normal(2, 1, 4, 6, 32)
@@ -189,7 +189,7 @@ def test_head_width_bounds_the_rank_of_logits_not_of_weights():
 
 
 def test_heads_do_not_compensate_for_a_failed_head():
-    """Several heads act as an ensemble: if some fail, others compensate (chapter §1.2.2).
+    """The chapter: several heads act as an ensemble; if some fail, others compensate (§1.2.2).
     False: the output is a sum over heads; if one fails, the other terms do not change.
     """
     part, mixed = chapter_heads(8), normal(1, 8, 5, 64)  # output of each head before W_O
@@ -214,7 +214,7 @@ def heads_of(h):
 
 
 def test_more_heads_take_equal_macs_and_more_softmax():
-    """More heads raise parallel efficiency (note 4, §1.1, §2).
+    """Note 4: more heads raise parallel efficiency (§1.1, §2).
     False: h heads need the MACs of one head and h times the softmax.
     """
     one, many = attention_macs(256, 512, 1, 1, 512), attention_macs(256, 512, 16, 16, 32)

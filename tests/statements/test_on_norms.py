@@ -73,7 +73,7 @@ def test_epsilon_outside_the_root_gives_nan_gradients_at_a_constant():
 
 
 def test_layer_norm_jacobian_has_singular_values_one_over_sigma():
-    """Layer norm may add some scaling to the gradient (chapter §1.5.1, exercise 1.11).
+    """The chapter: layer norm may add some scaling to the gradient (§1.5.1, exercise 1.11).
     Exactly: the Jacobian has d - 2 singular values 1/σ and two 0 (γ = 1, ε = 0).
     """
     x = 3 * normal(12)
@@ -109,8 +109,8 @@ def test_pre_norm_main_path_is_the_identity():
 
 
 def test_pre_ln_stream_grows_and_post_ln_stream_does_not():
-    """In Post-LN residuals may add up, while in Pre-LN the output of the residual branch keeps its
-    magnitude (chapter, exercise 1.11).
+    """The chapter: in Post-LN residuals may add up, while in Pre-LN the output of the residual branch keeps its
+    magnitude (exercise 1.11).
     False for the stream: Post-LN normalises it, and in Pre-LN it grows about linearly with depth.
     """
 
@@ -129,7 +129,7 @@ def test_pre_ln_stream_grows_and_post_ln_stream_does_not():
 
 @pytest.mark.parametrize(("final", "grows"), [(False, True), (True, False)])
 def test_pre_ln_needs_a_final_norm(final, grows):
-    """Pre-LN is given by its block alone, x + Sublayer(LN(x)) (chapter §1.5.3).
+    """The chapter: Pre-LN is given by its block alone, x + Sublayer(LN(x)) (§1.5.3).
     False: a final norm follows; without it the input of the LM head grows with depth.
     """
 
@@ -141,8 +141,8 @@ def test_pre_ln_needs_a_final_norm(final, grows):
     assert (size(32) > 3 * size(2)) == grows
 
 
-def test_listing_of_note_4_has_no_residual_and_norm():
-    """The title promises add and norm, which the code is meant to show (note 4, title, §5.2).
+def test_listing_of_note_4_has_neither_residual_nor_norm():
+    """Note 4: its title promises add and norm, which the code is meant to show (title, §5.2).
     False: the listing is attention only. With add and norm, a zero attention output leaves the normalised stream.
     """
     x = 5 * normal(1, 4, 128) + 1
@@ -152,7 +152,7 @@ def test_listing_of_note_4_has_no_residual_and_norm():
 
 
 def test_original_post_ln_applies_dropout_to_the_branch():
-    """Post-LN as in the original is dropout(norm(sublayer(x) + x)) (note 3, Questions 2).
+    """Note 3: Post-LN as in the original is dropout(norm(sublayer(x) + x)) (Questions 2).
     False: the original is LN(x + Dropout(Sublayer(x))).
     """
     x = 5 * normal(2, 30, 128) + 1
@@ -164,7 +164,7 @@ def test_original_post_ln_applies_dropout_to_the_branch():
 
 
 def test_gpt2_depth_scaling_applies_at_initialization():
-    """GPT-2 multiplies by 1/√N before the residual sum (chapter §1.5.5).
+    """The chapter: GPT-2 multiplies by 1/√N before the residual sum (§1.5.5).
     False: it scales initial weights. A factor in the forward pass trains N times slower (N branches).
     """
     plain, scaled = (output_projection_weights(deep(initialization=kind)) for kind in ("normal", "depth-scaled"))

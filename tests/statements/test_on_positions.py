@@ -59,7 +59,7 @@ def test_causal_mask_distinguishes_word_orders():
 
 
 def test_sinusoidal_index_counts_pairs():
-    """i is the i-th component of the code, given at 2i and 2i + 1 (note 1, 细节讨论3; chapter §1.3.2).
+    """Note 1 and the chapter: i is the i-th component of the code, given at 2i and 2i + 1 (细节讨论3; §1.3.2).
     False: i indexes pairs; as a component index it would exceed the width.
     """
     codes = sinusoids(torch.arange(20, dtype=torch.float64), 8)
@@ -70,7 +70,7 @@ def test_sinusoidal_index_counts_pairs():
 
 
 def test_sinusoids_beyond_training_leave_the_trained_range():
-    """Sinusoidal codes extrapolate: they handle lengths never seen in training (chapter §1.3.2).
+    """The chapter: sinusoidal codes extrapolate; they handle lengths never seen in training (§1.3.2).
     False: they can be computed there, but many components leave their training range.
     """
     codes = sinusoids(torch.arange(2048, dtype=torch.float64), 64)
@@ -116,7 +116,7 @@ def test_t5_bias_is_bucketed_and_per_head():
 
 
 def test_t5_does_not_scale_scores():
-    """T5 adds its bias to scores divided by √d_k (chapter §1.3.4). False: T5 does not scale scores."""
+    """The chapter: T5 adds its bias to scores divided by √d_k (§1.3.4). False: T5 does not scale scores."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -183,8 +183,7 @@ def test_rotary_score_needs_conjugate_and_real_part():
 
 
 def test_half_of_the_rotary_pairs_never_complete_a_rotation_in_training():
-    """RoPE unites the generalisation of relative codes with the extrapolation of sinusoids (chapter
-    §1.3.5).
+    """The chapter: RoPE unites the generalisation of relative codes with the extrapolation of sinusoids (§1.3.5).
     False: at larger distances low-frequency pairs reach angles not seen in training.
     """
     wavelength = 2 * math.pi * 10000.0 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64)
@@ -195,8 +194,8 @@ def test_half_of_the_rotary_pairs_never_complete_a_rotation_in_training():
 
 
 def test_alibi_bias_follows_from_one_slope_per_head():
-    """ALiBi adds -|i-j| times a slope and has to store a bias of the size of the scores (chapter
-    §1.3.6, exercise 1.8).
+    """The chapter: ALiBi adds -|i-j| times a slope and has to store a bias of the size of the scores (§1.3.6,
+    exercise 1.8).
     False: head i has slope 2^(-8i/h), and the h slopes determine the whole bias.
     """
     slopes = alibi_slopes(8)

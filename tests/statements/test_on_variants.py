@@ -87,7 +87,7 @@ def test_positive_features_are_unbiased_for_the_softmax_kernel():
 
 
 def test_product_scaling_law_is_not_identifiable_and_lacks_irreducible_loss():
-    """Loss is proportional to N^-α · D^-β · C^-γ (chapter §1.6.4).
+    """The chapter: loss is proportional to N^-α · D^-β · C^-γ (§1.6.4).
     False: with C = 6 N D only two exponents are identifiable, and real laws have an irreducible loss.
     """
     n, d = (grid.ravel() for grid in np.meshgrid(np.logspace(7, 11, 9), np.logspace(9, 12, 9)))
@@ -102,7 +102,7 @@ def test_product_scaling_law_is_not_identifiable_and_lacks_irreducible_loss():
 
 @pytest.mark.parametrize(("n", "times"), [(16, 4), (64, 1), (256, 1 / 4)])
 def test_linear_attention_is_cheaper_only_beyond_head_width(n, times):
-    """Linear attention trains fastest (chapter, exercise 1.14).
+    """The chapter: linear attention trains fastest (exercise 1.14).
     False for matmul FLOPs: linear and softmax attention break even at n = head width, here 64.
     """
     q, k, v = normal(3, n, 64)
