@@ -485,7 +485,8 @@ def format_numbers(unit, *values):
     """Numbers with three significant digits; relative changes and shares in percent."""
     if unit.startswith(PERCENT):
         sign = "" if unit.startswith("share") else "+"
-        return [f"{100 * value:{sign}.3g} %" for value in values]
+        percents = [round(100 * value, 2) + 0.0 for value in values]  # + 0.0 makes -0 positive
+        return [f"{percent:{sign}.3g} %" for percent in percents]
     return [f"{value:.3g}" for value in values]
 
 
