@@ -184,3 +184,20 @@ def test_attention_maps_of_a_transformers_checkpoint(tmp_path):
     assert not math.isnan(panel.weight.sum())
     with charts.drawn(charts.plot_maps, panel) as figure:
         assert len(charts.png(figure)) > 1000
+
+
+def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
+    shown = []
+
+    def texts(figure, caption):
+        shown.extend(text.get_text() for text in figure.axes[0].texts)
+        return b""
+
+    monkeypatch.setattr(charts, "png", texts)
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]])
+    weights = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+    output = torch.tensor([1.0, 2.0, 23.25, 31.0])
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    charts.weighted_means(values, weights, output)
+    assert {"1", "40", "23.25", "31", "head 0", "head 1"} <= set(shown)
+    assert [text for text in shown if "×" in text] == ["× 1", "× 0", "× 0.25", "× 0.75"]
