@@ -276,8 +276,8 @@ class Study:
         """Compare numbers in the lesson's text with this run, and show those that differ.
 
         `numbers` maps a number as printed in the text, such as "3.5 %" or "-0.02", to its value in
-        this run, which must round to it, apart from its sign. `facts` are conditions that the text
-        relies on. Smoke runs are skipped.
+        this run, which must round to it, apart from its sign; None or NaN if this run did not
+        measure it. `facts` are conditions that the text relies on. Smoke runs are skipped.
         """
         if self.profile == "smoke":
             return
@@ -286,7 +286,9 @@ class Study:
         for words, value in numbers.items():
             if text and words not in text:
                 wrong.append(f"{words} is not in the text")
-            if not claims.rounds_to(value, words):
+            if value is None or value != value:
+                wrong.append(f"{words} was not measured in this run")
+            elif not claims.rounds_to(value, words):
                 wrong.append(f"{words} is {value:.4g} in this run")
         if wrong:
             self.say(f"The text differs from this run: {'; '.join(wrong)}.")

@@ -182,14 +182,11 @@ def test_notebook_runs_at_smoke_size(notebook, tmp_path):
 def check_seeds(notebook, first, seeds):
     """Trials start at `first`; earlier seeds are for learning-rate selection only and invalid as first_seed.
 
-    Selection uses seeds 0 to 4 in lessons whose first seed is 1000 by default, and in 1.4.
+    Selection uses TUNING_SEEDS or seeds 0 to 4.
     """
     earlier = {seed for seed in seeds if seed < first}
     assert first == 2000 and (first in seeds or not seeds), "stored trials must start at first_seed"
-    tuning = TUNING_SEEDS | ({0} if notebook.stem in WITH_SEED_0 else set())
-    if parameters.read_parameters(notebook)["first_seed"].default == 1000 or notebook.stem == "04_head_count":
-        tuning = set(range(5))
-    assert earlier <= tuning
+    assert earlier <= TUNING_SEEDS | set(range(5))
     for seed in earlier - ({0} if notebook.stem in WITH_SEED_0 else set()):
         with pytest.raises(files.Refused, match="first_seed"):
             parameters.validate(notebook, ("here", {"first_seed": seed}))
