@@ -402,15 +402,17 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
     from lab.measure.statistics import mean
 
     groups = table.groupby(arm, sort=False)[value]
+    intervals = [mean(values) for _, values in groups]
+    digits = _decimals([interval.high - interval.low for interval in intervals])
     for row, (name, values) in enumerate(groups):
         color = colors[name] if colors else f"C{row % len(COLORS)}"
-        interval = mean(values)
+        interval = intervals[row]
         axes.plot(values, [row + 0.25] * len(values), ".", color=color, alpha=0.45)
         axes.plot(interval.effect, row, "o", color=color, ms=6)
-        text = f"{interval.effect:.3g}"
+        text = f"{interval.effect:.{digits}f}"
         if np.isfinite(interval.high):
             axes.plot((interval.low, interval.high), (row, row), color=color)
-            text += f" [{interval.low:.3g}, {interval.high:.3g}]"
+            text += f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
         axes.annotate(text, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
@@ -419,6 +421,12 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
     axes.set_yticklabels([_label(name, names) for name in groups.groups])
     axes.grid(False, axis="y")
+
+
+def _decimals(widths):
+    """Number of decimals with which the widest interval shows two significant digits."""
+    known = [width for width in widths if np.isfinite(width) and width > 0]
+    return max(0, 1 - int(np.floor(np.log10(max(known, default=1.0)))))
 
 
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):

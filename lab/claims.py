@@ -29,7 +29,7 @@ ROUNDING = 2e-15  # relative tolerance of exact statements
 NUMBERS = ("effect", "low", "high", "n")
 COLUMNS = ["id", "part", "question", "where", *NUMBERS, "unit", "bar", "answer", "why", "main"]
 COLUMNS += ["learned", "figure", "table", "note"]
-PERCENT = ("relative", "share", "difference of shares")  # prefixes of units shown in percent
+PERCENT = ("relative", "share", "difference of shares")  # prefixes of units shown times 100
 Words = Annotated[str, Field(min_length=1)]
 
 
@@ -71,7 +71,7 @@ class Part(Strict):
                and to the reference
     needs      expressions that must be true for all runs of the reference
     same       columns that must be equal across the arms of a seed
-    unit       of the effect; shown in percent if it begins with a word of PERCENT
+    unit       of the effect; shown in percent or points if it begins with a word of PERCENT
     """
 
     name: str = ""
@@ -467,7 +467,7 @@ def suggestion(part, interval):
     )
     low, high = sorted((near / 2, 2 * near))
     if near and low <= interval.low and interval.high <= high:
-        return "within a factor of two of the threshold: more runs would not help"
+        return "the effect is about as large as the threshold"
     if part.how in ("change", "ratio") and part.measure:
         scale = log1p if part.how == "change" else log
         logs = [scale(x) for x in (interval.effect, interval.low, interval.high)]
@@ -482,20 +482,28 @@ def suggestion(part, interval):
 
 
 def format_numbers(unit, *values):
-    """Numbers with three significant digits; relative changes and shares in percent."""
+    """Numbers with three significant digits.
+
+    Relative changes and shares are in percent, differences of shares in points.
+    """
     if unit.startswith(PERCENT):
         sign = "" if unit.startswith("share") else "+"
+        name = "points" if unit.startswith("difference of shares") else "%"
         percents = [round(100 * value, 2) + 0.0 for value in values]  # + 0.0 makes -0 positive
-        return [f"{percent:{sign}.3g} %" for percent in percents]
+        return [f"{percent:{sign}.3g} {name}" for percent in percents]
     return [f"{value:.3g}" for value in values]
 
 
 def format_effect(line):
-    """The effect with its interval, such as "+3.5 % [+2.5 %, +4.5 %]"; "" if there is none."""
+    """The effect with its interval, such as "+3.5 % [+2.5 %, +4.5 %]"; "" if there is none.
+
+    Points are named once: "+44 points [+42, +46]".
+    """
     if pd.isna(line.effect):
         return ""
     values = [x for x in (line.effect, line.low, line.high) if pd.notna(x)]
     effect, *interval = format_numbers(line.unit or "", *values)
+    interval = [end.removesuffix(" points") for end in interval]
     return effect + (f" [{', '.join(interval)}]" if len(interval) == 2 else "")
 
 

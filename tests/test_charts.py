@@ -86,8 +86,8 @@ def test_forest():
     assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "a single run has no interval"
     assert [text.get_text() for text in axes.get_yticklabels()] == ["first", "b"]
     assert [text.get_text() for text in axes.texts] == [
-        "2 [-0.484, 4.48]",
-        "-1",
+        "2.0 [-0.5, 4.5]",
+        "-1.0",
         "bar -0.5",
         "bar 0.5",
     ] and axes.get_xlabel() == "gain"

@@ -100,7 +100,7 @@ def test_unclear_answer_suggests_number_of_runs():
     wide = line(claim(bar=0.1), table(a=(1.0, 2.2, 1.1, 2.0), b=(2.0, 2.1, 2.1, 1.9)))
     assert wide.answer == "unclear" and wide.why.endswith("runs would suffice")
     near = line(claim(bar=1.05), table())
-    assert (near.answer, near.why) == ("unclear", "within a factor of two of the threshold: more runs would not help")
+    assert (near.answer, near.why) == ("unclear", "the effect is about as large as the threshold")
     alone = line(claim(), table(a=(1.0,), b=(2.0,)))
     assert (alone.answer, alone.why) == ("unclear", "a single run has no interval")
 
@@ -269,6 +269,8 @@ def test_number_formats():
     assert claims.format_effect(result).startswith("-0.4")
     percent = line(claim(**{"as": "change", "unit": "relative change"}), table())
     assert claims.format_effect(percent).startswith("-49 % [-55.1 %")
+    points = line(claim(**{"as": "difference", "unit": "difference of shares"}), table())
+    assert claims.format_effect(points) == "-100 points [-113, -87]"
     assert claims.format_bar(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
     assert claims.format_bar(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
 
