@@ -155,7 +155,7 @@ from lab.tasks.sequences import Lookup
 from lab.tasks.task import accuracy
 from lab.training import TrainConfig, fit
 
-study = lab.study(globals())
+study = lab.study("turn", globals())
 """,
     """
 def lookup(n_heads, steps, seed):
