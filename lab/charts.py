@@ -101,7 +101,10 @@ def separate(labels, axes):
 
 
 def clear_ticks(axis):
-    """Label a logarithmic axis at powers of ten, or at 1, 2 and 5 if it spans less than 100."""
+    """Label a logarithmic axis at powers of ten.
+
+    If its ends differ by less than a factor of 100, label also 2 and 5 times these powers.
+    """
     axis.set_minor_formatter(NullFormatter())
     if not isinstance(axis.get_major_locator(), LogLocator):
         return  # ticks set by the plot function
@@ -307,7 +310,8 @@ def plot_heads(tokens, maps):
 def weighted_means(values, weights, output):
     """Show which weighted mean each head takes over its own columns.
 
-    values (tokens, d), weights (heads, tokens), output (d); head i owns columns i d / h and on.
+    values (tokens, d), weights (heads, tokens), output (d). With h heads, head i owns the columns
+    from i d / h up to, but not including, (i + 1) d / h.
     """
     caption = (
         "Each head multiplies the numbers of a token by its weight, printed above them, and adds "

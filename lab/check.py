@@ -1,8 +1,10 @@
 """`lab run --check`: does the current code reproduce the recorded rows?
 
-For each record file of older code, the current code reruns the cheapest row of each set of kinds
-and data. If these rows differ from the record, as they may on another type of processor, they are
-also rerun in a git worktree of the commit that last wrote the record, and compared again.
+For each record file with outdated lines (older code, or changed kinds or data), the current code
+reruns one point for each set of kinds and data that the lines used: the point that took the least
+time. Timings are left out. If the rows differ from the record, as they may on another type of
+processor, the points are also rerun in a git worktree of the commit that last wrote the record, and
+compared again.
 `--accept` moves a file to the key of the current code if all these rows agree.
 """
 

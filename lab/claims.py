@@ -5,7 +5,9 @@ about the quote, or several in `parts`. Each combination of values of `by` is a 
 variants that are compared: values of the column in `compare`. A line is the answer for one
 condition and one compared pair of arms, if there are any. *Yes*: the whole 95 % confidence interval
 lies in the band of effects that mean yes (`Part.band`). *No*: entirely outside it. *Unclear*:
-neither, or too few runs learned.
+neither; or the interval ends at the bar (unless `direction` is within) or is not defined, a number
+is not finite, too few runs learned, `needs` or `same` is violated, or an exact test of binary
+outcomes is not significant.
 """
 
 import re
@@ -223,10 +225,10 @@ def bar_of(measure, how):
 def judge(claim, measured, **where):
     """A DataFrame with one line per condition and compared pair of each part; see COLUMNS.
 
-    `measured` is a table with one row per seed and arm, or {name of a part: table}; a part named
-    "control of X" is judged on the table of part X. A part without a `measure` takes an Interval.
-    An exact statement takes a number (answer: checked) or a sympy expression (answer: proved).
-    `where` sets the fields figure, table and note.
+    `measured` is a table with one row per seed, arm and condition, or {name of a part: table}; a
+    part named "control of X" is judged on the table of part X. A part without a `measure` takes an
+    Interval. An exact statement takes a number (answer: checked) or a sympy expression (answer:
+    proved). `where` sets the fields figure, table and note.
 
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
@@ -394,7 +396,8 @@ def count_learned(part, table, chosen, sides):
 def reference_of(part, table, chosen, sides):
     """The rows that match `reference`: those of the compared arms or, if none match, of the table.
 
-    Rows of the table are limited to this condition, except by columns where none would remain.
+    Rows of the table are filtered by one column of the condition after the other; a filter that
+    would leave none is skipped.
     """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)
@@ -540,12 +543,15 @@ def card(claim, lines):
 
 
 def scorecard(lines):
-    """The answers of a lesson as a Markdown table, one row per question."""
+    """The answers of a lesson as a Markdown table; see `scores`."""
     return markdown(scores(lines))
 
 
 def lesson_card(lines):
-    """The answers of a lesson as a Markdown table, one row per condition, main ones first."""
+    """The answers of a lesson as a Markdown table, one row per line.
+
+    Within a question, the main lines come first.
+    """
     rows = []
     for question, part in lines.groupby("question", sort=False):
         for line in part.sort_values("main", ascending=False, kind="stable").itertuples():
@@ -566,7 +572,10 @@ def scorecard_text(lines):
 
 
 def scores(lines):
-    """A DataFrame of strings (question, effect, answer), one row per question, main ones first."""
+    """A DataFrame of strings (question, effect, answer): first the main lines, in bold.
+
+    It has one row per question, or two if only some lines of the question are main.
+    """
     rows = []
     main_first = lines.sort_values("main", ascending=False, kind="stable")
     for _, part in main_first.groupby(["main", "id", "part"], sort=False):

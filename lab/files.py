@@ -4,7 +4,7 @@ notebooks/NN_slug.ipynb             lessons
 results/runs/PROFILE/NN_slug/       output of `lab run`:
                                     notebook.ipynb run.json answers.csv tables/*.csv figures/*.png
 results/runs/PROFILE/NN_slug-…/     output of `lab run` with other parameters than the profile
-results/PROFILE/NN_slug/            published run, in git; written only by `lab publish`
+results/quick/NN_slug/              published run, in git; written only by `lab publish`
 results/interactive/NN_slug/        last interactive run
 results/record/NN_slug/             rows that published runs used, in git; see CONTRIBUTING.md
 results/.trials/                    local cache of trials

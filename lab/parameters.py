@@ -5,10 +5,11 @@
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     position: Literal["t5", "rotary"] = "t5"
 
-The cell tagged `parameters` declares one parameter per line, with a type of pydantic or typing.
-Lists must not be empty or have duplicates; floats must be finite. The cell tagged `checks` holds
-asserts about several parameters, each with a message. `lab run` validates before it starts a
-kernel; `lab.study` validates again in the notebook.
+The cell tagged `parameters` declares one parameter per line, with a default and optionally a type:
+bool, int, float, str, list, dict, or a type of pydantic or typing. Lists must not be empty or have
+duplicates; floats must be finite. The cell tagged `checks` holds asserts about several parameters,
+each with a message. `lab run` validates before it starts a kernel; `lab.study` validates again in
+the notebook.
 """
 
 import ast
@@ -93,7 +94,8 @@ def format_error(name, error):
 def read_parameters(notebook):
     """{name: Parameter} of the cell tagged `parameters`; empty if there is no such cell.
 
-    Raises Refused if a line is not a declaration, or if a type or default is invalid.
+    Raises Refused if several cells have this tag, a line is not a declaration, a type is invalid,
+    or a default is not a JSON value.
     """
     sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
     if len(sources) > 1:

@@ -3,9 +3,9 @@
     lab run 1.4 -p seeds=2
 
 All parameters are validated before a kernel starts. The results of a run are written to a temporary
-folder, which is moved to results/runs/PROFILE/NN_slug on success. Notebooks that already ran with
-the current code, claims and parameters are skipped; a failure does not stop the other notebooks.
-Kernels are configured by environment variables: see `environment`.
+folder, which is moved to results/runs/PROFILE/NN_slug on success. Lessons that already ran with
+the current code, claims and parameters are skipped, except with --fresh or --anyway. A failure does
+not stop the other notebooks. Kernels are configured by environment variables: see `environment`.
 """
 
 import contextlib
@@ -194,8 +194,8 @@ def environment(job, aside, fresh, anyway, options):
     """Set the environment variables of the job's kernel.
 
     LAB_RUN: output folder; LAB_NOTEBOOK: the notebook; LAB_STORE: the local cache of trials;
-    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: file for the progress line. LAB_JOBS, LAB_DEVICE,
-    LAB_CLUSTER and LAB_ANYWAY: the command-line options.
+    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: file for the progress line; LAB_CHECK: output
+    folder of --check. LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY: the command-line options.
     """
     variables = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
     variables |= {"record": "none"} if fresh else {}

@@ -225,9 +225,9 @@ class Study:
     def judge(self, claim, measured, *, figure="", table="", note=""):
         """Judge a claim and show its card; smoke runs are not judged.
 
-        `measured` is a table with one row per seed and arm, or another value described in
-        claims.judge. `measured` and `note` may be functions without arguments; if `measured` raises
-        NotFinite, the answer is unclear.
+        `measured` is a table with one row per seed, arm and condition, or another value described
+        in claims.judge. `measured` and `note` may be functions without arguments; if `measured`
+        raises NotFinite, the answer is unclear.
         """
         entry, lines = self._judge(claim, measured, figure, table, note)
         show(claims.card(entry, lines))

@@ -414,7 +414,10 @@ class TrialCache:
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self, jobs):
-        """Rerun some stale recorded rows: the cheapest one of each set of kinds and data.
+        """Rerun some recorded points whose lines are outdated.
+
+        It reruns one point for each set of kinds and data that the lines used: the point that took
+        the least time.
 
         Outcomes are written to place.check, a folder called "here". `lab run --check` compares them
         with the record. If they differ, the commit that recorded them reruns the same points, into

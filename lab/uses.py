@@ -1,4 +1,6 @@
-"""Run-time dependencies of a trial: kinds looked up by name, data that it reads, clocks.
+"""Run-time dependencies of a trial: kinds that it looks up by name, data that it reads, clocks.
+
+A kind is a registered variant of a part of a model, such as Position.rotary.
 
 `lab.trials.run` runs every trial inside `watched()`. Registries, tasks and measurements report to
 this module, which imports none of them. Reports outside a trial are ignored.

@@ -24,8 +24,9 @@ def cores():
 def outcomes(call, points, *, jobs=1, cluster=""):
     """Yield (point, result or exception) as calls finish.
 
-    `call` must be picklable. With jobs=1, calls run in this process. A call whose worker dies is
-    retried in isolation; if it dies again, the outcome is a RuntimeError.
+    `call` must be picklable. With jobs=1, calls run in this process. A call whose local worker
+    process dies is retried in isolation; if its worker dies again, the outcome is a RuntimeError.
+    On a cluster, Dask itself retries.
     """
     if cluster:
         with connected(cluster) as client:

@@ -22,7 +22,7 @@ def learned(lesson, tmp_path):
     return lambda ffn, **more: lesson.next_byte(0, ffn, 0.01, **sizes | more)
 
 
-def test_plain_arms_have_equal_data_and_parameter_counts(learned):
+def test_ungated_activations_have_equal_data_and_parameter_counts(learned):
     relu, gelu, none = (learned(ffn) for ffn in ("relu", "gelu", "none"))
     assert relu[0]["data_hash"] == gelu[0]["data_hash"] == none[0]["data_hash"]
     assert relu[0]["parameters"] == gelu[0]["parameters"] == none[0]["parameters"]
@@ -50,7 +50,7 @@ def test_redrawn_weights_depend_on_the_seed(lesson):
     assert nets[0].weight.std().item() == pytest.approx(1 / 20, rel=0.05)
 
 
-def test_gradients_follow_the_formula_in_wide_plain_networks(lesson):
+def test_gradients_match_mean_field_theory_in_wide_mlps(lesson):
     for kind, act in (("relu", torch.relu), ("silu", torch.nn.functional.silu)):
         rows = lesson.gradients(0, "plain", kind, 2**0.5, 6, 512)
         assert [row["layer"] for row in rows] == [1, 2, 3, 4, 5, 6] and rows[-1]["relative"] == 1

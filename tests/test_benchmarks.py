@@ -59,7 +59,7 @@ def test_target_is_met_only_if_the_whole_interval_meets_it(benchmark):
     assert line("", far, at_most=1 / 8)["target"] == "<= 0.125"
 
 
-def test_the_operations_of_a_step_are_those_that_torch_counts(benchmark):
+def test_operations_of_a_step_equal_torch_flop_count_without_masked_pairs(benchmark):
     pytest.importorskip("x_transformers", reason="of the bench extra")
     step, d = benchmark("training_step"), 64
     _, loss = step.ours(d)

@@ -53,7 +53,7 @@ def test_student_intervals(how):
     assert [result.effect, result.low, result.high] == pytest.approx(list(expected), rel=1e-12) and result.n == 4
 
 
-def test_slope_is_fitted_per_run_and_doubling():
+def test_slope_is_fitted_for_each_seed_in_units_per_doubling():
     runs = {1: (1.0, 1.1, 1.3), 2: (2.0, 2.2, 2.1), 4: (3.5, 3.1, 3.2)}
     rows = [{"width": w, "seed": seed, "loss": x} for w, xs in runs.items() for seed, x in enumerate(xs)]
     result = line(claim(**{"as": "slope", "compare": {"width": [1, 2, 4]}, "direction": "above"}), pd.DataFrame(rows))
@@ -120,7 +120,7 @@ def test_identical_runs_have_a_zero_width_interval():
     assert (result.answer, result.low, result.high) == ("yes", -1.0, -1.0)
 
 
-def test_counts_of_few_runs_use_an_exact_test():
+def test_yes_for_binary_outcomes_needs_a_significant_exact_test():
     entry = claim(direction="above", bar=0.0, unit="difference of shares")
     assert line(entry, table(a=(1,) * 8, b=(0,) * 8)).answer == "yes"
     few = line(entry, table(a=(1, 1, 1), b=(0, 0, 1)))
@@ -157,7 +157,7 @@ def test_reference_must_have_learned():
     assert (result.answer, result.why) == ("unclear", "not loss < 4")
 
 
-def test_answer_is_unclear_if_a_column_in_field_same_differs():
+def test_answer_is_unclear_if_a_column_listed_under_same_differs_between_arms():
     result = line(claim(same=["steps"]), table(steps=[1] * 4 + [2] * 4))
     assert (result.answer, result.why) == ("unclear", "steps differs")
 
@@ -178,7 +178,7 @@ def test_exact_statements():
         judge(claim(**exact), 2)
 
 
-def test_control_uses_the_table_of_its_part():
+def test_control_of_a_part_is_judged_on_the_table_of_that_part():
     parts = [{"name": "it", "question": "it?"}, {"name": "control of it", "question": "control: the same?"}]
     result = judge(claim(parts=parts), {"it": table()})
     assert result.part.tolist() == ["it", "control of it"] and set(result.answer) == {"yes"}

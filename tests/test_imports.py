@@ -58,7 +58,7 @@ def imported(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_imports_point_one_way(path):
+def test_files_import_only_the_allowed_parts_of_lab(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")
     assert set(imported(path)) <= ALLOWED[part] | {part, "uses"}
 

@@ -198,7 +198,7 @@ def test_undetectable_dependency_raises_impure_trial(edits, name):
 
 
 @pytest.mark.parametrize("name", UNDETECTED)
-def test_documented_limitations(edits, name):
+def test_undetectable_edits_reuse_the_cached_row(edits, name):
     assert edits[name] == [1.0, 1.0]
 
 
@@ -209,13 +209,13 @@ def scenarios():
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_edit_in_lab_invalidates_only_dependent_rows(scenarios, name):
+def test_edit_of_lab_or_cells_invalidates_only_dependent_rows(scenarios, name):
     first, second = scenarios[name]
     assert isinstance(first, float) and isinstance(second, float), scenarios[name]
     assert (first == second) == SCENARIOS[name][1]
 
 
-def test_content_hash_ignores_modification_time(tmp_path):
+def test_content_hash_changes_with_content_at_equal_modification_time(tmp_path):
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     file = folder / "inner" / "a.txt"

@@ -69,7 +69,7 @@ def test_norms_without_gain_have_fewer_parameters_and_equal_initial_outputs(less
     assert count[0] > count[1] and torch.allclose(plain(tokens), bare(tokens))
 
 
-def test_trial_returns_curve_with_ngram_baselines_and_final_layer_measures(lesson):
+def test_trial_returns_curve_with_ngram_baselines_and_layer_measures_in_the_last_row(lesson):
     rows = lesson.text_model(0, 0, "post", 0.01, batch=4, steps=8, **SIZES)
     assert [row["step"] for row in rows] == list(range(9)) and rows[-1]["loss"] < rows[0]["loss"]
     assert all(row["trigram"] < row["bigram"] < row["unigram"] for row in rows)

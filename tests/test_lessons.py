@@ -29,7 +29,7 @@ def test_there_are_fourteen_exercise_notebooks():
 
 
 @each_lesson
-def test_results_in_the_prose_are_compared_with_the_run(notebook):
+def test_numbers_with_two_or_more_decimals_in_the_prose_are_passed_to_told(notebook):
     answer = files.answer_of(notebook)  # which `study.told` checks against the run
     texts = [sides(text)[0] for text in sources(notebook, "markdown")]
     text = "\n".join(text for text in texts if answer not in text)

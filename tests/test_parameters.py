@@ -91,7 +91,7 @@ def test_valid_values_and_numeric_strings(notebook):
     assert json.loads(json.dumps(result)) == result
 
 
-def test_last_source_wins_and_is_named_in_the_error(notebook):
+def test_last_source_of_a_value_wins_and_errors_name_it(notebook):
     given = ("file", {"steps": 7, "seeds": 0}), ("-p", {"seeds": 3})
     assert validate(notebook, *given)["seeds"] == 3 and validate(notebook, *given)["steps"] == 7
     with pytest.raises(Refused, match="^file: seeds"):

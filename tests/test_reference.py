@@ -32,7 +32,7 @@ def test_reference_story_matches_the_current_recipe():
     assert story["schedule"] == json.loads(schedule.model_dump_json())
 
 
-def test_making_the_reference_is_deterministic_and_records_marks(tmp_path):
+def test_making_the_reference_is_deterministic_and_records_ngram_losses(tmp_path):
     sizes = {"steps": 3, "batch": 2, "context": 16, "d_model": 16, "n_layers": 1}
     for name in ("one", "two"):
         make.make(tmp_path / name / "model.safetensors", sizes=sizes)

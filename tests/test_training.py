@@ -64,7 +64,7 @@ def test_training_is_bitwise_deterministic_given_the_seed():
     assert (first.loss != other.loss).all()
 
 
-def test_batches_depend_on_the_seed_only():
+def test_batches_depend_on_seed_and_size_but_not_on_the_model():
     def batches_of(seed, model):
         batches = []
 
@@ -262,7 +262,7 @@ def test_steps_to_mark_is_the_first_recorded_step_at_the_mark(mark, every, reach
     assert short_history.equals(history[: len(short_history)])
 
 
-def test_run_without_a_mark_reports_none():
+def test_run_without_a_mark_has_no_mark_fields():
     run, history = falling()
     assert not {"mark", "steps_to_mark"} & run.keys() and history.attrs["mark"] is None
     assert (run["diverged"], run["diverged_at"], run["training_loss"]) == (False, None, -11)
@@ -302,7 +302,7 @@ def test_diverged_run_reports_its_step_and_no_mark(at):
 
 
 @pytest.mark.parametrize("wrong", [("depth", "<", 1), ("below", "=", 1), ("below", "<"), 1.88, ("below", "<", "low")])
-def test_invalid_mark_raises_before_training(wrong):
+def test_invalid_mark_raises_before_the_first_update(wrong):
     calls = []
     with pytest.raises(ValueError, match=r"a mark must be .* column in \(step, loss, .*below"):
         falling(wrong, loss=lambda model, *_: calls.append(1) or model.weight.sum())
@@ -381,7 +381,7 @@ def test_weight_decay_exemptions_for_every_variant(field, seam):
     ({"projection": "primer"}, "heads.conv_weight"),
     ({"mixer": "convolution", "position": "none"}, "mixer.conv_weight"),
 ], ids=str)  # fmt: skip
-def test_exempt_tables_do_not_decay_in_a_copied_model(fields, spared):
+def test_exempt_parameters_do_not_decay_in_a_copied_model(fields, spared):
     model = copy.deepcopy(build(**fields))
     before = decay_once(model)
     kept = {name for name, p in model.named_parameters() if p.ndim >= 2 and torch.equal(p, before[name])}

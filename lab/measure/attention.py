@@ -65,9 +65,9 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
 
     On exit, warns if a mask hides a key from all queries, which suggests padding or unused cache
     entries, and warns with UnreadLayers if some layers made no attention call although layers of
-    the same class did. Raises RuntimeError if no attention was observed: the model made no call, or
-    only called nn.MultiheadAttention with need_weights=True, which does not use
-    F.scaled_dot_product_attention.
+    the same class did. Raises RuntimeError if the model never called
+    F.scaled_dot_product_attention, or if a call of nn.MultiheadAttention used need_weights=True,
+    which bypasses that function.
     """
     probe = _Probe(measures, keep_maps, block_bytes)
     with running_module(model) as here, Calls(lambda call: probe.observe(call, *here())) as calls:

@@ -26,7 +26,7 @@ def perturbed_weights(model, size, seed=0):
 
 
 def layer_cosine_similarity(streams):
-    """Mean cosine similarity of tokens in the streams of adjacent layers: (layers - 1,).
+    """Mean cosine similarity between a token's stream at one layer and at the next: (layers - 1,).
 
     streams: (layers, ..., m).
     """

@@ -61,11 +61,11 @@ def ablation_costs(losses, layers, heads):
 
 
 def divergence(maps, others=None):
-    """Jensen-Shannon divergence between each head of `maps` and each head of `others`: (h, g).
+    """Jensen-Shannon divergence between each head of `maps` and each head of `others`.
 
-    The unit is bits; the result is the mean over batch and queries. `others` defaults to `maps`.
-    With others = maps.roll(1, 0), maps of different inputs are compared, so heads can only agree by
-    position, not by content.
+    The result (heads of `maps`, heads of `others`) is the mean over batch and queries, in bits.
+    `others` defaults to `maps`. With others = maps.roll(1, 0), maps of different inputs are
+    compared, so heads can only agree by position, not by content.
     """
     others = maps if others is None else others
     own = entropy(maps)

@@ -232,7 +232,7 @@ class Calls(TorchFunctionMode):
         # importing dynamo takes seconds, and nothing is compiled before it is imported
         if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        # otherwise transformers packs the query heads of a group into one when it uses a cache
+        # otherwise transformers may pass the query heads of a single token as queries of one head
         unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
         self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()

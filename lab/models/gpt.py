@@ -173,7 +173,10 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 class AttentionFn(Part, Seam, name="Score"):
-    """Attention function with the arguments of `attend`. Returns 0 for queries that see no key."""
+    """Attention function with the arguments of `attend` except `scale`.
+
+    Returns 0 for queries that see no key.
+    """
 
 
 def attend(q, k, v, mask=None, bias=None, causal=False, scale=None):

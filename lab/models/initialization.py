@@ -1,6 +1,6 @@
 """Initialization schemes for a whole model (chapter §1.5.5).
 
-All set biases to 0 and leave norms at torch's defaults.
+All set the biases of linear and convolution layers to 0 and leave norms at torch's defaults.
 """
 
 import math

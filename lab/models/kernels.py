@@ -212,7 +212,9 @@ def hashes(x, rotations):
 
 
 def sorted_lsh(q, k, v, rotations, chunk):
-    """Causal LSH attention in O(n log n) time. Kitaev 2020 §2.
+    """LSH attention with a causal mask, in O(n log n) time. Kitaev 2020 §2.
+
+    Later tokens can still change earlier outputs: they move the borders of the sorted chunks.
 
     In each round, queries and keys are sorted by bucket and split into chunks. A chunk of queries
     reads the keys of the same chunk and of the one before, so buckets longer than a chunk can lose

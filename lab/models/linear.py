@@ -47,11 +47,12 @@ def chunked(fq, fk, v, chunk=64, state=None):
 
 
 def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
-    """`chunked` for key features e^top · fk, where e^top could overflow. Returns (state, outputs).
+    """`chunked` for keys whose features are e^top · fk, where e^top could overflow.
 
-    top (b, h, n, 1) is the running maximum of the log features of the keys. Both states are scaled:
-    the sum S of the keys in the cache is e^before · state, with before (b, h, 1, 1); S of all keys
-    is e^(last top) · the returned state.
+    Returns (state, outputs). top (b, h, n, 1) is the running maximum of the log features of the
+    keys. The states hold the sum S over keys without its scale: for the keys in the cache, S is
+    e^before · `state`, with before (b, h, 1, 1); for all keys, S is e^(top of the last key) · the
+    returned state.
     """
     n = fq.shape[2]
     padding = -n % chunk

@@ -37,9 +37,9 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """No keyword arguments: a causal mixer never reads padding, which is on the right.
+        """Return {}: padding is on the right, where a causal mixer never reads it.
 
-        Raises ValueError for any other mask of the batch.
+        Raises ValueError for any mask of the batch except padding alone in a causal model.
         """
         mask = seen.batch_mask
         behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal

@@ -32,9 +32,9 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
 def trained_model(config, task, schedule, seed=0):
     """Train the Transformer of a ModelConfig on a task with a TrainConfig, and return it.
 
-    `seed` determines the initial weights and the batches: the same arguments, code, data and device
-    give bit-identical weights. The model is on the device of the trial and in eval mode.
-    `model.run` is the `run` that training.fit returned.
+    `seed` determines the initial weights and the batches. On the CPU the trained weights are
+    bitwise reproducible under the conditions in lab/device.py. The model is on the device of the
+    trial and in eval mode. `model.run` is the `run` that training.fit returned.
     """
     with as_in_a_trial(), preserve_rng():
         seed_all(seed)

@@ -69,7 +69,7 @@ def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
     sizes = {"block_size": n, "d_model": d, "n_layers": L, "n_heads": h, "kv_heads": g}
-    # no position encoding: its cost does not depend on g
+    # no position encoding: RoPE would add a cost of its own, h + g rotated vectors per token
     model = Transformer(ModelConfig(vocab_size=256, position="none", **sizes))
     model = model.to(device).eval().requires_grad_(False)
     caches = model.caches(B)

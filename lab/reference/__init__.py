@@ -16,7 +16,8 @@ def reference_model():
     It has 4 layers and d_model 128. Its attribute `story` is a dict that records the training:
     config, schedule, seed, corpus (a hash), validation_loss and marks, the losses of n-gram models
     (both in nats per byte, over `windows` validation windows), curve (losses by step), torch
-    (version) and more. Raises OSError if a file is missing and ValueError if it was changed.
+    (version) and more. Raises OSError if a file is missing and ValueError if the weights do not
+    match their recorded hash.
     """
     from safetensors.torch import load
 
