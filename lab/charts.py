@@ -353,6 +353,36 @@ def _draw_cell(axes, left, top, number, color, weight):
     axes.text(left + 0.5, top + 0.64, f"{number:.4g}", ha="center", va="center", color=ink)
 
 
+def rope_and_alibi(before, after, weights):
+    """Show a query and a key before and after RoPE's rotation, and ALiBi's weights of equal keys.
+
+    before, after: (query, key), two numbers each. weights: (keys,), in order of their positions.
+    """
+    score = float(after[0] @ after[1])
+    caption = (
+        f"Left: pale arrows are before the rotation; the score after it is {score:.2f}. "
+        "Right: the keys are all alike, so only their distance tells."
+    )
+    pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
+    with drawn(_draw_two_ways, *pairs, score, weights.tolist()) as figure:
+        show(png(figure, caption), caption)
+
+
+def _draw_two_ways(before, after, score, weights):
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.4), width_ratios=[1, 1.3])
+    for name, color, old, new in zip(("query", "key"), COLORS[:2], before, after, strict=True):
+        for tip, alpha in ((old, 0.3), (new, 1.0)):
+            style = {"arrowstyle": "->", "color": color, "alpha": alpha, "lw": 1.8}
+            left.annotate("", tip, (0, 0), arrowprops=style)
+        left.text(1.12 * new[0], 1.12 * new[1], name, color=color, ha="center", va="center")
+    left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
+    left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
+    bars = right.bar(range(len(weights)), weights, color=COLORS[1])
+    right.bar_label(bars, fmt="%.2f", fontsize=8)
+    right.set(xlabel="position of the key", ylabel="weight", xticks=range(len(weights)))
+    right.set(ylim=(0, 1.05), title=f"ALiBi: seen from position {len(weights) - 1}")
+
+
 # Results
 
 

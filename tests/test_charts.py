@@ -186,6 +186,23 @@ def test_attention_maps_of_a_transformers_checkpoint(tmp_path):
         assert len(charts.png(figure)) > 1000
 
 
+def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
+    seen = {}
+
+    def look(figure, caption):
+        left, right = figure.axes
+        seen["title"] = left.get_title("left")
+        seen["weights"] = [bar.get_height() for bar in right.patches]
+        return b""
+
+    monkeypatch.setattr(charts, "png", look)
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    before = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    after = (torch.tensor([0.6, 0.8]), torch.tensor([0.0, 1.0]))
+    charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]))
+    assert seen == {"title": "RoPE: score 0.80", "weights": [0.25, 0.75]}
+
+
 def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
     shown = []
 
