@@ -49,7 +49,8 @@ def folder_of(run, profile="quick"):
         known = "profile" in parameters.read_parameters(notebook)
         folder = files.latest(profile if known else "own", notebook.stem)
     if files.read_run(folder) is None:
-        raise Refused(f"no {profile} run of {run}: use `lab run {run}` first")
+        option = "" if profile == "quick" else f" --profile {profile}"
+        raise Refused(f"no {profile} run of {run}: use `lab run {run}{option}` first")
     return folder
 
 
@@ -71,7 +72,8 @@ def lessons():
             state = "local run" if folder.parent.parent.name == "runs" else "published"
         title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
         print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
-    print("minutes of the last run" if files.notebooks() else files.ALONE)
+    note = "The number before the state says how many minutes the last run took."
+    print(note if files.notebooks() else files.ALONE)
 
 
 def show(lesson: Run, profile: Profile = "quick"):
@@ -112,7 +114,7 @@ def diff(a: Run, b: Run):
 
 
 def html_of(notebook):
-    """An executed notebook as HTML: code is folded, formulas need no network."""
+    """An executed notebook as HTML: code is folded, formulas are images where possible."""
     import nbformat
     from nbconvert import HTMLExporter
 

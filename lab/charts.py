@@ -150,7 +150,7 @@ def overlaps(figure):
 
 
 def legends_outside(figure):
-    """Move identical legends to one at the right of the figure, others below their axes."""
+    """Replace equal legends by one at the right; if they differ, move each below its axes."""
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
     labels = {tuple(text.get_text() for text in legend.get_texts()) for legend in legends}
     if len(labels) == 1:
@@ -314,8 +314,9 @@ def weighted_means(values, weights, output):
     from i d / h up to, but not including, (i + 1) d / h.
     """
     caption = (
-        "Each head multiplies the numbers of a token by its weight, printed above them, and adds "
-        "them up. Grey numbers have weight 0. Last row: the output."
+        "Each head has columns of its own. There it multiplies the numbers of each token by its "
+        "weight for this token (after \u00d7), and adds up each column over the tokens. Grey "
+        "numbers have weight 0. Last row: the output."
     )
     with drawn(_draw_means, values.tolist(), weights.tolist(), output.tolist()) as figure:
         show(png(figure, caption), caption)
@@ -361,7 +362,7 @@ def rope_and_alibi(before, after, weights):
     score = float(after[0] @ after[1])
     caption = (
         f"Left: pale arrows are before the rotation; the score after it is {score:.2f}. "
-        "Right: the keys are all alike, so only their distance tells."
+        "Right: all keys are equal, so their weights differ only because of their distances."
     )
     pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
     with drawn(_draw_two_ways, *pairs, score, weights.tolist()) as figure:
@@ -495,7 +496,7 @@ def marks(axes, levels):
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """Draw a grid of heat maps of `value` over x and y, one per value of `across` and `down`.
+    """Draw a grid of heat maps of `value` over x and y: a column per `across`, a row per `down`.
 
     They share a colour scale. `names` maps values of `across` and `down` to titles; `label` labels
     the colour bar.

@@ -58,7 +58,7 @@ def check(jobs, options, accept):
 
 
 def largest_difference(here, rows):
-    """The largest relative difference between the rerun rows and others of the same points."""
+    """The largest relative difference between the rerun rows and `rows`, at the same points."""
     return max(
         trials.max_difference(here["rows"][name], rows.get(name, "")) for name in here["rows"]
     )

@@ -396,8 +396,8 @@ def count_learned(part, table, chosen, sides):
 def reference_of(part, table, chosen, sides):
     """The rows that match `reference`: those of the compared arms or, if none match, of the table.
 
-    Rows of the table are filtered by one column of the condition after the other; a filter that
-    would leave none is skipped.
+    Rows of the table must also match the condition: they are filtered by its columns, one after the
+    other; a column whose value none of the remaining rows has is skipped.
     """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)
@@ -427,7 +427,8 @@ def reasons_unclear(part, table, chosen, sides, shares):
 def verdict(part, interval, values=()):
     """{answer, why} of an interval.
 
-    An interval that touches the bar is unclear; for `within` it counts as inside.
+    An interval that ends on a limit of `part.band` is unclear; for `within`, such an end counts as
+    inside.
     """
     if interval is None:
         return {"answer": UNCLEAR, "why": "some numbers are not finite"}

@@ -172,7 +172,10 @@ def latest(profile, stem):
 
 
 def commit():
-    """{"commit": hash, "changes": whether `CODE` is uncommitted}; "" and None without git."""
+    """{"commit": hash, "changes": whether files in `CODE` have uncommitted changes}.
+
+    Without git, "" and None.
+    """
 
     def git(*arguments):
         command = ["git", "-C", str(project_root()), *arguments]

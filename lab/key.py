@@ -5,8 +5,8 @@ classes, constants, closures, defaults), and the files of lab and of the user th
 directly or indirectly. Comments, docstrings and blank lines do not count. Installed packages are
 not hashed. `lab.uses` records kinds looked up by name and data read while the trial runs.
 
-Changes that are not detected: an attribute set after its class was defined, a monkeypatched
-function, and a file that a module reads at import.
+Changes that are not detected: an edit of a module in `OUTSIDE`, an attribute set after its class
+was defined, a monkeypatched function, and a file that a module reads at import.
 """
 
 import ast
@@ -31,7 +31,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from lab import STARTED, uses
 
 ALWAYS = "lab.state"  # runs around every trial
-OUTSIDE = (  # modules that schedule, cache, judge and plot trials: they do not affect results
+OUTSIDE = (  # modules that schedule, run, cache, judge and plot trials: edits are not detected
     "lab",
     "lab.browse",
     "lab.charts",
@@ -206,8 +206,8 @@ def source_of(item):
 def class_source(cls):
     """The source of a class defined in a cell, or None; inspect supports this from Python 3.13.
 
-    The source is found through the cell that compiled a method. A class without methods is read
-    from the last cell that defines it.
+    The source is read from the cell that defines the methods of the class; if it has no methods,
+    from the last cell that defines the class.
     """
     methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
     texts = ["".join(linecache.getlines(method.__code__.co_filename)) for method in methods]

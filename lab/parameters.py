@@ -138,7 +138,7 @@ def declaration(statement):
 
 
 def type_of(name, annotation):
-    """The type of an annotation. Raises ValueError for names outside pydantic and typing."""
+    """The type of an annotation. Raises ValueError for names outside PLAIN, pydantic, typing."""
     known = {}
     for node in ast.walk(annotation):
         if isinstance(node, ast.Name):

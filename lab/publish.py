@@ -22,7 +22,8 @@ LIST = re.compile(r"(?s)(<!-- answers -->\n).*?(<!-- /answers -->)")
 def publish(notebooks):
     """Publish the runs of these notebooks, or of all that have run, and update the pages.
 
-    Raises Refused if a run is not of the current code or of a clean commit.
+    Raises Refused if a notebook has no run of the current code, or if its run is not from a clean
+    commit.
     """
     results = files.project_root() / "results"
     ran = [p for p in files.notebooks() if files.read_run(results / "runs" / "quick" / p.stem)]
@@ -35,9 +36,7 @@ def publish(notebooks):
                 f"{job.notebook.stem} has no run of the current code: use `lab run` first"
             )
         if files.read_run(job.folder)["changes"] is not False:
-            raise Refused(
-                f"{shown(job.folder)} ran with uncommitted changes: commit, then run again"
-            )
+            raise Refused(f"{shown(job.folder)} is not from a clean commit: commit, then run again")
     for job in jobs:
         move_rows(job)
         final = results / "quick" / job.notebook.stem

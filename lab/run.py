@@ -45,7 +45,7 @@ All lessons: lab list. All commands: lab --help"""
 
 
 class Commands(typer.core.TyperGroup):
-    """Commands that print invalid input as a one-line error and exit with status 2."""
+    """Commands that report invalid input without a traceback and exit with status 2."""
 
     def invoke(self, context):
         for stream in (sys.stdout, sys.stderr):
@@ -316,7 +316,9 @@ def run(
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", help="YAML file of parameters.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel trials; 0: one per core.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Parallel trials; 0: one per core, in smoke runs one.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     cluster: Annotated[str, typer.Option(help="Dask scheduler, tcp://host:8786.")] = "",
     results: Annotated[Path | None, typer.Option(help="Output folder.")] = None,
@@ -326,7 +328,10 @@ def run(
         bool, typer.Option("--check", help="Only rerun a few recorded rows and compare.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Check, and keep record files whose rerun rows agree.")
+        bool,
+        typer.Option(
+            "--accept", help="Check; make record files current if their rerun rows agree."
+        ),
     ] = False,
 ):
     """Run notebooks; skip finished ones and resume interrupted ones."""

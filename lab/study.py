@@ -108,8 +108,8 @@ class Study:
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
         """Run the trial at every point of the grid; returns a DataFrame, see trials.sweep.
 
-        Smoke runs start no worker processes unless `jobs` or `--jobs` asks for them. With
-        `processes`, they run every point in this process, at most twice, and cache nothing.
+        Smoke runs start no worker processes unless `jobs` or `--jobs` asks for them. Smoke runs
+        with `processes` run every point in this process, at most twice, and cache nothing.
         """
         if processes and self.profile == "smoke":
             return trials.dry_run(trial, grid, min(processes, 2))
@@ -193,9 +193,10 @@ class Study:
     def live(self, trial, draw, *, point=None, button="Train now", **controls):
         """Show a button that runs the trial and calls draw(rows).
 
-        `rows` is a DataFrame of all runs started by the button, newest last, empty at first.
-        Controls are as in `play`. Runs are not cached and not judged. A parameter of a run is taken
-        from the first of these that has it:
+        `rows` is a DataFrame of all runs started by the button, newest last. Without a frontend
+        there is no button, and `draw` gets a DataFrame without rows. Controls are as in `play`.
+        Runs are not cached and not judged. A parameter of a run is taken from the first of these
+        that has it:
 
         * point(**controls) if `point` is a function, else the controls, then the dict `point`
         * `seed`, a new one for each run

@@ -96,15 +96,18 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     Columns: the parameters, the values of the rows, and the seconds of the trial. `grid` maps
     parameters to lists of values (the first parameter varies slowest) or is a list of parameter
     dicts. Points missing from the store and the record are run and cached one by one. `timing`
-    marks trials that measure time or memory: they run sequentially. With `processes`, every point
-    runs in each of that many fresh processes, numbered in the column `repeat`. All these rows come
-    from one machine: all from the record, or all from this machine. In the second case, a repeat is
-    read from the store if it has every point there; otherwise it runs now.
+    marks trials that measure time or memory: they run sequentially.
 
-    Raises TypeError for invalid parameters or results, key.ImpureTrial if the trial's code cannot
-    be hashed, RuntimeError if source files were edited since this process started or differ on a
-    worker, ConnectionError if the cluster does not respond, and TrialsFailed, after all other
-    trials have finished, if a trial failed.
+    With `processes`, every point runs in each of that many fresh processes, numbered in the column
+    `repeat`. If the store, or else the record, has all these rows, they are read from it. If
+    neither has, each repeat that the store has completely is read from there, and the others run
+    now. So the rows come from one machine. Only with `place.anyway`, rows of the store and of the
+    record, also outdated ones, are mixed if together they are complete.
+
+    Raises TypeError for invalid parameters, ValueError for an empty grid, key.ImpureTrial if the
+    trial's code cannot be hashed, RuntimeError if source files were edited since this process
+    started or differ on a worker, ConnectionError if the cluster does not respond, and
+    TrialsFailed, after all other trials have finished, if a trial failed or its result is invalid.
     """
     points = points_of(trial, grid)
     if threads != 1:
@@ -365,9 +368,10 @@ class TrialCache:
         return {name_of(line["at"]): line for _, _, lines in self.stale_files() for line in lines}
 
     def known_timings(self, points):
-        """Cached timings from one machine: the store's or the record's, whichever is complete.
+        """Cached timings: those of the store or else of the record, whichever has all points.
 
-        If neither is complete, only the repeats of which the store has every point.
+        If neither has, with `anyway` those of both together and outdated ones, if together they
+        have all points. Else only the repeats of which the store has every point.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
             if all(name_of(point) in known for point in points):
@@ -419,9 +423,10 @@ class TrialCache:
         It reruns one point for each set of kinds and data that the lines used: the point that took
         the least time.
 
-        Outcomes are written to place.check, a folder called "here". `lab run --check` compares them
-        with the record. If they differ, the commit that recorded them reruns the same points, into
-        a folder called "there", and they are compared again. Timings are left out.
+        The rows are written to place.check, a folder called "here". `lab run --check` compares them
+        with the record. If they differ, it runs the same points with the code of the commit that
+        wrote the record, where place.check is a folder called "there", and compares the two
+        folders. Timings are left out.
         """
         side = self.place.check
         for path, _, lines in self.stale_files() if side.name == "here" else ():
@@ -612,7 +617,7 @@ def max_difference(here, there):
 
 
 def relative_difference(one, other):
-    """The relative difference of two values, or the largest one of two lists."""
+    """The relative difference of two values; for two lists, the largest one between entries."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return max(map(relative_difference, one, other), default=0.0)
     if repr(one) == repr(other):
@@ -625,8 +630,8 @@ def relative_difference(one, other):
 def accept(folder, name, checked):
     """Move the rows of a record file to the file of the current code.
 
-    To be called if the rows that `check` reran are equal; the other rows are moved too. `checked`
-    is the output of `TrialCache.check`. Timings of older code are dropped.
+    To be called if the rows that `check` reran agree (see lab/check.py); the other rows are moved
+    too. `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
     """
     _, lines = read(folder / name)
     kept, hashes = [], {}

@@ -39,7 +39,7 @@ def test_only_gated_layers_report_gate_and_linear_factors(learned):
     assert rises["linear_size"] != 0 and "gate_mean" not in learned("relu")[-1]
 
 
-def test_units_that_die_revive_or_stay_dead_are_counted(lesson):
+def test_deaths_counts_units_that_fall_silent_that_wake_and_that_stay_silent(lesson):
     silent = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]], dtype=torch.bool)
     assert lesson.deaths(silent) == {"fell": 75.0, "woke": 25.0, "lasting": 25.0}
 

@@ -192,7 +192,7 @@ def test_edit_invalidates_cached_row(edits, name):
 
 
 @pytest.mark.parametrize("name", IMPURE)
-def test_undetectable_dependency_raises_impure_trial(edits, name):
+def test_unhashable_dependency_raises_impure_trial(edits, name):
     (error,) = edits[name]
     assert error.startswith("ImpureTrial") and ("parameter" in error or "from lab" in error), error
 

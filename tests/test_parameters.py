@@ -111,7 +111,7 @@ def test_failed_check_names_changed_parameters(tmp_path):
         validate(broken)
 
 
-def test_checks_run_under_python_o(notebook):
+def test_checks_run_under_python_with_asserts_disabled(notebook):
     code = """import sys, pathlib, lab.parameters
 lab.parameters.validate(pathlib.Path(sys.argv[1]), ("x", {"heads": [3]}))"""
     done = subprocess.run([sys.executable, "-O", "-c", code, notebook], capture_output=True, text=True)

@@ -33,7 +33,7 @@ def test_patterns_link_to_the_answer_no_more_often_than_by_chance(lesson, patter
     assert found <= chance + 0.01
 
 
-def test_tree_that_hangs_closing_brackets_below_their_openers_links_them(lesson):
+def test_tree_with_pointers_leads_from_closing_brackets_to_their_openers(lesson):
     gold = lesson.texts("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, "tree", KINDS["brackets"])
     assert found == 1 and chance < 0.1

@@ -75,8 +75,8 @@ def test_publish(published):
 
 @pytest.mark.parametrize("fields, message", [
     ({"fingerprint": "older"}, "has no run of the current code: use `lab run` first"),
-    ({"changes": True}, "ran with uncommitted changes: commit, then run again"),
-    ({"changes": None}, "ran with uncommitted changes"),
+    ({"changes": True}, "is not from a clean commit: commit, then run again"),
+    ({"changes": None}, "is not from a clean commit"),
 ], ids=str)  # fmt: skip
 def test_outdated_or_uncommitted_run_is_refused(published, fields, message):
     update_run(published, **fields)

@@ -21,8 +21,8 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
     sequences that greedy decoding solves.
 
     of_length(generator, size, n) returns tokens and targets, (b, t) each, where target -100 means
-    no answer. The sequences of a length depend only on `seed` and the length. Raises ValueError if
-    all targets are -100.
+    no answer. The sequences of a length depend only on `seed`, `size` and the length. Raises
+    ValueError if all targets are -100.
     """
     rows = []
     for n in lengths:

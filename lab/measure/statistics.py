@@ -142,7 +142,7 @@ def within(interval: Interval, least: float, most: float) -> Interval:
 
 
 def exact_p(counts) -> float:
-    """Two-sided p value that two proportions differ, by Boschloo's exact test (1970).
+    """Two-sided p value of Boschloo's exact test (1970) that two proportions are equal.
 
     counts: [[yes, no], [yes, no]], one pair per arm.
     """

@@ -28,9 +28,9 @@ def benchmark(calls, parts, *, device="cpu"):
     a few percent. Every process draws its own order and is one repetition: run the trial with
     study.sweep(..., processes=...).
 
-    After this call the process keeps freed memory, so that timings exclude page faults and zeroing
-    of pages. These took half the time of naive attention and would bias comparisons. Raises
-    ValueError if there are no calls.
+    After this call the process keeps freed memory (up to 2 GiB at the end of the heap), so that
+    timings exclude page faults and zeroing of pages. These took half the time of naive attention
+    and would bias comparisons. Raises ValueError if there are no calls.
     """
     uses.clock("benchmark")
     _warm(calls, 0)
@@ -91,7 +91,7 @@ def _fastest(call):
 
 
 def _keep_memory():
-    """Make glibc allocate all blocks on the heap and never return freed memory to the system.
+    """Make glibc allocate all blocks on the heap and keep freed memory, up to 2 GiB at its end.
 
     Does nothing on other platforms.
     """

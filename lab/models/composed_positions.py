@@ -112,8 +112,8 @@ class Randomized(Scattered, kind="randomized"):
     positions are consecutive, and only the first is random (Kiyono 2021). Evaluation uses one fixed
     draw of block_size positions, stored with the weights; a sequence of n tokens takes the first n
     of them. `at_input` of `encoding` may only add a vector per position; it must not depend on the
-    embeddings. Raises ValueError if `reach` is below block_size, and for sequences longer than
-    block_size.
+    embeddings. Raises ValueError if `reach` is below block_size (but 0 stands for the default), and
+    for sequences longer than block_size.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

@@ -151,9 +151,9 @@ class Mixture(SeesPadding, FeedForward, kind="mixture"):
 def load_balance(probabilities, chosen):
     """Load-balancing loss E sum_i f_i P_i (Fedus 2021).
 
-    f_i is the fraction of choices of expert i, P_i its mean probability; probabilities (..., E),
-    chosen (..., k). The loss is 1 if both are uniform and E if one expert gets everything. It can
-    be below 1.
+    f_i is the fraction of all choices that fall on expert i, P_i its mean probability;
+    probabilities (..., E), chosen (..., k). The loss is 1 if both are uniform and E if one expert
+    gets everything. It can be below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()

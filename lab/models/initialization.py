@@ -143,8 +143,9 @@ class Fixup(Xavier, kind="fixup"):
 class AdminInit(Xavier, kind="admin"):
     """Xavier; then omega_i = sqrt(sum over j < i of Var f_j). Liu 2020 §4.2.
 
-    f_0 are the token embeddings, f_j is the output of branch j. The variances are measured in one
-    forward pass over random tokens with every omega at 1. Only for residual "admin".
+    f_0 is the input of block 0 (token embeddings, with the positions that are added to them), f_j
+    is the output of branch j. The variances are measured in one forward pass over random tokens
+    with every omega at 1. Only for residual "admin".
     """
 
     @torch.no_grad()
@@ -219,12 +220,13 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Set the weights of a head in layer 0 so that it outputs 1 / t at the t-th token.
+    """Set weights of a head in layer 0: its first output component is 1 / t at the t-th token.
 
-    Its queries are 0, so it attends uniformly to all tokens so far. Its value is 1 at the token
-    `marker`, which must be the first token and occur only there, and 0 at other tokens (Kazemnejad
-    2023, theorem 1). For models with residual "pre" and position "none". Raises ValueError for
-    another residual and for a vocabulary larger than d_model.
+    Its queries are 0, so it attends uniformly to all tokens so far. The first component of its
+    value is 1 at the token `marker`, which must be the first token and occur only there, and 0 at
+    other tokens (Kazemnejad 2023, theorem 1). The other components stay as they are. For models
+    with residual "pre" and position "none". Raises ValueError for another residual and for a
+    vocabulary larger than d_model.
     """
     block = model.blocks[0]
     heads = block.mixer.heads

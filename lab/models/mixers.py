@@ -39,7 +39,8 @@ class StateMixer(Mixer):
     def inputs(self, seen):
         """Return {}: padding is on the right, where a causal mixer never reads it.
 
-        Raises ValueError for any mask of the batch except padding alone in a causal model.
+        Raises ValueError for padding in a model that is not causal, and for any other mask of the
+        batch, alone or together with padding.
         """
         mask = seen.batch_mask
         behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal

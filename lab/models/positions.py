@@ -26,7 +26,7 @@ def sinusoids(positions, width, base=10000.0):
 
 
 def exact_sinusoids(n, width, base=10000):
-    """`sinusoids` of positions 0..n-1, float64 (n, width), exact to 1e-14 for n up to 2^15.
+    """`sinusoids` of positions 0..n-1, float64 (n, width), exact to 2e-14 for n up to 2^15.
 
     In floating point, position x frequency loses digits as positions grow. Here angles are integers
     in units of 2^-64 turns, so that integer overflow drops whole turns only.

@@ -26,7 +26,7 @@ class TopUnits(FeedForward, kind="top-k"):
 
     x ── W1 ── relu ── k largest ── W2 ──
 
-    `k` defaults to d_ff / 8. Raises ValueError unless 1 <= k <= d_ff.
+    `k` defaults to d_ff / 8; 0 stands for the default. Raises ValueError unless 0 <= k <= d_ff.
     """
 
     activation = nn.ReLU

@@ -67,7 +67,7 @@ def test_benchmark_reports_the_minimum_of_rounds(clocks, monkeypatch):
     assert len(orders) > 1
 
 
-def test_short_calls_fill_rounds_and_long_calls_have_three(clocks):
+def test_short_calls_repeat_within_rounds_and_long_calls_run_in_three_rounds(clocks):
     call, runs = clocks
     tick = 2**-14
     calls = {

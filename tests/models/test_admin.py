@@ -52,7 +52,7 @@ def test_admin_output_is_less_sensitive_to_weight_perturbation():
     assert moved["admin"] < 0.5 * moved["post"], moved
 
 
-def test_admin_initializes_shared_layers_and_no_other_residual():
+def test_admin_handles_shared_layers_and_equals_xavier_for_other_residuals():
     shared = build(n_layers=4, unique_layers=2, residual="admin", initialization="admin")
     assert shared.blocks[1].omega["ffn"][0] > shared.blocks[0].omega["mixer"][0] > 0
     plain, xavier = (build(initialization=kind).state_dict() for kind in ("admin", "xavier"))

@@ -125,7 +125,7 @@ def test_depth_scaling_affects_output_projections_only():
 
 
 @pytest.mark.parametrize("heads", ["full", "sliced", "low-rank-value", "full-value"])
-def test_query_key_and_branch_weights_are_identified_for_all_heads(heads):
+def test_query_key_and_branch_weights_are_identified_for_four_kinds_of_projection(heads):
     model = small_model(projection=heads, ffn="swiglu", bias=True)
     part = model.blocks[0].mixer.heads
     with torch.no_grad():

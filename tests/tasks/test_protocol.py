@@ -42,7 +42,7 @@ def test_every_task_class_is_covered():
 
 
 @every_task
-def test_batches_and_validation_depend_on_the_seed_only(task):
+def test_seed_determines_batches_and_validation_and_the_global_generator_is_unchanged(task):
     before = torch.get_rng_state()
     first, again, other = (flat(task.batch(generator(seed), 8)) for seed in (1, 1, 2))
     assert same(first, again) and not same(first, other)
@@ -54,7 +54,7 @@ def test_batches_and_validation_depend_on_the_seed_only(task):
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if isinstance(task, AnyLength)], ids=str)
-def test_validation_covers_every_length_with_the_targets_of_a_batch(task):
+def test_validation_has_every_length_with_targets_where_of_length_has_them(task):
     lengths = range(task.shortest, task.longest + 1)
     tokens, targets = task.validation(3 * len(lengths))
     assert tokens.shape[1] == task.length
