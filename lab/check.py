@@ -18,7 +18,7 @@ from pathlib import Path
 
 import typer
 
-from lab import files, run, trials
+from lab import files, runs, trials
 
 TOLERANCE = 1e-6  # relative
 
@@ -31,8 +31,8 @@ def check(jobs, options, accept):
         for job in jobs:
             scratch = replace(job, folder=place / "runs" / job.notebook.stem)
             where = {"check": place / "here", "store": place / "store", "progress": place / "sweep"}
-            with run.progress(place / "sweep"):
-                run.execute(scratch, **options | where | {"anyway": True})
+            with runs.progress(place / "sweep"):
+                runs.execute(scratch, **options | where | {"anyway": True})
         for job in jobs:
             name = job.notebook.stem
             results = {

@@ -45,6 +45,7 @@ OUTSIDE = (  # modules that schedule, run, cache, judge and plot trials: edits a
     "lab.parameters",
     "lab.publish",
     "lab.run",
+    "lab.runs",
     "lab.study",
     "lab.trials",
     "lab.uses",

@@ -8,7 +8,7 @@ import shutil
 
 import pandas as pd
 
-from lab import claims, files, run, trials
+from lab import claims, files, runs, trials
 from lab.files import Refused, shown, write_table, write_text
 
 LEAD = (
@@ -29,7 +29,7 @@ def publish(notebooks):
     ran = [p for p in files.notebooks() if files.read_run(results / "runs" / "quick" / p.stem)]
     if not (chosen := notebooks or ran):
         raise Refused("there are no quick runs: use `lab run` first")
-    jobs = run.plan([path.stem for path in chosen], "quick", results)
+    jobs = runs.plan([path.stem for path in chosen], "quick", results)
     for job in jobs:
         if not job.is_done:
             raise Refused(

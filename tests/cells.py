@@ -55,7 +55,7 @@ def shell():
 def run(notebook, values, folder, **variables):
     """Run the cells as `lab run` would, with results in `folder`; returns the outputs, [{MIME type: data}].
 
-    `variables` are those of `lab.run.environment`, such as store. Errors of a cell carry its number as a note.
+    `variables` are those of `lab.runs.environment`, such as store. Errors of a cell carry its number as a note.
     """
     folder.mkdir(parents=True, exist_ok=True)
     quiet = folder.with_name(f".{folder.name}.progress")  # suppresses progress bars

@@ -8,7 +8,7 @@ import pytest
 from made import DICE
 from typer.testing import CliRunner
 
-from lab import run, trials
+from lab import runs, trials
 from lab.run import app
 
 pytestmark = pytest.mark.slow
@@ -68,5 +68,5 @@ def test_accept_keeps_the_record_if_rows_differ(recorded):
     refused = lab("run", "1.1", "--accept")
     assert refused.exit_code == 1 and "thrown: 1 rows rerun, largest relative difference 0.001" in refused.output
     assert rows(recorded) == before
-    job = run.plan(["1.1"], "quick", recorded / "results")[0]
+    job = runs.plan(["1.1"], "quick", recorded / "results")[0]
     assert job.own == {}

@@ -37,9 +37,10 @@ ALLOWED = {
     "parameters": {"files"},
     "study": {"charts", "claims", "device", "files", "interact", "measure", "parameters"} | {"trials", "workers"},
     "browse": {"claims", "files", "parameters"},
-    "run": {"browse", "check", "device", "files", "parameters", "publish"},
-    "check": {"files", "run", "trials"},
-    "publish": {"charts", "claims", "files", "run", "trials"},
+    "run": {"browse", "check", "device", "files", "parameters", "publish", "runs"},
+    "runs": {"files", "parameters"},
+    "check": {"files", "runs", "trials"},
+    "publish": {"charts", "claims", "files", "runs", "trials"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lab import claims, files, parameters, trials
-from lab import run as runner
+from lab import claims, files, parameters, runs, trials
 from lab.files import CHECKOUT, project_root
 
 NOTEBOOKS = files.notebooks()
@@ -196,8 +195,8 @@ def check_seeds(notebook, first, seeds):
 def test_notebook_runs_in_a_kernel_like_lab_run(tmp_path):
     """In a kernel, under papermill, for a lesson that registers its own variants."""
     notebook = files.notebook_of("1.3")
-    (job,) = runner.plan([notebook.stem], "smoke", tmp_path)
-    runner.execute(job, fresh=True, store=tmp_path / ".trials")
+    (job,) = runs.plan([notebook.stem], "smoke", tmp_path)
+    runs.execute(job, fresh=True, store=tmp_path / ".trials")
     check_run(job.folder, notebook)
     assert job.is_done
     written = {path.name for path in job.folder.iterdir()}

@@ -11,7 +11,7 @@ from made import COINS, DICE
 from nbformat.v4 import new_markdown_cell
 from typer.testing import CliRunner
 
-from lab import files, publish, run, trials
+from lab import files, publish, runs, trials
 from lab.run import app
 
 README = "# A\n\n<!-- answers -->\nold\n<!-- /answers -->\n\nB\n"
@@ -31,7 +31,7 @@ def published(tmp_path, monkeypatch):
     for words in (["init"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "x"]):
         subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
     made.ran(root, "runs/quick")
-    (job,) = run.plan(["1.1"], "quick", root / "results")
+    (job,) = runs.plan(["1.1"], "quick", root / "results")
     (job.folder / "figures" / "drawn.svg").touch()
     (job.folder / "notebook.ipynb").write_text(
         job.notebook.read_text("utf-8").replace("Nothing is trained", f"results/runs/quick/{DICE}"), "utf-8"

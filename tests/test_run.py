@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lab import browse, files, run, trials
+from lab import browse, files, run, runs, trials
 from lab.files import CHECKOUT
 from lab.run import app
 
@@ -49,7 +49,7 @@ def done(project):
     """The finished smoke job of the dice notebook."""
     result = lab(*SMOKE)
     assert result.exit_code == 0, result.output
-    (job,) = run.plan(["1.1"], "smoke", project / "results")
+    (job,) = runs.plan(["1.1"], "smoke", project / "results")
     job.__dict__["output"] = result.output
     return job
 
@@ -84,11 +84,11 @@ def test_stored_notebook_has_no_papermill_metadata_or_absolute_paths(done, proje
 def test_changed_dependency_invalidates_a_run(done, project, edit, monkeypatch):
     assert done.is_done
     if edit == "parameters":
-        (job,) = run.plan(["1.1"], "smoke", project / "results", ("-p", {"seeds": 3}))
+        (job,) = runs.plan(["1.1"], "smoke", project / "results", ("-p", {"seeds": 3}))
         assert job.folder.name == f"{DICE}-seeds-3" and not job.is_done and job.own == {"seeds": 3}
         return
     if edit == "package":
-        monkeypatch.setattr(run, "__file__", str(CHECKOUT / "tests" / "gate.py"))
+        monkeypatch.setattr(runs, "__file__", str(CHECKOUT / "tests" / "gate.py"))
         assert not done.is_done
         return
     folder, suffix = {"notebook": ("notebooks", "ipynb"), "claims": ("experiments/claims", "yaml")}[edit]
@@ -129,13 +129,13 @@ INVALID = {
 
 @pytest.mark.parametrize("words, message", INVALID.values(), ids=INVALID)
 def test_invalid_input_exits_before_a_kernel_starts(words, message, monkeypatch):
-    monkeypatch.setattr(run, "execute", None)
+    monkeypatch.setattr(runs, "execute", None)
     result = lab(*words)
     assert result.exit_code == 2 and re.search(f"^lab: .*{message}", result.output), result.output
 
 
 def test_concurrent_run_on_the_same_folder_is_refused(project, monkeypatch):
-    monkeypatch.setattr(run, "execute", None)
+    monkeypatch.setattr(runs, "execute", None)
     with FileLock(project / "results" / ".lock"):
         result = lab("run", "1.2")
     assert result.exit_code == 2 and "another `lab run` is using" in result.output and "--results" in result.output
@@ -370,7 +370,7 @@ def test_documented_commands_are_valid(name, monkeypatch):
         options = command.make_context(first, words).params
         if first == "run":
             chosen = ("-p", run.assignments(options["parameter"]))
-            assert run.plan(options["notebooks"] or [], options["profile"], CHECKOUT / "results", chosen)
+            assert runs.plan(options["notebooks"] or [], options["profile"], CHECKOUT / "results", chosen)
     targets = re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text("utf-8"), re.MULTILINE)
     shown = [words[0].rstrip(";") for words in commands(name, "make")]
     assert shown and set(shown) <= set(targets)
