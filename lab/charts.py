@@ -384,6 +384,60 @@ def _draw_two_ways(before, after, score, weights):
     right.set(ylim=(0, 1.05), title=f"ALiBi: seen from position {len(weights) - 1}")
 
 
+def numbers_met(weights, keys, values):
+    """Show the numbers that one token is multiplied with in a block: weights, keys and values.
+
+    weights (12, d, d): four matrices of attention, then eight of the feed-forward layer. keys,
+    values (n, d). Both bands have 2 d rows of numbers, so their lengths compare the work.
+    """
+    met, pairs = weights.numel(), keys.numel() + values.numel()
+    caption = (
+        "Each number shown is multiplied once for one token: above those of the weights, below "
+        "those of the keys and values of all tokens."
+    )
+    words = f"{met} multiply-adds with weights, {pairs} with keys and values"
+    parts = (weights.tolist(), keys.T.tolist(), values.T.tolist())
+    with drawn(_draw_met, *parts, words) as figure:
+        show(png(figure, caption), caption)
+
+
+def _draw_met(weights, keys, values, words):
+    d, n = len(keys), len(keys[0])
+    columns = max(6 * d, n)
+    _, axes = plt.subplots(figsize=(7.4, min(5.0, 0.6 + 38.0 * d / columns)))
+    for i, square in enumerate(weights):
+        left, top = i % 6 * d, i // 6 * 1.35 * d
+        _draw_numbers(axes, square, left, top, COLORS[0 if i < 4 else 2], columns)
+        name = f"$W_{'QKVO'[i]}$" if i < 4 else f"FFN {i - 3}"
+        size = min(8, 60 * d / columns)
+        axes.text(left + d / 2, top - 0.04 * d, name, ha="center", fontsize=size, color="#444444")
+    for table, name, color in ((keys, "keys", COLORS[1]), (values, "values", COLORS[4])):
+        top = (3.0 if name == "keys" else 4.1) * d
+        _draw_numbers(axes, table, 0, top, color, columns)
+        axes.text(-0.1 * d, top + d / 2, name, ha="right", va="center", color=color)
+    axes.text(-0.1 * d, 1.2 * d, "weights", ha="right", va="center", color=COLORS[0])
+    axes.set(xlim=(-0.05 * columns, columns + 0.1), ylim=(5.2 * d, -0.35 * d), xticks=[], yticks=[])
+    axes.set_aspect("equal")
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"What is one token multiplied with? {words}", pad=8)
+
+
+def _draw_numbers(axes, table, left, top, color, columns):
+    """Pale boxes with numbers, which are left out where they would be too small to read."""
+    for (i, j), number in np.ndenumerate(table):
+        corner = (left + j, top + i)
+        face = mpl.colors.to_rgba(color, 0.25)
+        axes.add_patch(plt.Rectangle(corner, 1, 1, fc=face, ec="white", lw=0.6))
+        if columns <= 50:
+            size = min(9, 300 / columns)
+            middle = (corner[0] + 0.5, corner[1] + 0.5)
+            axes.text(*middle, f"{number:g}", ha="center", va="center", fontsize=size)
+    width, height = len(table[0]), len(table)
+    frame = plt.Rectangle((left, top), width, height, fill=False, ec="#555555", lw=0.9)
+    axes.add_patch(frame)
+
+
 # Results
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab import arithmetic
+from lab.measure.products import plain_products
 from lab.trials import run
 
 
@@ -129,3 +130,10 @@ def test_trials_use_onednn():
 
     assert run(trial, {})["rows"] == {"fast": True}
     assert not replaced()
+
+
+def test_timings_can_use_torchs_own_products():
+    with arithmetic.fast():
+        with plain_products():
+            assert not replaced()
+        assert replaced()

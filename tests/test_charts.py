@@ -203,6 +203,23 @@ def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
     assert seen == {"title": "RoPE: score 0.80", "weights": [0.25, 0.75]}
 
 
+def test_numbers_met_shows_every_number_and_counts_them(monkeypatch):
+    shown = []
+
+    def texts(figure, caption):
+        (axes,) = figure.axes
+        shown.extend([axes.get_title("left"), *(text.get_text() for text in axes.texts)])
+        return b""
+
+    monkeypatch.setattr(charts, "png", texts)
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    weights = torch.arange(48).view(12, 2, 2)
+    charts.numbers_met(weights, torch.full((3, 2), 100), torch.full((3, 2), 200))
+    assert "48 multiply-adds with weights, 12 with keys" in " ".join(shown[0].split())
+    assert {str(i) for i in range(48)} | {"keys", "values", "weights"} <= set(shown)
+    assert shown.count("100") == shown.count("200") == 6
+
+
 def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
     shown = []
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "state": {"arithmetic"},
     "models": {"names"},
     "tasks": set(),
-    "measure": set(),
+    "measure": {"arithmetic"},
     "training": {"names"},
     "pretrained": {"models"},
     "reference": {"models", "recipes", "training", "arithmetic"},

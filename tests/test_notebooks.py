@@ -175,7 +175,7 @@ def test_notebook_runs_at_smoke_size(notebook, tmp_path):
     text = json.dumps(shown, default=str)
     assert str(CHECKOUT) not in text, "outputs contain a local path"
     assert not any(WIDGET in each for each in shown), "outputs contain a live widget"
-    check_seeds(notebook, values["first_seed"], seeds_of(tmp_path / ".trials"))
+    check_seeds(notebook, values.get("first_seed", 2000), seeds_of(tmp_path / ".trials"))
 
 
 def check_seeds(notebook, first, seeds):

@@ -10,7 +10,7 @@ from helpers import config, heads, normal, small_config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.measure.cost import attention_macs
+from lab.measure.cost import attention_macs, block_macs
 from lab.models import Transformer
 from lab.models.encoder_decoder import EncoderDecoder
 from lab.models.gpt import AttentionFn, attend
@@ -244,6 +244,36 @@ def test_projections_dominate_attention_macs_until_n_equals_2d():
     assert 2 * (long["scores"] + long["mix"]) == sum(long.values())
     pairs = short["scores"] + short["mix"]
     assert pairs == 2 * (d // 8) ** 2 * d and pairs / sum(short.values()) < 0.06
+
+
+def test_attention_takes_n2d_operations():
+    """attention-flops-n2d. "Computing QK^T: O(n²d); softmax: each row takes O(n), there are n rows in all:
+    O(n²); multiplying with V: O(n²d); the total time complexity is O(n²d) + O(n²) + O(n²d) = O(n²d)."
+    (chapter §1.1.3, exercise 1.1)
+    attention-softmax-lower-order. The term that the sum drops is below a tenth of the operations with heads 64 wide,
+    however long the text.
+    """
+    n, d, h = sympy.symbols("n d h", positive=True)
+    macs = attention_macs(n, d, h, h, d / h)
+    assert [sympy.expand(macs[name]) for name in ("scores", "mix")] == [n**2 * d] * 2
+    softmax = sympy.expand(h * n * (5 * n - 2))  # a row: maximum, subtractions, exponentials, sum, divisions
+    total = sympy.expand(2 * (macs["scores"] + macs["mix"]) + softmax)  # a multiply-add is two operations
+    assert [sympy.degree(softmax, symbol) for symbol in (n, d)] == [2, 0]
+    assert [sympy.degree(total, symbol) for symbol in (n, d)] == [2, 1]
+    share = (softmax / total).subs(h, d / 64)
+    assert sympy.limit(share, n, sympy.oo) == sympy.Rational(5, 5 + 4 * 64) < 0.1
+
+
+def test_products_with_weights_dominate_wide_blocks():
+    """attention-wide-regime. "For d >> n (such as a short sequence in a very wide model) the bottleneck of computing
+    is in the d dimension of the matrix products." (chapter §1.1.3, exercise 1.1)
+    True of the products with weights, which the chapter leaves out, false of the two that it counts: at n = d/8 those
+    with weights are 98 % of a block. attention-n-dominates. "For n >> d the n² term dominates": 73 % at n = 16 d.
+    """
+    d = sympy.Symbol("d", positive=True)
+    for n, expected in ((d / 8, sympy.Rational(1, 49)), (16 * d, sympy.Rational(8, 11))):
+        macs = block_macs(n, d, 1, 1, d, 4 * d)
+        assert sympy.simplify((macs["scores"] + macs["mix"]) / sum(macs.values())) == expected
 
 
 class LargestTensor(TorchDispatchMode):
