@@ -408,7 +408,7 @@ def _draw_met(weights, keys, values, words):
     for i, square in enumerate(weights):
         left, top = i % 6 * d, i // 6 * 1.35 * d
         _draw_numbers(axes, square, left, top, COLORS[0 if i < 4 else 2], columns)
-        name = f"$W_{'QKVO'[i]}$" if i < 4 else f"FFN {i - 3}"
+        name = f"$W_{'QKVO'[i]}$" if i < 4 else f"$W_{1 if i < 8 else 2}$, part {i % 4 + 1}"
         size = min(8, 60 * d / columns)
         axes.text(left + d / 2, top - 0.04 * d, name, ha="center", fontsize=size, color="#444444")
     for table, name, color in ((keys, "keys", COLORS[1]), (values, "values", COLORS[4])):
@@ -416,11 +416,12 @@ def _draw_met(weights, keys, values, words):
         _draw_numbers(axes, table, 0, top, color, columns)
         axes.text(-0.1 * d, top + d / 2, name, ha="right", va="center", color=color)
     axes.text(-0.1 * d, 1.2 * d, "weights", ha="right", va="center", color=COLORS[0])
+    axes.text(0, 2.96 * d, f"tokens 1 to {n}", fontsize=8, color="#444444")
     axes.set(xlim=(-0.05 * columns, columns + 0.1), ylim=(5.2 * d, -0.35 * d), xticks=[], yticks=[])
     axes.set_aspect("equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"What is one token multiplied with? {words}", pad=8)
+    axes.set_title(words, pad=8)
 
 
 def _draw_numbers(axes, table, left, top, color, columns):
