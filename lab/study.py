@@ -295,14 +295,14 @@ class Study:
             self.say(f"The text differs from this run: {'; '.join(wrong)}.")
 
     def scorecard(self, measured, *, figure=""):
-        """Judge {claim: table} and show all answers in one table; `finish` then shows none.
+        """Judge {claim: table} and show their answers in one table; `finish` then shows none.
 
         Each table is as in `judge`. `figure` is the name of a saved figure that shows the
         measurements.
         """
         for claim, table in measured.items():
             self._judge(claim, table, figure)
-        show(claims.lesson_card(self._all_lines()))
+        show(claims.lesson_card(pd.concat([self._lines[claim] for claim in measured])))
         self._shown = True
 
     def _all_lines(self):
