@@ -36,7 +36,8 @@ def publish(notebooks):
                 f"{job.notebook.stem} has no run of the current code: use `lab run` first"
             )
         if files.read_run(job.folder)["changes"] is not False:
-            raise Refused(f"{shown(job.folder)} is not from a clean commit: commit, then run again")
+            hint = "commit, delete this folder, then run again"
+            raise Refused(f"{shown(job.folder)} is not from a clean commit: {hint}")
     for job in jobs:
         move_rows(job)
         final = results / "quick" / job.notebook.stem

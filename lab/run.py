@@ -2,9 +2,9 @@
 
     lab run 1.4 -p seeds=2
 
-All parameters are validated before a kernel starts. Lessons that already ran with the current code,
-claims and parameters are skipped, except with --fresh or --anyway. A failure does not stop the other
-notebooks.
+All parameters are validated before a kernel starts. Lessons that already ran with the current
+code, claims and parameters are skipped, except with --fresh or --anyway. A failure does not stop
+the other notebooks.
 """
 
 import contextlib

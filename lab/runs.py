@@ -1,7 +1,8 @@
 """Jobs: notebooks with validated parameters, executed by papermill into a folder of results.
 
-The results of a run are written to a temporary folder, which is moved to results/runs/PROFILE/NN_slug
-on success. Kernels are configured by environment variables: see `environment`.
+The results of a run are written to a temporary folder, which is moved to
+results/runs/PROFILE/NN_slug on success. Kernels are configured by environment variables: see
+`environment`.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ def test_publish(published):
 
 @pytest.mark.parametrize("fields, message", [
     ({"fingerprint": "older"}, "has no run of the current code: use `lab run` first"),
-    ({"changes": True}, "is not from a clean commit: commit, then run again"),
+    ({"changes": True}, "is not from a clean commit: commit, delete this folder, then run again"),
     ({"changes": None}, "is not from a clean commit"),
 ], ids=str)  # fmt: skip
 def test_outdated_or_uncommitted_run_is_refused(published, fields, message):
