@@ -400,8 +400,8 @@ def stream_parts(streams):
 
 
 def _draw_parts(streams):
-    _, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2))
-    for axes, (name, stream) in zip(panels, streams.items(), strict=True):
+    _, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2), squeeze=False)
+    for axes, (name, stream) in zip(panels[0], streams.items(), strict=True):
         parts = np.array(stream)  # (branches passed, parts)
         below = np.zeros(len(parts))
         for i, sizes in enumerate(parts.T):
@@ -415,7 +415,7 @@ def _draw_parts(streams):
         axes.set(title=f"{name}: {left:.2g} of it is the token", xlabel="branches passed")
         axes.set(xticks=range(0, len(parts), 1 + len(parts) // 9), ylim=(0, 1.15 * below.max()))
         axes.grid(False, axis="x")
-    panels[0].set_ylabel("squared length of the stream")
+    panels[0, 0].set_ylabel("squared length of the stream")
 
 
 # Results
