@@ -24,8 +24,9 @@ def cores():
 def outcomes(call, points, *, jobs=1, cluster=""):
     """Yield (point, result or exception) as calls finish.
 
-    `call` must be picklable. With jobs=1, calls run in this process. A call whose local worker
-    process dies is retried in isolation; if its worker dies again, the outcome is a RuntimeError.
+    `call` must be picklable. With jobs=1, calls run in this process. Calls that were running
+    when a local worker process died are retried one at a time; a call whose worker dies there has
+    a RuntimeError as outcome.
     On a cluster, Dask itself retries.
     """
     if cluster:
