@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 unexport PYTHONDONTWRITEBYTECODE  # else every kernel and worker compiles all packages anew
