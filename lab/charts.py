@@ -384,6 +384,49 @@ def _draw_two_ways(before, after, score, weights):
     right.set(ylim=(0, 1.05), title=f"ALiBi: seen from position {len(weights) - 1}")
 
 
+def seen_keys(masks, reach, *, trained, share):
+    """Show which keys queries see with two masks, and how far the heads of ALiBi reach.
+
+    masks: {name: (t, t) booleans}, True where the query (row) sees the key (column). reach: {slope:
+    how many of the nearest keys hold `share` of the weight}. Offsets from `trained` on are pale.
+    """
+    caption = (
+        f"Left: the keys that each query sees; those {trained} or more positions before it, which "
+        f"training never had, are pale. Right: how many of the nearest keys hold {share:.0%} of "
+        "the weight in each head of ALiBi, if all keys are alike."
+    )
+    offsets = {}
+    for name, mask in masks.items():
+        seen = np.array(mask.tolist())
+        distance = np.arange(len(seen))[:, None] - np.arange(len(seen))
+        offsets[name] = np.where(seen, np.where(distance < trained, 2, 1), 0)
+    with drawn(_draw_seen, offsets, reach, trained, share) as figure:
+        show(png(figure, caption), caption)
+
+
+def _draw_seen(offsets, reach, trained, share):
+    ratios = [1] * len(offsets) + [1.4]
+    _, grid = plt.subplots(1, len(ratios), figsize=(8.5, 2.9), width_ratios=ratios)
+    for axes, color, (name, square) in zip(
+        grid, (COLORS[1], COLORS[4]), offsets.items(), strict=False
+    ):
+        paint = mpl.colors.ListedColormap(["white", mpl.colors.to_rgba(color, 0.3), color])
+        axes.imshow(square, paint, vmin=0, vmax=2, interpolation="nearest")
+        axes.grid(False)
+        ticks = np.linspace(0, len(square), 5, dtype=int)
+        axes.set(title=name, xlabel="key", ylabel="query", xticks=ticks[::2], yticks=ticks[::2])
+    bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0])
+    grid[-1].bar_label(bars, padding=-18, fontsize=8, color="white")
+    grid[-1].axvline(trained, **PREDICTION)
+    words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
+    grid[-1].annotate("trained length", (trained, 1), (4, -3), va="top", **words)
+    log2_xaxis(grid[-1], [2**i for i in range(1, len(square).bit_length())])
+    grid[-1].set_xlim(2, 1.3 * len(square))
+    grid[-1].invert_yaxis()
+    grid[-1].set(xlabel=f"nearest keys with {share:.0%} of the weight", ylabel="slope of the head")
+    grid[-1].set_title("ALiBi")
+
+
 def numbers_met(weights, keys, values):
     """Show the numbers that one token is multiplied with in a block: weights, keys and values.
 

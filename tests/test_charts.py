@@ -235,3 +235,25 @@ def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
     charts.weighted_means(values, weights, output)
     assert {"1", "40", "23.25", "31", "head 0", "head 1"} <= set(shown)
     assert [text for text in shown if "×" in text] == ["× 1", "× 0", "× 0.25", "× 0.75"]
+
+
+def test_seen_keys_are_painted_and_the_reach_of_heads_is_counted(monkeypatch):
+    seen = {}
+
+    def look(figure, caption):
+        *squares, right = figure.axes
+        seen["squares"] = [axes.images[0].get_array().tolist() for axes in squares]
+        seen["reach"] = [bar.get_width() for bar in right.patches]
+        seen["caption"] = caption
+        assert charts.faults(figure) == []
+        return b""
+
+    monkeypatch.setattr(charts, "png", look)
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    charts.seen_keys({"all": causal, "two": causal.triu(-1)}, {"1/2": 2, "1/4": 4}, trained=2, share=0.9)
+    everything, window = seen["squares"]
+    assert everything == [[2, 0, 0, 0], [2, 2, 0, 0], [1, 2, 2, 0], [1, 1, 2, 2]]
+    assert window == [[2, 0, 0, 0], [2, 2, 0, 0], [0, 2, 2, 0], [0, 0, 2, 2]]
+    assert seen["reach"] == [2, 4]
+    assert "2 or more positions" in seen["caption"] and "90%" in seen["caption"]
