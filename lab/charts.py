@@ -354,32 +354,44 @@ def _draw_cell(axes, left, top, number, color, weight):
     axes.text(left + 0.5, top + 0.64, f"{number:.4g}", ha="center", va="center", color=ink)
 
 
-def rope_and_alibi(before, after, weights):
+def rope_and_alibi(before, after, weights, turns=()):
     """Show a query and a key before and after RoPE's rotation, and ALiBi's weights of equal keys.
 
     before, after: (query, key), two numbers each. weights: (keys,), in order of their positions.
+    turns: (position, speed) of query and key, drawn as arcs.
     """
     score = float(after[0] @ after[1])
     caption = (
-        f"Left: pale arrows are before the rotation; the score after it is {score:.2f}. "
+        "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
+        f"speed; the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
     pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
-    with drawn(_draw_two_ways, *pairs, score, weights.tolist()) as figure:
+    with drawn(_draw_two_ways, *pairs, score, weights.tolist(), turns) as figure:
         show(png(figure, caption), caption)
 
 
-def _draw_two_ways(before, after, score, weights):
+def _draw_two_ways(before, after, score, weights, turns):
     _, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.4), width_ratios=[1, 1.3])
     for name, color, old, new in zip(("query", "key"), COLORS[:2], before, after, strict=True):
         for tip, alpha in ((old, 0.3), (new, 1.0)):
             style = {"arrowstyle": "->", "color": color, "alpha": alpha, "lw": 1.8}
+            style |= {"shrinkA": 0, "shrinkB": 0}
             left.annotate("", tip, (0, 0), arrowprops=style)
         left.text(1.12 * new[0], 1.12 * new[1], name, color=color, ha="center", va="center")
+    left.add_patch(plt.Circle((0, 0), 1, fill=False, ec="0.85"))
+    for (position, speed), color, old, radius in zip(turns, COLORS, before, (0.3, 0.55)):
+        angle = np.arctan2(*old[::-1]) + np.linspace(0, position * speed)
+        x, y = np.cos(angle), np.sin(angle)
+        left.plot(radius * x, radius * y, color=color, lw=1)
+        words = {"color": color, "fontsize": 7, "ha": "center", "va": "center"}
+        beside = radius + 0.17
+        left.text(beside * x[25], beside * y[25], f"{position} \u00d7 {speed:g}", **words)
     left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
-    bars = right.bar(range(len(weights)), weights, color=COLORS[1])
-    right.bar_label(bars, fmt="%.2f", fontsize=8)
+    bars = right.bar(range(len(weights)), weights, color=COLORS[0])
+    right.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+    marks(right, {"1%": 0.01})
     right.set(xlabel="position of the key", ylabel="weight", xticks=range(len(weights)))
     right.set(ylim=(0, 1.05), title=f"ALiBi: seen from position {len(weights) - 1}")
 
@@ -415,13 +427,15 @@ def _draw_seen(offsets, reach, trained, share):
         axes.grid(False)
         ticks = np.linspace(0, len(square), 5, dtype=int)
         axes.set(title=name, xlabel="key", ylabel="query", xticks=ticks[::2], yticks=ticks[::2])
+        if (square == 1).any():
+            axes.text(0.05, 0.12, "never seen\nin training", transform=axes.transAxes, fontsize=8)
     bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0])
-    grid[-1].bar_label(bars, padding=-18, fontsize=8, color="white")
+    box = {"fc": "white", "ec": "none", "pad": 0.5}  # interrupts the dashed line
+    grid[-1].bar_label(bars, padding=3, fontsize=8, bbox=box)
     grid[-1].axvline(trained, **PREDICTION)
     words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
     grid[-1].annotate("trained length", (trained, 1), (4, -3), va="top", **words)
-    log2_xaxis(grid[-1], [2**i for i in range(1, len(square).bit_length())])
-    grid[-1].set_xlim(2, 1.3 * len(square))
+    grid[-1].set(xlim=(0, 1.1 * len(square)), xticks=ticks)
     grid[-1].invert_yaxis()
     grid[-1].set(xlabel=f"nearest keys with {share:.0%} of the weight", ylabel="slope of the head")
     grid[-1].set_title("ALiBi")
@@ -492,25 +506,26 @@ def log2_xaxis(axes, values):
     axes.minorticks_off()
 
 
-def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
-    """Draw runs as dots and their mean as a line; returns the line."""
+def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o", shift=1.0):
+    """Draw runs as dots, their x times `shift`, and their mean as a line; returns the line."""
     means = table.groupby(x)[y].mean()
     (line,) = axes.plot(means.index, means, marker=marker, color=color, label=label)
-    axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
+    axes.plot(table[x] * shift, table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line
 
 
-def by_arm(axes, table, x, y, arm, names=None, colors=None, **words):
+def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=1.0, **words):
     """Draw one seeds_and_mean line per value of the column `arm`, with a legend.
 
-    `names` is a function or dict from values to labels, `colors` a dict from all values to colours.
+    `names` is a function or dict from values to labels, `colors` a dict from all values to colours,
+    `markers` one to markers. On a logarithmic axis dots stand side by side, a factor `dodge` apart.
     `words` are passed to axes.set: title and axis labels.
     """
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
-        marker = MARKERS[i % len(MARKERS)]
-        label = _label(value, names)
-        seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker)
+        look = {"marker": markers[value] if markers else MARKERS[i % len(MARKERS)]}
+        look |= {"label": _label(value, names), "shift": dodge ** (i - table[arm].nunique() // 2)}
+        seeds_and_mean(axes, part, x, y, color=color, **look)
     axes.set(**words)
     axes.legend()
 
