@@ -354,11 +354,11 @@ def _draw_cell(axes, left, top, number, color, weight):
     axes.text(left + 0.5, top + 0.64, f"{number:.4g}", ha="center", va="center", color=ink)
 
 
-def rope_and_alibi(before, after, weights, turns=()):
+def rope_and_alibi(before, after, weights, turns):
     """Show a query and a key before and after RoPE's rotation, and ALiBi's weights of equal keys.
 
     before, after: (query, key), two numbers each. weights: (keys,), in order of their positions.
-    turns: (position, speed) of query and key, drawn as arcs.
+    turns: (position, speed) of query and key.
     """
     score = float(after[0] @ after[1])
     caption = (
@@ -378,15 +378,15 @@ def _draw_two_ways(before, after, score, weights, turns):
             style = {"arrowstyle": "->", "color": color, "alpha": alpha, "lw": 1.8}
             style |= {"shrinkA": 0, "shrinkB": 0}
             left.annotate("", tip, (0, 0), arrowprops=style)
-        left.text(1.12 * new[0], 1.12 * new[1], name, color=color, ha="center", va="center")
+        left.text(1.22 * new[0], 1.22 * new[1], name, color=color, ha="center", va="center")
     left.add_patch(plt.Circle((0, 0), 1, fill=False, ec="0.85"))
-    for (position, speed), color, old, radius in zip(turns, COLORS, before, (0.3, 0.55)):
+    look = zip(turns, COLORS[:2], before, (0.3, 0.55), strict=True)
+    for (position, speed), color, old, radius in look:
         angle = np.arctan2(*old[::-1]) + np.linspace(0, position * speed)
-        x, y = np.cos(angle), np.sin(angle)
-        left.plot(radius * x, radius * y, color=color, lw=1)
+        left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
+        at = (radius + 0.17) * np.cos(angle[12]), (radius + 0.15) * np.sin(angle[12])
         words = {"color": color, "fontsize": 7, "ha": "center", "va": "center"}
-        beside = radius + 0.17
-        left.text(beside * x[25], beside * y[25], f"{position} \u00d7 {speed:g}", **words)
+        left.text(*at, f"{position} \u00d7 {speed:g}", **words)
     left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
     bars = right.bar(range(len(weights)), weights, color=COLORS[0])
@@ -524,7 +524,10 @@ def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
         look = {"marker": markers[value] if markers else MARKERS[i % len(MARKERS)]}
-        look |= {"label": _label(value, names), "shift": dodge ** (i - table[arm].nunique() // 2)}
+        look |= {
+            "label": _label(value, names),
+            "shift": dodge ** (i - (table[arm].nunique() - 1) / 2),
+        }
         seeds_and_mean(axes, part, x, y, color=color, **look)
     axes.set(**words)
     axes.legend()

@@ -158,6 +158,15 @@ def test_mark_labels_do_not_overlap_and_faults_are_reported():
         assert charts.faults(figure) == ["a panel: 1 dashed lines without a label", "'bigram' overlaps 'trigram'"]
 
 
+def test_runs_of_arms_stand_side_by_side_with_markers_of_their_own():
+    table = pd.DataFrame({"x": [2, 2], "y": 1.0, "arm": ["a", "b"]})
+    axes = plt.subplots()[1]
+    charts.by_arm(axes, table, "x", "y", "arm", markers={"a": "s", "b": "o"}, dodge=1.21)
+    assert [line.get_marker() for line in axes.lines] == ["s", ".", "o", "."]
+    assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([2, 2 / 1.1, 2, 2 * 1.1])
+    plt.close("all")
+
+
 def test_missing_colour_raises_key_error():
     table = pd.DataFrame({"x": [1, 2], "y": 1.0, "arm": ["a", "b"]})
     with pytest.raises(KeyError, match="b"):
@@ -192,6 +201,7 @@ def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
     def look(figure, caption):
         left, right = figure.axes
         seen["title"] = left.get_title("left")
+        seen["texts"] = [text.get_text() for text in left.texts if text.get_text()]
         seen["weights"] = [bar.get_height() for bar in right.patches]
         return b""
 
@@ -199,8 +209,9 @@ def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
     monkeypatch.setattr(charts, "show", lambda picture, caption: None)
     before = (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
     after = (torch.tensor([0.6, 0.8]), torch.tensor([0.0, 1.0]))
-    charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]))
-    assert seen == {"title": "RoPE: score 0.80", "weights": [0.25, 0.75]}
+    charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]), ((2, 0.4), (4, 0.0)))
+    assert seen["title"] == "RoPE: score 0.80" and seen["weights"] == [0.25, 0.75]
+    assert seen["texts"] == ["query", "key", "2 \u00d7 0.4", "4 \u00d7 0"]
 
 
 def test_numbers_met_shows_every_number_and_counts_them(monkeypatch):
