@@ -384,7 +384,7 @@ def _draw_two_ways(before, after, score, weights, turns):
     for (position, speed), color, old, radius in look:
         angle = np.arctan2(*old[::-1]) + np.linspace(0, position * speed)
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
-        at = (radius + 0.17) * np.cos(angle[12]), (radius + 0.15) * np.sin(angle[12])
+        at = (radius + 0.27) * np.cos(angle[12]), (radius + 0.15) * np.sin(angle[12])
         words = {"color": color, "fontsize": 7, "ha": "center", "va": "center"}
         left.text(*at, f"{position} \u00d7 {speed:g}", **words)
     left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
