@@ -521,14 +521,13 @@ def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=
     `markers` one to markers. On a logarithmic axis dots stand side by side, a factor `dodge` apart.
     `words` are passed to axes.set: title and axis labels.
     """
+    count = table[arm].nunique()
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
-        look = {"marker": markers[value] if markers else MARKERS[i % len(MARKERS)]}
-        look |= {
-            "label": _label(value, names),
-            "shift": dodge ** (i - (table[arm].nunique() - 1) / 2),
-        }
-        seeds_and_mean(axes, part, x, y, color=color, **look)
+        marker = markers[value] if markers else MARKERS[i % len(MARKERS)]
+        shift = dodge ** (i - (count - 1) / 2)
+        label = _label(value, names)
+        seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker, shift=shift)
     axes.set(**words)
     axes.legend()
 
