@@ -503,13 +503,12 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
 def by_arm(axes, table, x, y, arm, names=None, colors=None, **words):
     """Draw one seeds_and_mean line per value of the column `arm`, with a legend.
 
-    `names` is a function or dict from values to labels, `colors` a dict from all values to colours;
-    its order sets the markers. `words` are passed to axes.set: title and axis labels.
+    `names` is a function or dict from values to labels, `colors` a dict from all values to colours.
+    `words` are passed to axes.set: title and axis labels.
     """
-    order = list(colors or table[arm].drop_duplicates())  # a marker belongs to a value, as a colour
-    for value, part in table.groupby(arm, sort=False):
+    for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
-        marker = MARKERS[order.index(value) % len(MARKERS)]
+        marker = MARKERS[i % len(MARKERS)]
         label = _label(value, names)
         seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker)
     axes.set(**words)
