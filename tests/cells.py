@@ -21,7 +21,6 @@ from lab import charts, files
 from lab.measure import timing
 from lab.tasks.code import Code
 
-
 FEW = 4  # validation windows
 all_windows = Code.validation
 
