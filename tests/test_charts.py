@@ -235,3 +235,19 @@ def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
     charts.weighted_means(values, weights, output)
     assert {"1", "40", "23.25", "31", "head 0", "head 1"} <= set(shown)
     assert [text for text in shown if "×" in text] == ["× 1", "× 0", "× 0.25", "× 0.75"]
+
+
+def test_stream_parts_add_up_and_say_what_is_left_of_the_token(monkeypatch):
+    seen = {}
+
+    def look(figure, caption):
+        (axes,) = figure.axes
+        seen["title"] = axes.get_title("left")
+        seen["ends"] = [text.get_text() for text in axes.texts]
+        seen["parts"] = [bar.get_height() for bar in axes.patches]
+        return b""
+
+    monkeypatch.setattr(charts, "png", look)
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    charts.stream_parts({"Pre-LN": [torch.tensor([1.0, 0.0]), torch.tensor([1.0, 2.0])]})
+    assert seen == {"title": "Pre-LN: 0.2 of it is the token", "ends": ["1", "5"], "parts": [1, 1, 0, 4]}
