@@ -419,13 +419,13 @@ def seen_keys(masks, reach, *, trained, share):
 def _draw_seen(offsets, reach, trained, share):
     ratios = [1] * len(offsets) + [1.4]
     _, grid = plt.subplots(1, len(ratios), figsize=(8.5, 2.9), width_ratios=ratios)
-    for axes, color, (name, square) in zip(
-        grid, (COLORS[1], COLORS[4]), offsets.items(), strict=False
-    ):
+    size = len(next(iter(offsets.values())))
+    ticks = np.linspace(0, size, 5, dtype=int)
+    looks = zip(grid[:-1], (COLORS[1], COLORS[4]), offsets.items(), strict=True)
+    for axes, color, (name, square) in looks:
         paint = mpl.colors.ListedColormap(["white", mpl.colors.to_rgba(color, 0.3), color])
         axes.imshow(square, paint, vmin=0, vmax=2, interpolation="nearest")
         axes.grid(False)
-        ticks = np.linspace(0, len(square), 5, dtype=int)
         axes.set(title=name, xlabel="key", ylabel="query", xticks=ticks[::2], yticks=ticks[::2])
         if (square == 1).any():
             axes.text(0.05, 0.12, "never seen\nin training", transform=axes.transAxes, fontsize=8)
@@ -435,7 +435,7 @@ def _draw_seen(offsets, reach, trained, share):
     grid[-1].axvline(trained, **PREDICTION)
     words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
     grid[-1].annotate("trained length", (trained, 1), (4, -3), va="top", **words)
-    grid[-1].set(xlim=(0, 1.1 * len(square)), xticks=ticks)
+    grid[-1].set(xlim=(0, 1.1 * size), xticks=ticks)
     grid[-1].invert_yaxis()
     grid[-1].set(xlabel=f"nearest keys with {share:.0%} of the weight", ylabel="slope of the head")
     grid[-1].set_title("ALiBi")
