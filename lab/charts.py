@@ -373,20 +373,17 @@ def rope_and_alibi(before, after, weights, turns):
 
 def _draw_two_ways(before, after, score, weights, turns):
     _, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.4), width_ratios=[1, 1.3])
-    for name, color, old, new in zip(("query", "key"), COLORS[:2], before, after, strict=True):
+    left.add_patch(plt.Circle((0, 0), 1, fill=False, ec="0.85"))
+    pairs = zip(("query", "key"), COLORS[:2], before, after, turns, (0.3, 0.45), strict=True)
+    for name, color, old, new, (position, speed), radius in pairs:
         for tip, alpha in ((old, 0.3), (new, 1.0)):
             style = {"arrowstyle": "->", "color": color, "alpha": alpha, "lw": 1.8}
             style |= {"shrinkA": 0, "shrinkB": 0}
             left.annotate("", tip, (0, 0), arrowprops=style)
-        left.text(1.22 * new[0], 1.22 * new[1], name, color=color, ha="center", va="center")
-    left.add_patch(plt.Circle((0, 0), 1, fill=False, ec="0.85"))
-    look = zip(turns, COLORS[:2], before, (0.3, 0.55), strict=True)
-    for (position, speed), color, old, radius in look:
         angle = np.arctan2(*old[::-1]) + np.linspace(0, position * speed)
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
-        at = (radius + 0.27) * np.cos(angle[12]), (radius + 0.15) * np.sin(angle[12])
-        words = {"color": color, "fontsize": 7, "ha": "center", "va": "center"}
-        left.text(*at, f"{position} \u00d7 {speed:g}", **words)
+        words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
+        left.text(1.22 * new[0], 1.22 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
     left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
     bars = right.bar(range(len(weights)), weights, color=COLORS[0])

@@ -211,7 +211,7 @@ def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
     after = (torch.tensor([0.6, 0.8]), torch.tensor([0.0, 1.0]))
     charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]), ((2, 0.4), (4, 0.0)))
     assert seen["title"] == "RoPE: score 0.80" and seen["weights"] == [0.25, 0.75]
-    assert seen["texts"] == ["query", "key", "2 \u00d7 0.4", "4 \u00d7 0"]
+    assert seen["texts"] == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0"]
 
 
 def test_numbers_met_shows_every_number_and_counts_them(monkeypatch):
