@@ -172,7 +172,7 @@ def test_exact_statements():
     assert line(claim("exact", **exact), 2).answer == "checked"
     assert line(claim("exact", **exact), sympy.Integer(2)).answer == "proved"
     assert line(claim("exact", **exact), 2.1).answer == "disproved"
-    with pytest.raises(ValueError, match="the number is nan"):
+    with pytest.raises(ValueError, match="the number is NaN"):
         judge(claim("exact", **exact), math.nan)
     with pytest.raises(TypeError, match="needs an Interval, not the number"):
         judge(claim(**exact), 2)
@@ -187,7 +187,7 @@ def test_control_of_a_part_is_judged_on_the_table_of_that_part():
 @pytest.mark.parametrize(
     ("measured", "error", "words"),
     [
-        (table().drop(columns="loss"), ValueError, "no column loss; it has arm, seed"),
+        (table().drop(columns="loss"), ValueError, "no column loss; columns: arm, seed"),
         (pd.concat([table(), table()]), ValueError, "seed 0 has several rows of loss"),
         (3.0, TypeError, "needs a table, not float"),
     ],
@@ -246,7 +246,7 @@ def test_measure_requires_a_bar(tmp_path, monkeypatch):
     (tmp_path / "experiments" / "bars.yaml").write_text("loss: {difference: {bar: 0.25}}\n")
     entry = Claim(**{"id": "one"} | {name: value for name, value in LOSS.items() if name != "bar"})
     assert entry.parts[0].band == (-math.inf, -0.25)
-    with pytest.raises(ValueError, match="bars.yaml has none for 'loss' as change"):
+    with pytest.raises(ValueError, match="bars.yaml has no bar for 'loss' as change"):
         Claim(**{"id": "one", "as": "change"} | {name: value for name, value in LOSS.items() if name != "bar"})
 
 

@@ -16,7 +16,7 @@ def test_auto_is_the_best_device_that_is_there(monkeypatch):
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="no device 'cuda' on .*: choose auto, .*cpu"):
+    with pytest.raises(ValueError, match="device 'cuda' is not available on .*: choose auto, .*cpu"):
         device.available("cuda")
 
 

@@ -10,7 +10,7 @@ from lab.training import TrainConfig
     "given, meant", [("learning_rat", "learning_rate"), ("lr", "learning_rate"), ("step", "steps")]
 )
 def test_the_name_that_was_meant_is_suggested(given, meant):
-    with pytest.raises(ValueError, match=f"option '{given}' is unknown; did you mean '{meant}'[?] There are "):
+    with pytest.raises(ValueError, match=f"option '{given}' is unknown; did you mean '{meant}'[?] Valid names: "):
         near(given, ["learning_rate", "steps"], "option")
 
 
