@@ -1,6 +1,6 @@
-"""Task contract: batches follow their generator, targets are in range, held-out data is not trained on.
+"""Task contract: generators determine batches, targets are in range, held-out data does not occur in training.
 
-Of `lab.tasks.lengths` and `lab.tasks.task`.
+Tests `lab.tasks.lengths` and `lab.tasks.task`.
 """
 
 import math
