@@ -1,10 +1,10 @@
 """`lab run --check`: does the current code reproduce the recorded rows?
 
-A record file has outdated lines if its code, or kinds or data that they used, have changed. For
-each set of kinds and data in these lines, the current code reruns the point that took the least
-time. Timings are skipped. If the rows differ from the record, as they may on another type of
-processor, the same points are also rerun at the commit that last wrote the record, in a git
-worktree, and compared again.
+A recorded line is outdated if its code, or a kind or data that it used, has changed. In each record
+file with outdated lines, the current code reruns one point for each set of kinds and data that
+these lines used: the point that took the least time. Timings are skipped. If the rows differ from
+the record, as they may on another type of processor, the same points are also rerun at the commit
+that last wrote the record, in a git worktree, and compared again.
 
 With `--accept`, a record file whose rerun rows all agree gets the hash of the current code.
 """

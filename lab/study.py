@@ -122,7 +122,7 @@ class Study:
 
     @cached_property
     def place(self):
-        """Where the trials of this study are cached and run. `lab run` sets it by environment."""
+        """Where the trials of this study are cached and run, by default or as set by `lab run`."""
         record = variable("RECORD", self.home / "record")
         check, progress = variable("CHECK"), variable("PROGRESS")
         return trials.Place(

@@ -63,9 +63,9 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
     In eval mode without gradients nn.TransformerEncoder normally takes a fast path that makes no
     attention call; inside this context it takes the slow path.
 
-    On exit, warns if a mask hides a key from all queries, which suggests padding or unused cache
-    entries, and warns with UnreadLayers if some layers made no attention call although layers of
-    the same class did. Raises RuntimeError if the model never called
+    On exit, warns if there are measures and a mask hides a key from all queries, which suggests
+    padding or unused cache entries; warns with UnreadLayers if some layers made no attention call
+    although layers of the same class did. Raises RuntimeError if the model never called
     F.scaled_dot_product_attention, or if a call of nn.MultiheadAttention used need_weights=True,
     which bypasses that function.
     """

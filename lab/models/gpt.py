@@ -324,7 +324,7 @@ class Gelu(FeedForward, kind="gelu"):
         super().__init__(config, ratio=ratio, width=width, bias=bias)
         self.drop_hidden = nn.Dropout(hidden) if hidden else nn.Identity()
         self.drop_output = nn.Dropout(output) if output else nn.Identity()
-        self.repeatable = not (hidden or output)  # whether equal inputs give equal outputs
+        self.repeatable = not (hidden or output)  # False if calls are random or change state
 
     def forward(self, x):
         return self.drop_output(self.down(self.drop_hidden(self.act(self.up(x)))))

@@ -208,7 +208,8 @@ def bigbird_blocks(count, *, links=1, seed=0):
 def hashes(x, rotations):
     """LSH buckets (r, b, h, n) of x (b, h, n, d), given directions `rotations` (r, d, c).
 
-    In each of r rounds, the bucket is the index of the nearest of the 2c directions ±`rotations`.
+    In each of r rounds, the bucket is the index of the one of the 2c directions ±`rotations` that
+    has the largest dot product with x.
     """
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)

@@ -37,7 +37,7 @@ class Code(Task):
     def text(self, held_out=False):
         """Bytes of the training (or held-out) files, joined by newlines: uint8 (bytes,).
 
-        Raises ValueError if the text is shorter than a window.
+        Raises ValueError unless the text is longer than a window of context + 1 bytes.
         """
         text = joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
