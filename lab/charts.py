@@ -495,6 +495,40 @@ def _draw_numbers(axes, table, left, top, color, columns):
     axes.add_patch(frame)
 
 
+def stream_parts(streams):
+    """Show how the residual stream of one token grows, branch by branch, in each kind of stack.
+
+    streams: {name: [vector after 0, 1, ... branches]}. Component 0 is the token that came in,
+    component i what branch i added; they are at right angles, so their squares add up.
+    """
+    caption = (
+        "Height: squared length of the stream after so many branches. Blue: what is left of the "
+        "token that came in. Orange: what branches added, one shade each."
+    )
+    parts = {name: [x.square().tolist() for x in stream] for name, stream in streams.items()}
+    with drawn(_draw_parts, parts) as figure:
+        show(png(figure, caption), caption)
+
+
+def _draw_parts(streams):
+    _, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2), squeeze=False)
+    for axes, (name, stream) in zip(panels[0], streams.items(), strict=True):
+        parts = np.array(stream)  # (branches passed, parts)
+        below = np.zeros(len(parts))
+        for i, sizes in enumerate(parts.T):
+            shade = plt.get_cmap("Oranges")(0.25 + 0.5 * i / len(parts))
+            color = COLORS[0] if i == 0 else shade
+            axes.bar(range(len(parts)), sizes, bottom=below, color=color, ec="w", lw=0.5)
+            below += sizes
+        for i in {0, len(parts) - 1}:
+            axes.text(i, below[i], f"{below[i]:.3g}", ha="center", va="bottom", fontsize=8)
+        left = parts[-1, 0] / below[-1]
+        axes.set(title=f"{name}: {left:.2g} of it is the token", xlabel="branches passed")
+        axes.set(xticks=range(0, len(parts), 1 + len(parts) // 9), ylim=(0, 1.15 * below.max()))
+        axes.grid(False, axis="x")
+    panels[0, 0].set_ylabel("squared length of the stream")
+
+
 # Results
 
 

@@ -268,3 +268,19 @@ def test_seen_keys_figure_shows_visible_keys_and_the_reach_of_each_head(monkeypa
     assert window == [[2, 0, 0, 0], [2, 2, 0, 0], [0, 2, 2, 0], [0, 0, 2, 2]]
     assert seen["reach"] == [2, 4]
     assert "2 or more positions" in seen["caption"] and "90%" in seen["caption"]
+
+
+def test_stream_parts_add_up_and_say_what_is_left_of_the_token(monkeypatch):
+    seen = {}
+
+    def look(figure, caption):
+        (axes,) = figure.axes
+        seen["title"] = axes.get_title("left")
+        seen["ends"] = [text.get_text() for text in axes.texts]
+        seen["parts"] = [bar.get_height() for bar in axes.patches]
+        return b""
+
+    monkeypatch.setattr(charts, "png", look)
+    monkeypatch.setattr(charts, "show", lambda picture, caption: None)
+    charts.stream_parts({"Pre-LN": [torch.tensor([1.0, 0.0]), torch.tensor([1.0, 2.0])]})
+    assert seen == {"title": "Pre-LN: 0.2 of it is the token", "ends": ["1", "5"], "parts": [1, 1, 0, 4]}
