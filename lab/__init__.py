@@ -11,7 +11,7 @@ import time
 __version__ = "0.1.0"
 STARTED = time.time()  # set before any other module of the package is imported
 
-# keep jsonschema, which nbformat imports, from loading this module: that takes five seconds
+# keep jsonschema (imported by nbformat) from loading rfc3987_syntax, which takes five seconds
 sys.modules.setdefault("rfc3987_syntax", None)
 
 

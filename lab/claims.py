@@ -32,7 +32,7 @@ ROUNDING = 2e-15  # relative tolerance of exact statements
 NUMBERS = ("effect", "low", "high", "n")
 COLUMNS = ["id", "part", "question", "where", *NUMBERS, "unit", "bar", "answer", "why", "main"]
 COLUMNS += ["learned", "figure", "table", "note"]
-PERCENT = ("relative", "share", "difference of shares")  # units that start so are shown times 100
+PERCENT = ("relative", "share", "difference of shares")  # values with these units are shown in %
 Words = Annotated[str, Field(min_length=1)]
 
 
@@ -395,10 +395,10 @@ def count_learned(part, table, chosen, sides):
 
 
 def reference_of(part, table, chosen, sides):
-    """The rows of the compared arms that match `reference` or, if there are none, of the table.
+    """The rows that match `reference`, from the compared arms or, if those have none, the table.
 
-    Rows of the table are also filtered by each column of the condition in turn, except by a column
-    for which no row would be left.
+    Rows from the table are then narrowed to the condition, one column at a time. Columns that would
+    leave no rows are skipped.
     """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)
@@ -464,7 +464,10 @@ def counts(values):
 
 
 def suggestion(part, interval):
-    """The number of runs that would settle an unclear answer, or why none is given."""
+    """The number of runs that would settle an unclear answer, or why none is given.
+
+    Returns "" if the interval has no standard error, as for shares.
+    """
     if interval.n == 1:
         return "a single run has no interval"
     near = min(

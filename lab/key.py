@@ -186,7 +186,10 @@ def globals_of(code):
 
 
 def is_interactive(name):
-    """Whether a module is a notebook or script; only the definitions used in it are hashed."""
+    """Whether a module is a notebook or script.
+
+    Of these, only the definitions that the trial uses are hashed, not the whole file.
+    """
     return name == "__main__" or getattr(sys.modules.get(name), "__file__", None) is None
 
 
@@ -374,7 +377,10 @@ def is_valid(also, hashes):
 
 
 def paths_in(parameters):
-    """The names "file PATH" of existing files and folders in parameters, also in nested values."""
+    """The names "file PATH" of files and folders in parameters, also in nested values.
+
+    A string counts if it contains a separator or has a suffix, and if the path exists.
+    """
     names = []
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):

@@ -11,7 +11,7 @@ def near(name, known, what):
 
 
 def known_fields(configuration, values):
-    """Return `values` unchanged. Raises ValueError for a key that is not a field of the model."""
+    """Return `values` unchanged. Raises ValueError for a key that is no field of the class."""
     for name in values if isinstance(values, dict) else ():
         near(name, configuration.model_fields, f"field of {configuration.__name__}")
     return values

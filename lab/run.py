@@ -138,7 +138,11 @@ def assignments(items):
 
 
 def absolute_path(value):
-    """Make an existing path absolute, since notebooks run in another folder; keep other values."""
+    """Make an existing path absolute, since notebooks run in another folder.
+
+    A string counts as a path if it contains a separator or has a suffix. Returns other values
+    unchanged.
+    """
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value

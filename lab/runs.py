@@ -59,7 +59,8 @@ def plan(names, profile, results, *overrides):
     """The jobs of the named notebooks (default: all lessons).
 
     `overrides` are pairs (source, {name: value}). Raises Refused if there are no lessons, a value
-    is invalid, `results` is set, or two notebooks have the same name.
+    is invalid, a value is given for the notebook parameter `results`, or two notebooks have the
+    same name.
     """
     chosen = [files.notebook_of(name) for name in names] or files.notebooks()
     if not chosen:
@@ -93,7 +94,8 @@ def execute(job, fresh=False, anyway=False, **options):
     """Run a notebook. Its results are in a temporary folder, moved to job.folder on success.
 
     The working directory is the notebook's folder, as in JupyterLab. Raises papermill's exceptions,
-    and RuntimeError if a lesson does not call study.finish() or a cell calls sys.exit.
+    and RuntimeError if a lesson does not call study.finish() or a cell other than the last code
+    cell calls sys.exit.
     """
     aside = job.folder.with_name(f".{job.folder.name}")  # exclusive: the caller holds the lock
     shutil.rmtree(aside, ignore_errors=True)

@@ -199,7 +199,7 @@ class Study:
 
         * point(**controls) if `point` is a function, else the controls, then the dict `point`
         * a new `seed` for each run
-        * the value shared by all points that the study's sweeps of this trial returned
+        * its value in this study's sweeps of the trial, if it was the same at every point
         * the default of the trial
         """
         lines, options = self.place.lines(trial.__name__), {"point": point, "button": button}

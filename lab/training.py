@@ -277,7 +277,7 @@ def tune(run, rates, score, most=7):
     """Sweep learning rates, and extend the sweep while the best rate is the smallest or largest.
 
     run([rate, ...]) returns a table with the columns learning_rate and `score`; lower is better.
-    After a best smallest rate, half of it is run next; after a best largest rate, twice it. The
+    If the smallest rate is the best, half of it is run next; if the largest is, twice it. The
     sweep is not extended once it has `most` rates. Returns the table of all runs.
     """
     found = pd.DataFrame()

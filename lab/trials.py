@@ -374,8 +374,9 @@ class TrialCache:
     def known_timings(self, points):
         """Cached timings, {name of a point: line}: all from the store, or else all from the record.
 
-        If both are incomplete, with `anyway` all timings from both, outdated ones included, if
-        together they are complete. Otherwise only the repeats that the store has completely.
+        If neither is complete and `anyway` is set, returns the timings of both together, outdated
+        ones included, if these are complete. Otherwise only the repeats that the store has
+        completely.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
             if all(name_of(point) in known for point in points):
@@ -398,7 +399,10 @@ class TrialCache:
         return json.loads(json.dumps(line))
 
     def report_stale(self, missing):
-        """Print how many missing points have outdated results, what changed, and their run time."""
+        """For the newest file with outdated results of missing points, print what has changed.
+
+        It also prints the number of these results and their run time.
+        """
         for _, code, lines in reversed(self.stale_files()):
             stale = [line for line in lines if name_of(line["at"]) in missing]
             if stale:
@@ -422,9 +426,9 @@ class TrialCache:
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self, jobs):
-        """Rerun the cheapest recorded point for each set of kinds and data in outdated lines.
+        """Group the outdated lines by the kinds and data that they used; rerun a point per group.
 
-        The cheapest point is the one that took the least time. Timings are skipped.
+        It is the point of the group that took the least time. Timings are skipped.
 
         The rows are written to place.check, a folder named "here", and `lab run --check` compares
         them with the record. If they differ, it reruns the same points at the commit that wrote the

@@ -101,7 +101,7 @@ def test_torch_is_restored_on_exit_and_error(fails):
     assert not replaced()
 
 
-def test_torch_kernels_return_when_the_last_thread_leaves_the_block():
+def test_torch_kernels_are_restored_when_the_last_thread_leaves_the_block():
     inside, left = Barrier(2), Barrier(2)
     still_replaced = []
 

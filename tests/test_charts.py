@@ -214,7 +214,7 @@ def test_rope_and_alibi_figure_shows_the_score_and_every_weight(monkeypatch):
     assert seen["texts"] == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0"]
 
 
-def test_numbers_met_figure_shows_and_counts_every_number(monkeypatch):
+def test_figure_of_numbers_met_shows_and_counts_every_number(monkeypatch):
     shown = []
 
     def texts(figure, caption):

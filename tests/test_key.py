@@ -198,7 +198,7 @@ def test_unhashable_dependency_raises_impure_trial(edits, name):
 
 
 @pytest.mark.parametrize("name", UNDETECTED)
-def test_documented_undetected_edits_reuse_the_cached_row(edits, name):
+def test_edits_documented_as_undetected_reuse_the_cached_row(edits, name):
     assert edits[name] == [1.0, 1.0]
 
 

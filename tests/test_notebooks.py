@@ -241,7 +241,7 @@ PARTIAL_VALUES = {  # valid values for which some claims cannot be judged
 
 
 @pytest.mark.parametrize("stem, values", PARTIAL_VALUES.items(), ids=PARTIAL_VALUES)
-def test_parameters_without_an_arm_of_a_claim_are_valid(stem, values):
+def test_parameter_values_that_omit_an_arm_of_a_claim_are_valid(stem, values):
     notebook = files.notebook_of(stem)
     checked = parameters.validate(notebook, ("here", values))
     assert {name: checked[name] for name in values} == values

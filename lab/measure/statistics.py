@@ -127,7 +127,7 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 
 
 def outcomes(*arms) -> bool:
-    """Whether all values are binary outcomes: booleans, or only 0 and 1 with both present.
+    """Whether the arms are binary outcomes: one is boolean, or all are 0 and 1, both present.
 
     Numbers that are all 0 or all 1 do not count, because any measure may have such values.
     """
@@ -220,8 +220,8 @@ def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p: the slope on log-log axes, with a t interval.
 
     The interval comes from the residuals or, if `seeds` gives the seed of each point (x, y), from
-    one fit per seed. Raises ValueError if a number is not positive, or if a seed has no y or two at
-    some x.
+    one fit per seed. Raises ValueError if a number is not positive, or unless every seed has exactly
+    one y at every x.
     """
     x = _positive(_numbers(x, "x"), "x")
     y = _positive(_numbers(y, "y"), "y")

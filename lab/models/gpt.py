@@ -87,7 +87,10 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         return Mask.build(self.mask).causal
 
     def layer(self, i):
-        """The ModelConfig of layer i, with its entries of per-layer lists and defaults for None."""
+        """The ModelConfig of layer i.
+
+        Each per-layer list becomes its entry for this layer, and None becomes the default.
+        """
         own = {field: as_list(getattr(self, field)) for field in PER_LAYER}
         own = {field: values[i % len(values)] for field, values in own.items()}
         own["kv_heads"] = self.kv_heads or own["n_heads"]

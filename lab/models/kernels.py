@@ -208,8 +208,8 @@ def bigbird_blocks(count, *, links=1, seed=0):
 def hashes(x, rotations):
     """LSH buckets (r, b, h, n) of x (b, h, n, d), given directions `rotations` (r, d, c).
 
-    In each of r rounds, the bucket is the index of the one of the 2c directions ±`rotations` that
-    has the largest dot product with x.
+    There are 2c directions in each of r rounds, ±`rotations`. The bucket is the index of the
+    direction with the largest dot product with x.
     """
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)
@@ -219,8 +219,9 @@ def sorted_lsh(q, k, v, rotations, chunk):
     """LSH attention with a causal mask, in O(n log n) time. Kitaev 2020 §2.
 
     In each round, queries and keys are sorted by bucket and split into chunks. A chunk of queries
-    reads the keys of the same chunk and of the one before, so buckets longer than a chunk can lose
-    pairs. Rounds are weighted by their softmax denominators; a pair that occurs in m rounds counts
+    reads the keys of the same chunk and of the one before. Pairs are lost if a bucket is longer
+    than a chunk, or if it is at different places among the sorted queries and the sorted keys.
+    Rounds are weighted by their softmax denominators; a pair that occurs in m rounds counts
     1/m in each. `chunk` must divide n.
 
     Despite the mask, later tokens can change earlier outputs: they move the borders of the sorted

@@ -144,8 +144,8 @@ class Gru(StateMixer, kind="gru"):
 class Convolution(StateMixer, kind="convolution"):
     """A gated causal depthwise convolution over the last `width` positions. Fu 2023 (H3); LFM2.
 
-    x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, w per feature
-        └── W_g ─────────────── ┘
+    x ──┬── W ── p ── convolution ── y ── * ── W_O ──    y_t = Σ_i w_i p_(t-i), i < width,
+        └── W_g ───────────────────────── ┘              with one w per feature
 
     p is 0 before the first position. Decoding keeps p of the last width - 1 positions. Every
     initialization scheme leaves the w_i at N(0, 1 / width). Raises ValueError for width < 1.

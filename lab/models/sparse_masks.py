@@ -81,7 +81,7 @@ class Global(Mask, kind="global"):
 class Random(Mask, kind="random"):
     """About `links` random keys per query, determined by `seed`.
 
-    The keys are not later than the query or, if `length` is given, at any of `length` positions.
+    The keys are at positions up to the query's or, if `length` is given, at any of `length`.
     """
 
     def __init__(self, *, links, seed=0, length=None):
@@ -113,7 +113,7 @@ class Composed(Mask):
 
 
 class Longformer(Composed, kind="longformer"):
-    """A `Band` and `Global` tokens. Beltagy 2020."""
+    """A `Band` and `Global` tokens, without later keys unless `causal` is False. Beltagy 2020."""
 
     def __init__(self, *, size, tokens=1, causal=True):
         mask = Band(size=size) | Global(tokens=tokens)

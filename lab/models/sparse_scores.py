@@ -39,11 +39,13 @@ class Local(AttentionFn, kind="local"):
 
 
 class Lsh(AttentionFn, kind="lsh"):
-    """Softmax over the keys in the query's LSH bucket in any of `rounds` rotations. Kitaev 2020.
+    """Softmax over the keys that share the query's LSH bucket in at least one rotation.
 
-    The output of a query without such keys is 0. This implementation uses a mask; `sorted_lsh` is
-    fast and gives the same result if no bucket is truncated. Unlike in Reformer, queries and keys
-    have separate projections. Raises ValueError for an odd number of buckets.
+    `rounds` is the number of rotations. The output of a query without such keys is 0. Kitaev 2020.
+    Unlike in Reformer, queries and keys have separate projections. This implementation uses a mask.
+    `sorted_lsh` is faster, for causal attention without mask or bias. It gives the same result if
+    each query finds its bucket in its own chunk or the one before, as it does when q = k and no
+    bucket is longer than a chunk. Raises ValueError for an odd number of buckets.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):

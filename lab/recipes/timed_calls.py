@@ -1,4 +1,4 @@
-"""Functions without arguments, to time or to measure memory: a training step, and decoding.
+"""Argument-free functions for measuring time and memory: a training step, and decoding.
 
 Letters: n sequence length, d model width, h query heads, g key-value heads, B batch size, L layers.
 """

@@ -411,7 +411,7 @@ def without_recomputation(x, layers):
 
 
 @pytest.mark.parametrize("name", NON_RESIDUAL_CASES)
-def test_reversible_gradients_match_stored_activations(name):
+def test_reversible_gradients_equal_those_with_stored_activations(name):
     config = small_config(**fields(name) | {"residual": "reversible"})
     if refused(name, "reversible", lambda: Transformer(config)):
         return

@@ -196,7 +196,7 @@ def test_lsh_collisions_fall_with_distance():
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
-def test_sorted_lsh_equals_masked_lsh_when_chunks_hold_buckets(rounds):
+def test_sorted_lsh_equals_masked_lsh_for_equal_q_and_k_if_every_bucket_fits_in_a_chunk(rounds):
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
     part = score({"kind": "lsh", "buckets": 8, "rounds": rounds})
     sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations).flatten(0, 2)]

@@ -179,7 +179,7 @@ def test_invalid_hybrid_parts_raise_at_construction():
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "rotary", "alibi", "t5", "none"])
-def test_randomized_positions_equal_a_longer_masked_sequence(encoding):
+def test_randomized_positions_give_the_outputs_of_a_longer_sequence_with_masked_gaps(encoding):
     """Equal to a longer sequence whose gaps are masked as keys and dropped as queries."""
     model = build({"kind": "randomized", "encoding": encoding, "reach": 40})
     places = model.position.places(12)
