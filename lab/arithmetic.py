@@ -10,7 +10,7 @@ from threading import Lock
 
 import torch
 
-LEAST = 2**21  # multiply-adds; for smaller products the overhead of oneDNN exceeds its gain
+LEAST = 2**21  # multiply-adds; below this, the overhead of oneDNN exceeds its gain
 _lock = Lock()
 _using = 0  # number of active `fast` blocks in all threads
 
@@ -29,10 +29,10 @@ def replaceable():
 def fast():
     """Compute large float32 products of two CPU matrices with oneDNN, where that is faster.
 
-    This replaces torch's CPU kernels of mm and addmm. They are below autograd, so gradients,
-    operation counters and existing models work unchanged. Results differ by rounding. When no
-    thread is inside such a block, torch's own kernels are used. After the first block, every matrix
-    product of the process takes 2 microseconds longer.
+    This replaces torch's CPU kernels of mm and addmm. The replacement happens below autograd, so
+    gradients, FLOP counters and existing models work unchanged. Results differ by rounding. While
+    no thread is inside such a block, torch's own kernels are used. After the first block, every
+    matrix product in the process takes 2 microseconds longer.
     """
     if replaceable():
         _count(1)
@@ -58,7 +58,7 @@ def _replace():
     linear = torch.ops.mkldnn._linear_pointwise.default
 
     def dense(x):
-        # With other strides, such as those of an expanded gradient, oneDNN takes 100 times longer.
+        # oneDNN is 100 times slower for other strides, such as those of an expanded gradient
         return x.is_contiguous() or x.t().is_contiguous()
 
     def large(a, b):
@@ -81,7 +81,7 @@ def _replace():
         return linear(a, b.t(), None, "none", [], "")
 
     def addmm(keys, bias, a, b, *, beta=1, alpha=1):
-        # oneDNN supports only this form of bias.
+        # oneDNN supports only a bias of this form
         row = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype == torch.float32
         if _using and row and beta == alpha == 1 and large(a, b):
             return linear(a, b.t(), bias, "none", [], "")
@@ -89,8 +89,8 @@ def _replace():
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        # Torch warns that a kernel is replaced, which is intended here.
+        # torch warns that a kernel is replaced, which is intended here
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for kernel in (mm, addmm):
             library.impl(kernel.__name__, kernel, "CPU", with_keyset=True, allow_override=True)
-    return library  # the cache keeps it: deleting it would restore torch's kernels
+    return library  # kept alive by @cache: deleting it would restore torch's kernels

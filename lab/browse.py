@@ -1,4 +1,4 @@
-"""Browse results: the commands `lab list`, `lab show` and `lab diff`."""
+"""The commands `lab list`, `lab show` and `lab diff`."""
 
 import base64
 import html
@@ -55,7 +55,7 @@ def folder_of(run, profile="quick"):
 
 
 def scorecard(folder):
-    """The answers of a run as text; "" without claims."""
+    """The answers of a run as text; "" if it has no claims."""
     from lab import claims
 
     return claims.scorecard_text(claims.read_answers(folder))
@@ -114,7 +114,7 @@ def diff(a: Run, b: Run):
 
 
 def html_of(notebook):
-    """An executed notebook as HTML: code is folded, formulas are images where possible."""
+    """Convert an executed notebook to HTML, with folded code and formulas as images if possible."""
     import nbformat
     from nbconvert import HTMLExporter
 
@@ -129,7 +129,7 @@ def html_of(notebook):
 
 
 def image_of(match):
-    """A formula as an image drawn by matplotlib, or unchanged if matplotlib cannot parse it."""
+    """Draw a formula as an image with matplotlib; unchanged if matplotlib cannot parse it."""
     from matplotlib.mathtext import math_to_image
 
     tex, picture = match[2] or match[3], io.BytesIO()
@@ -140,7 +140,7 @@ def image_of(match):
         text = re.sub(pattern, spelling, text)
     try:
         depth = math_to_image(f"${text}$", picture, format="svg", dpi=72)
-    except ValueError:  # left to MathJax, which needs a network
+    except ValueError:  # MathJax renders this formula, which needs a network connection
         return match[0]
     source = base64.b64encode(picture.getvalue()).decode()
     style = f"vertical-align: -{depth:.1f}pt" if match[3] else "display: block; margin: 8px auto"

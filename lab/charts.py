@@ -32,7 +32,7 @@ TEXT_COLOR = "var(--jp-content-font-color1, inherit)"  # follows JupyterLab's th
 DISPLAY_DPI = 110  # the file has a higher resolution, for high-density screens
 MARKERS = "osD^vP*X"
 MAX_WIDTH, MAX_HEIGHT = 8.5, 7.0  # inches; pages shrink larger figures
-MIN_WEIGHT = 0.005  # smaller weights are omitted from tables
+MIN_WEIGHT = 0.005  # tables omit smaller attention weights
 DOT = "\u00b7"
 
 
@@ -55,7 +55,7 @@ def drawn(plot, *arguments, **values):
 
 
 def png(figure, caption=""):
-    """The PNG bytes of a figure, with its caption as metadata; 256 colours to save space."""
+    """The PNG bytes of a figure, in 256 colours to save space, with the caption as metadata."""
     full, small, metadata = io.BytesIO(), io.BytesIO(), PngInfo()
     figure.savefig(full, format="png")
     if caption:
@@ -101,9 +101,9 @@ def separate(labels, axes):
 
 
 def clear_ticks(axis):
-    """Label a logarithmic axis at powers of ten.
+    """Label a logarithmic axis at powers of ten only.
 
-    If its ends differ by less than a factor of 100, label also 2 and 5 times these powers.
+    If it spans less than a factor of 100, also label it at 2 and 5 times these powers.
     """
     axis.set_minor_formatter(NullFormatter())
     if not isinstance(axis.get_major_locator(), LogLocator):
@@ -135,7 +135,7 @@ def faults(figure):
 
 
 def overlaps(figure):
-    """The pairs of overlapping texts of a drawn figure, one sentence per pair."""
+    """A list with one sentence per pair of overlapping texts in a drawn figure."""
     sentences = []
     axes = [each for each in figure.axes if each.get_visible()]
     texts = [text for each in axes for text in (*each.texts, each.title, each._left_title)]
@@ -150,7 +150,7 @@ def overlaps(figure):
 
 
 def legends_outside(figure):
-    """Replace equal legends by one at the right; if they differ, move each below its axes."""
+    """Replace equal legends with one at the right; if they differ, move each below its axes."""
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
     labels = {tuple(text.get_text() for text in legend.get_texts()) for legend in legends}
     if len(labels) == 1:
@@ -174,10 +174,10 @@ def caption_in(path):
 
 
 def show(picture, caption=""):
-    """In a notebook, display PNG bytes with a caption below.
+    """Display PNG bytes in a notebook, with a caption below. Does nothing outside a notebook.
 
-    With a caption the output is HTML: JupyterLab and MyST-NB do not give plain images alternative
-    text.
+    With a caption the output is HTML, because JupyterLab and MyST-NB show plain images without
+    alternative text.
     """
     if get_ipython() is None:
         return
@@ -197,13 +197,13 @@ def show(picture, caption=""):
 
 
 def long_map(tokens, weights, **names):
-    """The table of an attention map (q, k); tokens are byte values or words.
+    """Convert an attention map (q, k) to a table; tokens are byte values or words.
 
     `names` are constant columns. If there are more keys than queries, the queries are the last
     tokens.
     """
     kept = weights > MIN_WEIGHT
-    kept[-1, -1] = True  # encodes the size of the map
+    kept[-1, -1] = True  # the last entry encodes the size of the map
     query, key = np.nonzero(kept)
     token = np.array(tokens)
     pairs = {"query": query, "key": key, "weight": weights[query, key]}
@@ -213,7 +213,7 @@ def long_map(tokens, weights, **names):
 
 
 def dense_map(table):
-    """The attention map (q, k) of a table; omitted pairs are 0."""
+    """Convert a table to an attention map (q, k); omitted pairs are 0."""
     queries = table["query"].max() + 1
     full = np.zeros((queries, max(queries, table.key.max() + 1)))
     full[table["query"], table.key] = table.weight
@@ -221,10 +221,10 @@ def dense_map(table):
 
 
 def characters(tokens):
-    """[(position, text)] of tick labels: words unchanged, bytes (numbers) decoded as UTF-8.
+    """Tick labels [(position, text)]: words are unchanged, bytes (numbers) are decoded as UTF-8.
 
-    A multi-byte character is one label, centred on its bytes. Unprintable and incomplete characters
-    become a dot; None has no label.
+    A multi-byte character has one label, centred on its bytes. Unprintable and incomplete
+    characters become a dot; None has no label.
     """
     i = 0
     labels = []
@@ -273,7 +273,7 @@ def draw_map(axis, table):
 
 
 def plot_maps(table, names=None):
-    """One panel per value of the column `panel`, three per row; `names` maps values to titles."""
+    """Draw a map per value of the column `panel`, three per row; `names` maps values to titles."""
     panels = table.groupby("panel", sort=False)
     rows = -(-panels.ngroups // 3)
     fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(10, 3.9 * rows), squeeze=False)
@@ -285,9 +285,9 @@ def plot_maps(table, names=None):
 
 
 def plot_heads(tokens, maps):
-    """All heads on one text, one row per layer.
+    """Draw the attention maps of all heads for one text, one row per layer.
 
-    `maps` are tensors (1, h, q, k), `tokens` as in `characters`.
+    `maps` has one tensor (1, h, q, k) per layer; `tokens` are as in `characters`.
     """
     rows = len(maps)
     columns = maps[0].shape[1]
@@ -308,9 +308,9 @@ def plot_heads(tokens, maps):
 
 
 def weighted_means(values, weights, output):
-    """Show which weighted mean each head takes over its own columns.
+    """Show the weighted mean that each head computes in its columns.
 
-    values (tokens, d), weights (heads, tokens), output (d). With h heads, head i owns the columns
+    values (tokens, d), weights (heads, tokens), output (d). With h heads, head i has the columns
     from i d / h up to, but not including, (i + 1) d / h.
     """
     caption = (
@@ -347,7 +347,7 @@ def _draw_means(values, weights, output):
 
 
 def _draw_cell(axes, left, top, number, color, weight):
-    """A box with a number, in a colour that is as strong as the weight."""
+    """Draw a box with a number; the colour is stronger for a larger weight."""
     face = mpl.colors.to_rgba(color, 0.06 + 0.55 * weight)
     axes.add_patch(plt.Rectangle((left, top), 1, 1, fc=face, ec="white", lw=1.5))
     ink = "#000000" if weight else "#888888"
@@ -355,10 +355,10 @@ def _draw_cell(axes, left, top, number, color, weight):
 
 
 def rope_and_alibi(before, after, weights, turns):
-    """Show a query and a key before and after RoPE's rotation, and ALiBi's weights of equal keys.
+    """Show a query and a key before and after RoPE's rotation, and ALiBi's weights for equal keys.
 
-    before, after: (query, key), two numbers each. weights: (keys,), in order of their positions.
-    turns: (position, speed) of query and key.
+    before, after: (query, key), two numbers each. weights: (keys,), ordered by position. turns:
+    (position, speed) of the query and of the key.
     """
     score = float(after[0] @ after[1])
     caption = (
@@ -394,10 +394,11 @@ def _draw_two_ways(before, after, score, weights, turns):
 
 
 def seen_keys(masks, reach, *, trained, share):
-    """Show which keys queries see with two masks, and how far the heads of ALiBi reach.
+    """Show which keys each query sees under several masks, and how far the heads of ALiBi reach.
 
     masks: {name: (t, t) booleans}, True where the query (row) sees the key (column). reach: {slope:
-    how many of the nearest keys hold `share` of the weight}. Offsets from `trained` on are pale.
+    number of nearest keys that have `share` of the weight}. Keys at a distance of `trained` or more
+    are pale.
     """
     caption = (
         f"Left: the keys that each query sees; those {trained} or more positions before it, which "
@@ -427,7 +428,7 @@ def _draw_seen(offsets, reach, trained, share):
         if (square == 1).any():
             axes.text(0.05, 0.12, "never seen\nin training", transform=axes.transAxes, fontsize=8)
     bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0])
-    box = {"fc": "white", "ec": "none", "pad": 0.5}  # interrupts the dashed line
+    box = {"fc": "white", "ec": "none", "pad": 0.5}  # covers the dashed line behind the label
     grid[-1].bar_label(bars, padding=3, fontsize=8, bbox=box)
     grid[-1].axvline(trained, **PREDICTION)
     words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
@@ -439,10 +440,11 @@ def _draw_seen(offsets, reach, trained, share):
 
 
 def numbers_met(weights, keys, values):
-    """Show the numbers that one token is multiplied with in a block: weights, keys and values.
+    """Show all numbers by which a block multiplies for one token: weights, keys and values.
 
     weights (12, d, d): four matrices of attention, then eight of the feed-forward layer. keys,
-    values (n, d). Both bands have 2 d rows of numbers, so their lengths compare the work.
+    values (n, d). There are two bands of 2 d rows: the weights, and the keys with the values. So the
+    length of a band is proportional to its work.
     """
     met, pairs = weights.numel(), keys.numel() + values.numel()
     caption = (
@@ -479,7 +481,7 @@ def _draw_met(weights, keys, values, words):
 
 
 def _draw_numbers(axes, table, left, top, color, columns):
-    """Pale boxes with numbers, which are left out where they would be too small to read."""
+    """Draw pale boxes with numbers; numbers that would be too small to read are left out."""
     for (i, j), number in np.ndenumerate(table):
         corner = (left + j, top + i)
         face = mpl.colors.to_rgba(color, 0.25)
@@ -538,7 +540,7 @@ def log2_xaxis(axes, values):
 
 
 def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o", shift=1.0):
-    """Draw runs as dots, their x times `shift`, and their mean as a line; returns the line."""
+    """Draw runs as dots, with x multiplied by `shift`, and the mean as a line. Returns the line."""
     means = table.groupby(x)[y].mean()
     (line,) = axes.plot(means.index, means, marker=marker, color=color, label=label)
     axes.plot(table[x] * shift, table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
@@ -548,9 +550,10 @@ def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o", shi
 def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=1.0, **words):
     """Draw one seeds_and_mean line per value of the column `arm`, with a legend.
 
-    `names` is a function or dict from values to labels, `colors` a dict from all values to colours,
-    `markers` one to markers. On a logarithmic axis dots stand side by side, a factor `dodge` apart.
-    `words` are passed to axes.set: title and axis labels.
+    `names` is a function or dict from values to labels. `colors` and `markers` are dicts from all
+    values to colours and markers. The dots of successive arms are shifted by a factor of `dodge`,
+    so that they do not overlap on a logarithmic axis. `words`, such as the title and axis labels,
+    are passed to axes.set.
     """
     count = table[arm].nunique()
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
@@ -566,7 +569,8 @@ def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=
 def _label(value, names):
     """The label of a value from `names` (function, dict or None), else the value itself.
 
-    Escapes what matplotlib interprets: a leading "_" hides a legend entry, "$" delimits a formula.
+    Escapes the characters that matplotlib interprets in a value: a leading "_" would hide the
+    legend entry, and "$" would delimit a formula.
     """
     label = (names if callable(names) else (names or {}).get)(value)
     if label or not isinstance(value, str):
@@ -577,8 +581,8 @@ def _label(value, names):
 def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words):
     """Forest plot: one row per value of `arm`, with runs as dots and the mean with its 95 % CI.
 
-    A solid line marks zero. Dashed lines mark `bar`, the smallest difference that matters, or both
-    ends of a range. `names`, `colors` and `words` as in by_arm.
+    A solid line marks zero. Dashed lines mark `bar`: the smallest difference that matters, or both
+    ends of a range. `names`, `colors` and `words` are as in by_arm.
     """
     from lab.measure.statistics import mean
 
@@ -605,7 +609,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
 
 
 def _decimals(widths):
-    """Number of decimals with which the widest interval shows two significant digits."""
+    """Number of decimals that gives the widest interval two significant digits."""
     known = [width for width in widths if np.isfinite(width) and width > 0]
     return max(0, 1 - int(np.floor(np.log10(max(known, default=1.0)))))
 
@@ -613,8 +617,8 @@ def _decimals(widths):
 def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
     """Draw runs as dots on log-log axes, with a fitted power law as a line.
 
-    Returns the exponent, an Interval over seeds (statistics.exponent). `slope` is the predicted
-    exponent, drawn as a dashed line through the centre of the dots. The caller adds the legend.
+    Returns the exponent: an Interval over seeds (statistics.exponent). `slope` is the predicted
+    exponent, drawn as a dashed line through the centre of the dots. The caller draws the legend.
     """
     from lab.measure.statistics import exponent
 
@@ -635,17 +639,17 @@ def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=No
 
 
 def marks(axes, levels):
-    """Draw a dashed horizontal line per level, {name: height}, labelled at the right."""
+    """Draw a dashed horizontal line for each of `levels`, {name: height}, labelled at the right."""
     for name, height in levels.items():
         axes.axhline(height, **PREDICTION)
         axes.annotate(name, (1, height), (4, 0), **AT_RIGHT, va="center", fontsize=7, gid="mark")
 
 
 def squares(table, *, value, across, down, names=None, title="", label=""):
-    """Draw a grid of heat maps of `value` over x and y: a column per `across`, a row per `down`.
+    """Draw a grid of heat maps of `value` over the columns x and y, with one colour scale.
 
-    They share a colour scale. `names` maps values of `across` and `down` to titles; `label` labels
-    the colour bar.
+    The grid has a column for each value of `across` and a row for each value of `down`. `names`
+    maps these values to titles; `label` labels the colour bar.
     """
     columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
     size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)

@@ -1,11 +1,12 @@
 """`lab run --check`: does the current code reproduce the recorded rows?
 
-For each record file with outdated lines (older code, or changed kinds or data), the current code
-reruns one point for each set of kinds and data that the lines used: the point that took the least
-time. Timings are left out. If the rows differ from the record, as they may on another type of
-processor, the points are also rerun in a git worktree of the commit that last wrote the record, and
-compared again.
-`--accept` moves a file to the key of the current code if all these rows agree.
+A recorded line is outdated if its code, or a kind or data that it used, has changed. In each record
+file with outdated lines, the current code reruns one point for each set of kinds and data that
+these lines used: the point that took the least time. Timings are skipped. If the rows differ from
+the record, as they may on another type of processor, the same points are also rerun at the commit
+that last wrote the record, in a git worktree, and compared again.
+
+With `--accept`, a record file whose rerun rows all agree gets the hash of the current code.
 """
 
 import json
@@ -24,7 +25,7 @@ TOLERANCE = 1e-6  # relative
 
 
 def check(jobs, options, accept):
-    """Check the records of the jobs' notebooks; returns whether all rows agree."""
+    """Check the record of each job's notebook. Returns whether all rows agree."""
     agreed = True
     with tempfile.TemporaryDirectory(prefix="lab-check-") as place:
         place = Path(place)
@@ -69,7 +70,7 @@ def describe(difference):
 
 
 def run_recorded_commit(notebook, place):
-    """Rerun the points of the files in place/here at the commit that last recorded the notebook."""
+    """Rerun the points of the files in place/here at the commit that last wrote the record."""
     root, name = files.project_root(), notebook.stem
     log = ["git", "-C", root, "log", "-1", "--format=%H", "--", f"results/record/{name}"]
     commit = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,13 +1,14 @@
 """Claims: read the questions of a lesson, judge them from a table of runs, format the answers.
 
-A claim (experiments/claims/NN_slug.yaml, see its README.md) quotes the book and asks one question
-about the quote, or several in `parts`. Each combination of values of `by` is a condition. Arms are
-variants that are compared: values of the column in `compare`. A line is the answer for one
-condition and one compared pair of arms, if there are any. *Yes*: the whole 95 % confidence interval
-lies in the band of effects that mean yes (`Part.band`). *No*: entirely outside it. *Unclear*:
-neither; or the interval ends at the bar (unless `direction` is within) or is not defined, a number
-is not finite, too few runs learned, `needs` or `same` is violated, or an exact test of binary
-outcomes is not significant.
+A claim (experiments/claims/NN_slug.yaml, see the README.md there) quotes the book and asks one
+question about the quote, or several in `parts`. Each combination of values of `by` is a condition.
+Arms are the variants that are compared: values of the column in `compare`. A line is the answer for
+one condition and, if arms are compared, one pair of arms.
+
+*Yes*: the whole 95 % confidence interval lies in the band of effects that mean yes (`Part.band`).
+*No*: the whole interval lies outside the band. *Unclear*: neither; or the interval ends at the bar
+(unless `direction` is within) or is not defined, a number is not finite, too few runs learned,
+`needs` or `same` is violated, or an exact test of binary outcomes is not significant.
 """
 
 import re
@@ -25,13 +26,13 @@ from lab.measure import statistics
 
 YES, NO, UNCLEAR = "yes", "no", "unclear"
 NOT_RUN, NOT_JUDGED = "not run at these values", "not judged"
-MIN_LEARNED = 7 / 8  # minimum share of runs per arm
-MAX_RUNS = 100  # largest suggested number of runs
+MIN_LEARNED = 7 / 8  # minimum share of the runs of an arm that must have learned
+MAX_RUNS = 100  # largest number of runs that is suggested
 ROUNDING = 2e-15  # relative tolerance of exact statements
 NUMBERS = ("effect", "low", "high", "n")
 COLUMNS = ["id", "part", "question", "where", *NUMBERS, "unit", "bar", "answer", "why", "main"]
 COLUMNS += ["learned", "figure", "table", "note"]
-PERCENT = ("relative", "share", "difference of shares")  # prefixes of units shown times 100
+PERCENT = ("relative", "share", "difference of shares")  # values with these units are shown in %
 Words = Annotated[str, Field(min_length=1)]
 
 
@@ -40,7 +41,7 @@ class Strict(BaseModel):
 
 
 class Says(Strict):
-    """A quoted sentence and where it stands."""
+    """A quoted sentence and its place in the book."""
 
     place: Words
     en: Words
@@ -50,30 +51,30 @@ class Says(Strict):
 class Part(Strict):
     """A question.
 
-    name       of the part; a part named "control of X" is judged on the table of part X
-    question   in words
+    name       name of the part; a part named "control of X" is judged on the table of part X
+    question   the question in words
     measure    column to compare; empty if the notebook passes a number or Interval
     as         difference (first - second) or change (geometric mean of first / second, minus 1),
                both paired by seed; mean; ratio (geometric mean of a measure that is a ratio); or
                slope per doubling, fitted for each seed
     rows       {column: value} filter
     by         {column: values}: every combination is a condition with its own answer
-    compare    {column: [first, second]}; if one of them is a list, every pair is a line. With
+    compare    {column: [first, second]}; if either is a list, each pair has its own line. With
                `as: slope`, the values along which the slope is fitted; empty for a mean or ratio
     direction  above: effect > value + bar; below: effect < value - bar; within: |effect - value| <=
                bar; not above: effect < value + bar; not below: effect > value - bar
-    value      the number in the quoted sentence, default 0
-    bar        the smallest difference that matters; default: that of the measure in bars.yaml
+    value      the number in the quoted sentence; default 0
+    bar        the smallest difference that matters; default: the bar of the measure in bars.yaml
     because    the reason for this bar
     main       {column: value} of the condition that the lesson's answer quotes; {} if there is only
-               one line; None: it quotes none
-    reference  {column: value} of the runs that `needs` checks; `learned` checks them too. Default:
+               one line; None if the answer quotes none
+    reference  {column: value} of the reference runs, to which `needs` and `learned` apply; default:
                the compared arms
     learned    pandas expressions that are true for runs that learned; applied to the compared arms
                and to the reference
-    needs      expressions that must be true for all runs of the reference
+    needs      pandas expressions that must be true for all reference runs
     same       columns that must be equal across the arms of a seed
-    unit       of the effect; shown in percent or points if it begins with a word of PERCENT
+    unit       unit of the effect; shown in percent or points if it begins with an entry of PERCENT
     """
 
     name: str = ""
@@ -100,8 +101,8 @@ class Part(Strict):
         wrong = {"mean": n != 0, "ratio": n != 0, "slope": n < 3}.get(self.how, n != 2)
         if self.measure and (len(self.compare) > 1 or wrong):
             raise ValueError(
-                "compare: expected one column with two arms; "
-                "none for a mean or ratio, at least three values for a slope"
+                "compare: expected one column with two arms "
+                "(mean, ratio: no column; slope: at least three values)"
             )
         return self
 
@@ -118,7 +119,7 @@ class Part(Strict):
         return (ends | {"not above": (-inf, high), "not below": (low, inf)})[self.direction]
 
     def arms(self):
-        """The values compared in each line of a condition; () for a mean or ratio."""
+        """A list with the tuple of values compared in each line; () for a mean or ratio."""
         if not self.compare:
             return [()]
         values = next(iter(self.compare.values()))
@@ -135,7 +136,7 @@ class Claim(Strict):
 
     Fields of `Part` at the top level are defaults for all `parts`; without `parts` they define the
     only one. `kind` is comparison (yes, no, unclear), question (a number, no answer) or exact.
-    `open` says what would be needed to judge a claim that no run judges.
+    If no run judges the claim, `open` says what would be needed to judge it.
     """
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -147,7 +148,7 @@ class Claim(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_parts(cls, entry):
-        """The entry with top-level fields of `Part` moved into its parts."""
+        """Move top-level fields of `Part` into the parts of the entry."""
         if not isinstance(entry, dict):
             return entry
         shared = {name: value for name, value in entry.items() if name in OF_PARTS}
@@ -180,12 +181,12 @@ def folder():
 
 
 def load(path):
-    """The contents of a YAML file, with the fast loader if there is one."""
+    """Load a YAML file, with the fast loader if it is installed."""
     return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read(path):
-    """{id: Claim} of a file. Raises Refused with the file, claim and field of an error."""
+    """{id: Claim} of a file. Raises Refused; the message names the file, claim and field."""
     try:
         entries = load(path)
     except yaml.YAMLError as error:
@@ -214,7 +215,7 @@ def bar_of(measure, how):
     if how in bars.get(measure, {}):
         return bars[measure][how]
     raise ValueError(
-        f"bar: experiments/bars.yaml has none for {measure!r} as {how}: add one with its reason, "
+        f"bar: experiments/bars.yaml has no bar for {measure!r} as {how}: add it with its reason, "
         "or set `bar` in the claim"
     )
 
@@ -223,12 +224,12 @@ def bar_of(measure, how):
 
 
 def judge(claim, measured, **where):
-    """A DataFrame with one line per condition and compared pair of each part; see COLUMNS.
+    """Judge a claim: a DataFrame with one line per part, condition and compared pair; see COLUMNS.
 
     `measured` is a table with one row per seed, arm and condition, or {name of a part: table}; a
-    part named "control of X" is judged on the table of part X. A part without a `measure` takes an
-    Interval. An exact statement takes a number (answer: checked) or a sympy expression (answer:
-    proved). `where` sets the fields figure, table and note.
+    part named "control of X" is judged on the table of part X. For a part without a `measure`, it
+    is an Interval; for an exact statement, a number (answer: checked) or a sympy expression
+    (answer: proved). `where` sets the fields figure, table and note.
 
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
@@ -258,7 +259,7 @@ def judge(claim, measured, **where):
 
 
 def unanswered(claim, answer, why=""):
-    """The lines of a claim without a measurement, such as "not judged" in a smoke run."""
+    """The lines of a claim that has no measurement, with an answer such as "not judged"."""
     parts = claim.parts or [None]
     lines = [common_fields(claim, part, {}) | {"answer": answer, "why": why} for part in parts]
     return line_table(lines)
@@ -285,7 +286,7 @@ def judge_number(part, number):
     """The line of an exact statement."""
     value = float(number)
     if value != value:
-        raise ValueError(f"{part.question} the number is nan")
+        raise ValueError(f"{part.question!r}: the number is NaN")
     low, high = part.band
     tolerance = ROUNDING * max(1.0, abs(part.value))
     holds = low - tolerance <= value <= high + tolerance
@@ -294,11 +295,11 @@ def judge_number(part, number):
 
 
 def judge_table(part, table):
-    """The lines of a part, one per condition and pair of arms."""
+    """Judge a part: a list of lines, one per condition and pair of arms."""
     needed = [part.measure, "seed", *part.rows, *part.by, *part.compare]
     if missing := [name for name in needed if name not in table.columns]:
         raise ValueError(
-            f"the table has no column {', '.join(missing)}; it has {', '.join(table.columns)}"
+            f"the table has no column {', '.join(missing)}; columns: {', '.join(table.columns)}"
         )
     lines = []
     for values, arms in product(product(*part.by.values()), part.arms()):
@@ -307,7 +308,7 @@ def judge_table(part, table):
 
 
 def judge_condition(part, table, chosen, arms):
-    """The line of one condition."""
+    """The line of one condition and pair of arms."""
     column = next(iter(part.compare), "")
     several = any(isinstance(value, list) for value in part.compare.get(column, ()))
     words = [f"{name} {value}" for name, value in chosen.items()]
@@ -337,7 +338,7 @@ def select(table, chosen):
 
 
 def by_seed(rows, measure):
-    """The measure of one arm as a Series indexed by seed."""
+    """The measure of one arm: a Series indexed by seed. Raises ValueError for repeated seeds."""
     values = rows.set_index("seed")[measure]
     if not values.index.is_unique:
         seed = values.index[values.index.duplicated()][0]
@@ -346,7 +347,7 @@ def by_seed(rows, measure):
 
 
 def interval_of(part, sides, arms):
-    """The effect with its 95 % confidence interval over seeds; None if a number is not finite."""
+    """The effect and its 95 % confidence interval over seeds; None if a number is not finite."""
     values = [by_seed(side, part.measure) for side in sides]
     try:
         if part.how == "difference":
@@ -376,7 +377,7 @@ def interval_fields(interval):
 
 
 def count_learned(part, table, chosen, sides):
-    """{arm: (runs that learned, all runs)} of the compared arms and the reference."""
+    """{arm: (number of runs that learned, number of runs)} of compared arms and reference."""
     if not part.learned:
         return {}
     sides = dict(sides)
@@ -394,10 +395,10 @@ def count_learned(part, table, chosen, sides):
 
 
 def reference_of(part, table, chosen, sides):
-    """The rows that match `reference`: those of the compared arms or, if none match, of the table.
+    """The rows that match `reference`, from the compared arms or, if those have none, the table.
 
-    Rows of the table must also match the condition: they are filtered by its columns, one after the
-    other; a column whose value none of the remaining rows has is skipped.
+    Rows from the table are then narrowed to the condition, one column at a time. Columns that would
+    leave no rows are skipped.
     """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)
@@ -411,7 +412,7 @@ def reference_of(part, table, chosen, sides):
 
 
 def reasons_unclear(part, table, chosen, sides, shares):
-    """Why the runs of a line cannot be judged, a list of sentences."""
+    """The reasons why the runs of a line cannot be judged: a list of sentences."""
     reasons = [
         f"only {n} of {of} runs of {name} learned"
         for name, (n, of) in shares.items()
@@ -427,8 +428,8 @@ def reasons_unclear(part, table, chosen, sides, shares):
 def verdict(part, interval, values=()):
     """{answer, why} of an interval.
 
-    An interval that ends on a limit of `part.band` is unclear; for `within`, such an end counts as
-    inside.
+    An interval that ends exactly on a limit of `part.band` is unclear; for `within`, the limits
+    belong to the band.
     """
     if interval is None:
         return {"answer": UNCLEAR, "why": "some numbers are not finite"}
@@ -447,7 +448,7 @@ def verdict(part, interval, values=()):
 
 
 def but_not_zero(part, interval):
-    """Why a small effect is answered with no: "above 0, by less than 1 %"; else ""."""
+    """The reason for a "no" if the effect is small: "above 0, by less than 1 %"; else ""."""
     bar = format_numbers(part.unit, part.smallest)[0].removeprefix("+")
     if part.value == 0 and part.direction == "above" and interval.low > 0:
         return f"above 0, by less than {bar}"
@@ -463,7 +464,10 @@ def counts(values):
 
 
 def suggestion(part, interval):
-    """How many runs would make an unclear answer clear."""
+    """The number of runs that would settle an unclear answer, or why none is given.
+
+    Returns "" if the interval has no standard error, as for shares.
+    """
     if interval.n == 1:
         return "a single run has no interval"
     near = min(
@@ -486,7 +490,7 @@ def suggestion(part, interval):
 
 
 def format_numbers(unit, *values):
-    """Numbers with three significant digits.
+    """Format numbers with three significant digits.
 
     Relative changes and shares are in percent, differences of shares in points.
     """
@@ -499,9 +503,9 @@ def format_numbers(unit, *values):
 
 
 def format_effect(line):
-    """The effect with its interval, such as "+3.5 % [+2.5 %, +4.5 %]"; "" if there is none.
+    """The effect and its interval, such as "+3.5 % [+2.5 %, +4.5 %]"; "" if there is none.
 
-    Points are named once: "+44 points [+42, +46]".
+    The word "points" appears once: "+44 points [+42, +46]".
     """
     if pd.isna(line.effect):
         return ""
@@ -526,7 +530,7 @@ def format_answer(line):
 
 
 def card(claim, lines):
-    """A claim in Markdown: the quotes, and a table with one row per line."""
+    """Format a claim in Markdown: the quotes, and a table with one row per line."""
     quotes = [f"**{claim.sentence}**"] if claim.says else []
     quotes += [f"{quote.zh} *{quote.place}*" for quote in claim.says]
     rows = []
@@ -551,7 +555,7 @@ def scorecard(lines):
 def lesson_card(lines):
     """The answers of a lesson as a Markdown table, one row per line.
 
-    Within a question, the main lines come first.
+    The main lines of a question come first.
     """
     rows = []
     for question, part in lines.groupby("question", sort=False):
@@ -560,7 +564,7 @@ def lesson_card(lines):
             row["measured [95 % interval]"] = format_effect(line)
             row["n"] = "" if pd.isna(line.n) else f"{line.n:.0f}"
             rows.append(row | {"answer": format_answer(line)})
-            question = ""  # once
+            question = ""  # only in the first row
     return markdown(pd.DataFrame(rows))
 
 
@@ -573,9 +577,9 @@ def scorecard_text(lines):
 
 
 def scores(lines):
-    """A DataFrame of strings (question, effect, answer): first the main lines, in bold.
+    """A DataFrame of strings (question, effect, answer), with the main lines first and in bold.
 
-    It has one row per question, or two if only some lines of the question are main.
+    It has one row per question, or two if only some of its lines are main.
     """
     rows = []
     main_first = lines.sort_values("main", ascending=False, kind="stable")
@@ -593,7 +597,7 @@ def scores(lines):
 
 
 def markdown(table):
-    """A DataFrame of strings as a Markdown table without its empty columns."""
+    """Format a DataFrame of strings as a Markdown table, without empty columns."""
     names = [name for name in table if table[name].ne("").any()]
     rows = [
         [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row]
@@ -604,7 +608,7 @@ def markdown(table):
 
 
 def rounds_to(value, words):
-    """Whether a value rounds to the number in a text, such as "3.5 %", whatever their signs."""
+    """Whether a value rounds to the number in a text, such as "3.5 %", ignoring signs."""
     number = re.search(r"[-+−]?\d[\d,]*\.?\d*", words)[0]
     digits = number.replace("−", "-").replace(",", "").replace("+", "")
     decimals = len(digits.partition(".")[2])
@@ -620,7 +624,7 @@ def write_answers(folder, exercise, lines):
 
 
 def read_answers(folder):
-    """answers.csv of a run as a DataFrame; empty if there is no file."""
+    """Read answers.csv of a run into a DataFrame; empty if there is no file."""
     path = folder / "answers.csv"
     if not path.exists():
         return pd.DataFrame(columns=["exercise", *COLUMNS])

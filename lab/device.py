@@ -1,7 +1,7 @@
-"""The device of a trial, and its reproducibility.
+"""The device that a trial runs on, and which results are reproducible there.
 
-Weights and batches are drawn on the CPU from their seeds and then moved, so a run starts from the
-same numbers on every device. After that:
+Weights and batches are drawn on the CPU from their seeds and then moved to the device, so a run
+starts from the same numbers on every device. After that:
 
 * cpu: bitwise reproducible for the same torch build, processor type, number of threads and seed;
 * cuda: atomic additions (the backward pass of fused attention, scatter, index_add) run in varying
@@ -10,7 +10,8 @@ same numbers on every device. After that:
   reproducible on one type of card; operations that cannot be reproducible then raise an error;
 * mps: torch guarantees nothing, and there is no float64.
 
-Devices differ in the last digits and in random numbers drawn during a run, such as dropout masks.
+Results differ between devices in the last digits. Random numbers drawn during a run, such as
+dropout masks, differ too.
 """
 
 import os
@@ -24,16 +25,17 @@ current = ContextVar("device", default="auto")  # set while a trial runs
 
 
 def device():
-    """The torch.device of the running trial; outside a trial, the fastest one of this machine."""
+    """The torch.device of the running trial; outside a trial, the one that `auto` selects."""
     import torch
 
     return torch.device(available(current.get()))
 
 
 def available(name):
-    """The device that `auto`, `cpu`, `cuda` or `mps` selects on this machine.
+    """The name of the device that `auto`, `cpu`, `cuda` or `mps` selects on this machine.
 
-    Raises ValueError if it is not available.
+    `auto` selects the first available of cuda, mps and cpu. Raises ValueError if the device is not
+    available.
     """
     import torch
 
@@ -41,7 +43,8 @@ def available(name):
     names = [name for name, backend in backends.items() if backend.is_available()] + ["cpu"]
     if name not in ("auto", *names):
         raise ValueError(
-            f"no device {name!r} on {platform.node()}: choose auto, {', '.join(names)}"
+            f"device {name!r} is not available on {platform.node()}: choose auto, "
+            f"{', '.join(names)}"
         )
     return names[0] if name == "auto" else name
 
@@ -50,7 +53,7 @@ def available(name):
 def machine():
     """This machine in one line: processor, cores, system.
 
-    Cloud providers use generic processor names; model and cache size distinguish them.
+    Cloud providers use generic processor names; model number and cache size tell them apart.
     """
     info = {}
     with suppress(OSError):

@@ -3,7 +3,7 @@
 notebooks/NN_slug.ipynb             lessons
 results/runs/PROFILE/NN_slug/       output of `lab run`:
                                     notebook.ipynb run.json answers.csv tables/*.csv figures/*.png
-results/runs/PROFILE/NN_slug-…/     output of `lab run` with other parameters than the profile
+results/runs/PROFILE/NN_slug-…/     output of `lab run` with parameters that differ from the profile
 results/quick/NN_slug/              published run, in git; written only by `lab publish`
 results/interactive/NN_slug/        last interactive run
 results/record/NN_slug/             rows that published runs used, in git; see CONTRIBUTING.md
@@ -19,12 +19,12 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]  # the repository
-CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # what results depend on
+CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # paths that results depend on
 ALONE = "only the package is installed; clone Transformer Lab to get the lessons and their claims"
 
 
 class Refused(ValueError):
-    """Raised for invalid input; the message says what is wrong and what is allowed."""
+    """Raised for invalid input; the message names the error and the valid input."""
 
     def _render_traceback_(self):
         """IPython hook: show the message without a traceback."""
@@ -32,16 +32,17 @@ class Refused(ValueError):
 
 
 def project_root():
-    """The parent of notebooks/, experiments/ and results/: the checkout that contains this package.
+    """The folder of notebooks/, experiments/ and results/: the checkout that contains this package.
 
-    Without a checkout, the working directory. The environment variable LAB_PROJECT overrides both.
+    Without a checkout, it is the working directory. The environment variable LAB_PROJECT overrides
+    both.
     """
     checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
     return Path(os.environ.get("LAB_PROJECT") or checkout)
 
 
 def shown(path):
-    """A path to print: relative to the project root if possible, else absolute."""
+    """Format a path for printing: relative to the project root if possible, else absolute."""
     path, root = Path(path).resolve(), project_root()
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
@@ -105,7 +106,7 @@ def answer_of(notebook):
 
 
 def prose_of(notebook):
-    """All Markdown of a notebook."""
+    """All Markdown cells of a notebook, joined by newlines."""
     return "\n".join(source for kind, _, source in cells_of(notebook) if kind == "markdown")
 
 
@@ -113,7 +114,7 @@ def prose_of(notebook):
 
 
 def put(aside, final):
-    """Replace the folder `final` by the folder `aside`."""
+    """Replace the folder `final` with the folder `aside`."""
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".replaced-") as before:
         if final.exists():
@@ -142,7 +143,7 @@ def write_text(path, text):
 
 
 def write_table(path, frame):
-    """Write a DataFrame as CSV, floats with all digits."""
+    """Write a DataFrame as CSV, with floats at full precision."""
     with replacing(path) as temporary:
         frame.to_csv(temporary, index=False, lineterminator="\n")
 
@@ -172,9 +173,9 @@ def latest(profile, stem):
 
 
 def commit():
-    """{"commit": hash, "changes": whether files in `CODE` have uncommitted changes}.
+    """{"commit": hash, "changes": whether the paths in `CODE` have uncommitted changes}.
 
-    Without git, "" and None.
+    The values are "" and None without git.
     """
 
     def git(*arguments):

@@ -1,7 +1,7 @@
-"""Sliders that redraw a figure, and a button that runs a trial, with ipywidgets.
+"""Sliders that redraw a figure, and a button that runs a trial (ipywidgets).
 
-Without a frontend, as under papermill, only the initial figure is shown: an Output widget can hang
-a kernel driven by nbclient.
+Without a frontend, as under papermill, only the initial figure is shown, because an Output widget
+can hang a kernel driven by nbclient.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from lab import charts, trials
 
 
 def play(plot, controls, live):
-    """Show plot(**values) with sliders if `live`, else only the initial figure."""
+    """Show plot(**values) with sliders if `live`, otherwise only the initial figure."""
 
     def redraw(**values):
         with charts.drawn(plot, **values) as figure:
@@ -28,10 +28,10 @@ def play(plot, controls, live):
 
 
 def live(trial, draw, lines, controls, *, point=None, button="", device="auto", live=True):
-    """If `live`, show a button that runs the trial and then draws all runs that it has made.
+    """If `live`, show a button that runs the trial and then draws all runs started so far.
 
-    Else call `draw` with an empty table. See Study.live for the parameters of a run. Raises
-    TypeError if one is missing.
+    Otherwise call `draw` with an empty table. Study.live documents where the parameters of a run
+    come from. Raises TypeError if a parameter is missing.
     """
     parameters = signature(trial).parameters
     common = shared([line["at"] for line in lines], parameters)
@@ -56,7 +56,7 @@ def live(trial, draw, lines, controls, *, point=None, button="", device="auto", 
 
 
 def shared(points, names):
-    """{name: value} of those names whose value is the same in all points."""
+    """{name: value} of the names that have the same value in all points."""
     first = points[0] if points else {}
     return {
         name: value

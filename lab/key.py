@@ -2,11 +2,11 @@
 
 The code of a trial is its source in the notebook, the source of everything it uses there (helpers,
 classes, constants, closures, defaults), and the files of lab and of the user that these import,
-directly or indirectly. Comments, docstrings and blank lines do not count. Installed packages are
-not hashed. `lab.uses` records kinds looked up by name and data read while the trial runs.
+directly or indirectly. Comments, docstrings, blank lines and installed packages are not hashed.
+`lab.uses` records the kinds that a running trial looks up by name and the data that it reads.
 
-Changes that are not detected: an edit of a module in `OUTSIDE`, an attribute set after its class
-was defined, a monkeypatched function, and a file that a module reads at import.
+Not detected: edits of the modules in `OUTSIDE`, attributes set after the class definition,
+monkeypatched functions, and changes of files that a module reads at import.
 """
 
 import ast
@@ -30,8 +30,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from lab import STARTED, uses
 
-ALWAYS = "lab.state"  # runs around every trial
-OUTSIDE = (  # modules that schedule, run, cache, judge and plot trials: edits are not detected
+ALWAYS = "lab.state"  # part of the code of every trial
+OUTSIDE = (  # modules that schedule, run, cache, judge and plot trials; they are not hashed
     "lab",
     "lab.browse",
     "lab.charts",
@@ -62,20 +62,20 @@ INSTALLED = tuple(
 
 
 class ImpureTrial(TypeError):
-    """Raised when a trial depends on something that cannot be hashed."""
+    """Raised if a trial depends on something that cannot be hashed."""
 
 
 class CodeMismatch(RuntimeError):
-    """Raised when source files of a worker differ from those of the process that sent the trial."""
+    """Raised if source files of a worker differ from those of the process that sent the trial."""
 
 
 def digest(*texts):
-    """The first 12 hex digits of the sha256 of texts."""
+    """The first 12 hex digits of the sha256 of the joined texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def without_comments(source):
-    """The source without comments, docstrings and blank lines, as they do not affect results."""
+    """Remove comments, docstrings and blank lines, which do not affect results."""
     lines = source.splitlines(keepends=True)
     statement = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -106,7 +106,7 @@ def code_of(item):
     """{name: hash} of a function or class and of everything it uses.
 
     Raises ImpureTrial if it uses a variable that is not a JSON value or if its source is not
-    available, RuntimeError if a file was edited after this process started.
+    available, and RuntimeError if a file was edited after this process started.
     """
     parts, todo, seen = dict(files(ALWAYS)), [item], []
     sources = {}
@@ -134,7 +134,7 @@ def code_of(item):
 
 
 def unwrap(item):
-    """The function behind decorators that use functools.wraps, such as torch.no_grad()."""
+    """The function inside decorators that use functools.wraps, such as torch.no_grad()."""
     return getattr(item, "__wrapped__", item)
 
 
@@ -186,7 +186,10 @@ def globals_of(code):
 
 
 def is_interactive(name):
-    """Whether a module is a notebook or script, of which only used definitions are hashed."""
+    """Whether a module is a notebook or script.
+
+    Of these, only the definitions that the trial uses are hashed, not the whole file.
+    """
     return name == "__main__" or getattr(sys.modules.get(name), "__file__", None) is None
 
 
@@ -205,10 +208,10 @@ def source_of(item):
 
 
 def class_source(cls):
-    """The source of a class defined in a cell, or None; inspect supports this from Python 3.13.
+    """The source of a class defined in a cell, or None. (inspect finds it from Python 3.13 on.)
 
-    The source is read from the cell that defines the methods of the class; if it has no methods,
-    from the last cell that defines the class.
+    The source comes from the cell that defines the methods of the class or, if there are none, from
+    the last cell that defines the class.
     """
     methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
     texts = ["".join(linecache.getlines(method.__code__.co_filename)) for method in methods]
@@ -231,7 +234,7 @@ def class_source(cls):
 
 @functools.cache
 def files(name):
-    """{module: hash} of a tracked module and of all tracked modules that it imports."""
+    """{module: hash} of a tracked module and, recursively, of the tracked modules it imports."""
     hashes, todo = {}, [name]
     while todo:
         name = todo.pop()
@@ -268,7 +271,7 @@ def file_of(name):
 
 
 def is_tracked(name, path):
-    """Whether results may depend on a module: lab's models, tasks, … or the user's own files."""
+    """Whether results may depend on a module: lab's models, tasks, … and the user's own files."""
     if name.split(".")[0] == "lab":
         return name not in OUTSIDE
     return not os.path.realpath(path).startswith(INSTALLED)
@@ -316,7 +319,7 @@ def file_hashes(code):
 
 
 def hashes_of(names, code, data):
-    """{name: hash} of the kinds and data of a trial, without kinds that its code already covers."""
+    """{name: hash} of the kinds and data of a trial, without kinds that its code contains."""
     return {
         name: data[name] if name in data else now(name)
         for name in sorted(names)
@@ -343,7 +346,7 @@ def is_covered(name, code):
 def now(name):
     """The current hash of a kind, or of data: "corpus PATH", "reference" or "file PATH".
 
-    For "clock", which marks a timing, the word itself. None if the kind or file no longer exists.
+    Returns "clock", which marks a timing, unchanged, and None if a kind or file does not exist.
     """
     variant = kind_of(name)
     if variant is not None:
@@ -359,12 +362,12 @@ def now(name):
 
 
 def is_data(name):
-    """Whether a name refers to data or is "clock"; other names refer to kinds."""
+    """Whether a name is that of data, or "clock"; all other names are kinds."""
     return name.partition(" ")[0] in ("corpus", "reference", "file", "clock")
 
 
 def is_valid(also, hashes):
-    """Whether the recorded hashes are current; `hashes` caches the current ones."""
+    """Whether the recorded hashes `also` are current; `hashes` caches current hashes."""
     for name, recorded in also.items():
         if name not in hashes:
             hashes[name] = now(name)
@@ -374,7 +377,10 @@ def is_valid(also, hashes):
 
 
 def paths_in(parameters):
-    """The names "file PATH" of existing files and folders among parameters, also nested ones."""
+    """The names "file PATH" of files and folders in parameters, also in nested values.
+
+    A string counts if it contains a separator or has a suffix, and if the path exists.
+    """
     names = []
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if isinstance(value, dict | list):
@@ -385,7 +391,7 @@ def paths_in(parameters):
 
 
 def content_hash(path):
-    """The hash of a file, or of the names and contents of a folder; None if there is neither."""
+    """The hash of a file, or of the names and contents in a folder; None if it does not exist."""
     if os.path.isfile(path):
         return digest(hashlib.sha256(Path(path).read_bytes()).hexdigest())
     if not os.path.isdir(path):

@@ -1,29 +1,29 @@
-"""Errors for unknown names that suggest the name that was meant."""
+"""Error messages for unknown names, with a suggestion and the valid names."""
 
 import difflib
 
 
 def near(name, known, what):
-    """Return `name` if it is known; else raise a ValueError that suggests the nearest name."""
+    """Return `name` if it is in `known`. Otherwise raise ValueError, suggesting a similar name."""
     if name in known:
         return name
     raise ValueError(f"{what} {name!r} is unknown{meant(name, known)}")
 
 
 def known_fields(configuration, values):
-    """Return `values` unchanged. Raises ValueError if a key is no field of the pydantic model."""
+    """Return `values` unchanged. Raises ValueError for a key that is no field of the class."""
     for name in values if isinstance(values, dict) else ():
         near(name, configuration.model_fields, f"field of {configuration.__name__}")
     return values
 
 
 def meant(name, known):
-    """The end of an error on an unknown name: "; did you mean 'steps'? There are ..."."""
-    # such as lr: learning_rate
+    """The end of the message for an unknown name: "; did you mean 'steps'? Valid names: ..."."""
+    # {"lr": "learning_rate", ...}
     initials = {"".join(word[:1] for word in each.split("_")): each for each in known}
     likely = [
         initials.get(each, each)
         for each in difflib.get_close_matches(str(name), [*known, *initials], 1)
     ]
     suggestion = f"; did you mean {likely[0]!r}?" if likely else "."
-    return f"{suggestion} There are {', '.join(sorted(known))}"
+    return f"{suggestion} Valid names: {', '.join(sorted(known))}"

@@ -6,10 +6,10 @@
     position: Literal["t5", "rotary"] = "t5"
 
 The cell tagged `parameters` declares one parameter per line, with a default and optionally a type:
-bool, int, float, str, list, dict, or a type of pydantic or typing. Lists must not be empty or have
-duplicates; floats must be finite. The cell tagged `checks` holds asserts about several parameters,
-each with a message. `lab run` validates before it starts a kernel; `lab.study` validates again in
-the notebook.
+bool, int, float, str, list, dict, or a type from pydantic or typing. Lists must be non-empty and
+free of duplicates; floats must be finite. The cell tagged `checks` contains asserts that involve
+several parameters, each with a message. `lab run` validates the values before it starts a kernel;
+`lab.study` validates them again in the notebook.
 """
 
 import ast
@@ -37,9 +37,9 @@ class Parameter:
     adapter: pydantic.TypeAdapter
 
     def checked(self, name, value):
-        """The validated value; strings such as "1e-3" become floats if the type requires it.
+        """Validate a value; strings such as "1e-3" become floats if the type requires it.
 
-        Raises ValueError if the type does not allow the value.
+        Raises ValueError if the value is invalid.
         """
         first_error = None
         for candidate in (value, with_numbers(value)):
@@ -51,9 +51,9 @@ class Parameter:
 
 
 def checked(name, raw, value):
-    """Return `value`, pydantic's result for the input `raw`, after further checks.
+    """Return `value`, which pydantic made from the input `raw`.
 
-    Raises ValueError if one of them fails.
+    Raises ValueError for a bool or float that became an int, an empty list, and duplicate entries.
     """
     if isinstance(raw, bool | float) and type(value) is int:  # Literal[1] accepts True and 1.0
         raise ValueError(f"{name} = {raw!r}: expected an integer")
@@ -69,7 +69,7 @@ def checked(name, raw, value):
 
 
 def with_numbers(value):
-    """The value with numeric strings, alone or in a list, as floats."""
+    """Convert a numeric string to a float, also inside lists; other values are unchanged."""
     if isinstance(value, list):
         return [with_numbers(entry) for entry in value]
     try:
@@ -79,7 +79,7 @@ def with_numbers(value):
 
 
 def format_error(name, error):
-    """A pydantic error as "heads[1] = 0: input should be greater than 0"."""
+    """Format a pydantic error as "heads[1] = 0: input should be greater than 0"."""
     messages = []
     for each in error.errors():
         index = "".join(f"[{part}]" for part in each["loc"] if isinstance(part, int))
@@ -115,9 +115,9 @@ def read_parameters(notebook):
 
 
 def declaration(statement):
-    """(name, type, default) of the statement `name: type = default`; the type is optional.
+    """Parse a statement `name: type = default`, type optional, to (name, type, default).
 
-    Raises ValueError for any other statement.
+    Raises ValueError for any other statement, and for a default that is not a JSON value.
     """
     match statement:
         case ast.AnnAssign(ast.Name(name), annotation, ast.expr() as value):
@@ -138,7 +138,7 @@ def declaration(statement):
 
 
 def type_of(name, annotation):
-    """The type of an annotation. Raises ValueError for names outside PLAIN, pydantic, typing."""
+    """Evaluate an annotation. Raises ValueError for names not in PLAIN, pydantic or typing."""
     known = {}
     for node in ast.walk(annotation):
         if isinstance(node, ast.Name):
@@ -157,9 +157,10 @@ def type_of(name, annotation):
 
 
 def validate(notebook, *sources):
-    """{name: value} of all parameters: the defaults, overridden by each (source, {name: value}).
+    """Validate {name: value} of all parameters: the defaults, overridden by `sources` in order.
 
-    Raises Refused if a value is invalid or a check fails; the message names source and value.
+    A source is (name of the source, {name: value}). Raises Refused if a value is invalid or a check
+    fails; the message names the source and the value.
     """
     declared = read_parameters(notebook)
     values = {name: (notebook.name, parameter.default) for name, parameter in declared.items()}
@@ -170,7 +171,7 @@ def validate(notebook, *sources):
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 known = ", ".join(declared) or "none"
                 raise Refused(
-                    f"{source}: {notebook.stem} has no parameter {name!r}{hint} It has {known}"
+                    f"{source}: {notebook.stem} has no parameter {name!r}{hint} Parameters: {known}"
                 )
             values[name] = (source, value)
     valid = {}
@@ -188,10 +189,10 @@ def validate(notebook, *sources):
 
 
 def check(cell, values, sources):
-    """Run the source of a cell tagged `checks` with `values` as its variables.
+    """Execute a cell tagged `checks`, with `values` as its variables.
 
-    Raises Refused if a check fails or the cell raises an error. `sources` maps the names of
-    non-default values to their sources; the message names those that the failed line uses.
+    `sources` is {name: source} of the values that are not defaults. Raises Refused if a check fails
+    or the cell raises an error; the message names the sources of the values in the failed line.
     """
     try:  # optimize=0 keeps asserts under python -O
         exec(compile(cell, "<checks>", "exec", optimize=0), copy.deepcopy(values))
@@ -200,7 +201,7 @@ def check(cell, values, sources):
         line = cell.splitlines()[(error.lineno if step is None else step.tb_lineno) - 1].strip()
         message = str(error) or f"{line} is false"
         if not isinstance(error, AssertionError | ValueError):
-            message = f"the cell tagged `checks` fails: {type(error).__name__}: {error}"
+            message = f"the cell tagged `checks` raises {type(error).__name__}: {error}"
         named = [name for name in sources if re.search(rf"\b{name}\b", f"{line} {message}")]
         if sources and not named:
             message += f" ({', '.join(f'{name} = {values[name]!r}' for name in sources)})"
@@ -209,7 +210,7 @@ def check(cell, values, sources):
 
 
 def of_profile(notebook, profile):
-    """(source, {name: value}) of a profile: quick is the defaults, smoke is read from a file."""
+    """(source, {name: value}) of a profile: quick has the defaults, smoke is read from a file."""
     if profile not in PROFILES:
         raise Refused(f"no profile {profile!r}; choose {' or '.join(PROFILES)}")
     path = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
@@ -220,7 +221,7 @@ def of_profile(notebook, profile):
 
 
 def read_value(text):
-    """The value of NAME=TEXT on the command line.
+    """Parse the TEXT of NAME=TEXT on the command line.
 
     Numbers, true, false, null, lists, mappings in braces and quoted strings are parsed as YAML.
     Anything else, such as `a # b` or `a: b`, is a string.
@@ -235,7 +236,7 @@ def read_value(text):
 
 
 def read_file(path):
-    """{name: value} of a YAML parameter file. Raises Refused if it cannot be read."""
+    """{name: value} of a YAML file. Raises Refused if it cannot be read or is not a mapping."""
     try:
         values = yaml.safe_load(path.read_text("utf-8")) or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -253,8 +254,8 @@ def read_file(path):
 def in_namespace(namespace, notebook):
     """(values, own) of a notebook's parameters, from its globals().
 
-    A parameter still at its default takes the profile's value, unless papermill set it. `own` holds
-    the values that differ from the profile. Raises Refused if a value is invalid.
+    A parameter that is still at its default gets the profile's value, unless papermill set it.
+    `own` has the values that differ from the profile. Raises Refused if a value is invalid.
     """
     if not notebook.exists():
         return {}, {}
@@ -273,6 +274,6 @@ def in_namespace(namespace, notebook):
 
 
 def names_injected(namespace):
-    """The names that papermill set in a cell "# Parameters", including undeclared ones (typos)."""
+    """Names that papermill set in its cell "# Parameters", including undeclared ones (typos)."""
     cells = [source for source in namespace.get("In", ()) if source.startswith("# Parameters\n")]
     return re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE)

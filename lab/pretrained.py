@@ -1,4 +1,4 @@
-"""Pretrained models from transformers (extra `pretrained`); safetensors only, no unpickling."""
+"""Pretrained models from transformers (extra `pretrained`): safetensors only, no pickles."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ INSTALL = "pip install 'transformer-lab[pretrained]'"
 
 
 def load(name):
-    """Load (model, tokenizer) of a causal language model from a local folder or the hub.
+    """Load a causal language model from a local folder or the hub: (model, tokenizer).
 
     `name` is a path or a hub name such as "openai-community/gpt2". The tokenizer is None if the
     checkpoint has none. The model is in evaluation mode and uses F.scaled_dot_product_attention,
     which attention_probe intercepts. Code in a checkpoint is never executed. Raises ImportError if
-    transformers is not installed; other errors are those of transformers.
+    transformers is not installed, and the errors of transformers.
     """
     try:
         import transformers

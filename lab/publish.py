@@ -1,4 +1,4 @@
-"""Publish runs: results/quick with a page for all lessons, and the answers in the README.
+"""Publish runs: copy them to results/quick, and update the results page and the README.
 
 `lab publish` copies finished runs to results/quick/NN_slug; `make readme` only updates the pages.
 """
@@ -20,9 +20,9 @@ LIST = re.compile(r"(?s)(<!-- answers -->\n).*?(<!-- /answers -->)")
 
 
 def publish(notebooks):
-    """Publish the runs of these notebooks, or of all that have run, and update the pages.
+    """Publish the runs of these notebooks (default: all that have a run) and update the pages.
 
-    Raises Refused if a notebook has no run of the current code, or if its run is not from a clean
+    Raises Refused if a notebook has no run of the current code, or a run that is not from a clean
     commit.
     """
     results = files.project_root() / "results"
@@ -47,14 +47,14 @@ def publish(notebooks):
 
 
 def move_rows(job):
-    """Replace the record of a notebook by the rows that its run used."""
+    """Replace the record of a notebook with the rows that its run used."""
     results = files.project_root() / "results"
     place = trials.Place(job.notebook.stem, results / ".trials", results / "record")
     trials.record(place, files.read_run(job.folder)["trials"])
 
 
 def copy(folder, final):
-    """Replace `final` by the published files of a run."""
+    """Replace the folder `final` with the files of a run that are published."""
     aside = final.with_name(f".{final.name}")
     shutil.rmtree(aside, ignore_errors=True)
     for path in [path for pattern in PUBLISHED for path in folder.glob(pattern)]:
@@ -109,7 +109,10 @@ def main_figure(notebook, folder):
 
 
 def claims_and_answers(tables):
-    """Paragraphs with each quote, its questions and answers, from {notebook: answers}."""
+    """Paragraphs, one per claim, with its quotes, questions and answers.
+
+    `tables` is {notebook: answers}.
+    """
     parts = ["# What the book says, what we found"]
     for notebook, table in tables.items():
         link = f"[{files.exercise_of(notebook)}]({notebook.stem}/notebook.ipynb)"
@@ -121,7 +124,7 @@ def claims_and_answers(tables):
 
 
 def answers(claim, lines):
-    """Yield a list item for each question of a claim, with its answers by condition."""
+    """Yield a list item for each question of a claim, with one answer per condition."""
     if claim.open:
         yield f"* Not decided here: {claim.open}"
     for part in claim.parts:
@@ -131,7 +134,7 @@ def answers(claim, lines):
 
 
 def write_answers():
-    """Write the lessons' answers between the two comments in the README."""
+    """Write the answers of the lessons between the two `answers` comments in the README."""
     readme = files.project_root() / "README.md"
     items = ""
     for notebook in files.notebooks():

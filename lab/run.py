@@ -2,9 +2,9 @@
 
     lab run 1.4 -p seeds=2
 
-All parameters are validated before a kernel starts. Lessons that already ran with the current
-code, claims and parameters are skipped, except with --fresh or --anyway. A failure does not stop
-the other notebooks.
+All parameters are validated before a kernel starts. A lesson that already ran with the current
+code, claims and parameters is skipped, except with --fresh or --anyway. If a notebook fails, the
+others still run.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def run(
 
 
 def assignments(items):
-    """{name: value} of arguments NAME=VALUE. Raises Refused for any other form."""
+    """{name: value} of arguments NAME=VALUE. Raises Refused for other forms and repeated names."""
     values = {}
     for item in items or ():
         name, equals, text = item.partition("=")
@@ -138,7 +138,11 @@ def assignments(items):
 
 
 def absolute_path(value):
-    """The value; an existing path becomes absolute, since notebooks run in another folder."""
+    """Make an existing path absolute, since notebooks run in another folder.
+
+    A string counts as a path if it contains a separator or has a suffix. Returns other values
+    unchanged.
+    """
     if isinstance(value, str) and (os.sep in value or Path(value).suffix) and os.path.exists(value):
         return str(Path(value).resolve())
     return value
@@ -182,7 +186,7 @@ def locked(results):
 
 
 def explain(error):
-    """The cell and the cause of a failed run."""
+    """The cell and the cause of a failure, as text."""
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(error, PapermillExecutionError):
@@ -191,7 +195,7 @@ def explain(error):
             full = "No space left" in error.evalue
             hint = "; free some space or choose another folder with --results" if full else ""
             return f"{cell}: {error.ename}: {error.evalue}{hint}"
-        if not error.traceback:  # a magic
+        if not error.traceback:  # the cell is a magic
             return f"{cell}: {error.source.strip().splitlines()[0]}: {error.evalue or 'failed'}"
         return f"{cell}: " + re.sub("\x1b\\[[0-9;]*m", "", "\n".join(error.traceback))
     if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
@@ -204,12 +208,12 @@ def explain(error):
 
 
 def succeeds(name, job, options):
-    """Run a job and print the outcome; returns whether it succeeded."""
+    """Run a job and print the outcome. Returns whether it succeeded."""
     began = time.time()
     try:
         with tempfile.TemporaryDirectory() as folder, runs.progress(Path(folder) / "sweep"):
             runs.execute(job, progress=Path(folder) / "sweep", **options)
-    except Exception as error:  # a failed notebook does not stop the others
+    except Exception as error:  # the other notebooks still run
         print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False
     print(f"{name}: done in {time.time() - began:.0f} s")

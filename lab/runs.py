@@ -1,8 +1,7 @@
-"""Jobs: notebooks with validated parameters, executed by papermill into a folder of results.
+"""Jobs: notebooks with validated parameters, which papermill executes.
 
-The results of a run are written to a temporary folder, which is moved to
-results/runs/PROFILE/NN_slug on success. Kernels are configured by environment variables: see
-`environment`.
+Results are written to a temporary folder, which is moved to results/runs/PROFILE/NN_slug on
+success. Environment variables configure the kernel: see `environment`.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ class Job:
 
     @property
     def fingerprint(self):
-        """The hash of notebook, claims, package and parameters."""
+        """The hash of the notebook, its claims and bars, the package and the parameters."""
         root = files.project_root()
         claims = root / "experiments" / "claims" / f"{self.notebook.stem}.yaml"
         bars = root / "experiments" / "bars.yaml"
@@ -47,7 +46,7 @@ class Job:
 
     @property
     def is_done(self):
-        """Whether a lesson's results are current. A user's notebook always runs again."""
+        """Whether the results of a lesson are current. False for a user's notebook: it reruns."""
         run = files.read_run(self.folder) or {}
         return (
             self.notebook in files.notebooks()
@@ -57,9 +56,11 @@ class Job:
 
 
 def plan(names, profile, results, *overrides):
-    """The jobs of the named notebooks, or of all lessons; `overrides` are (source, {name: value}).
+    """The jobs of the named notebooks (default: all lessons).
 
-    Raises Refused if a value is invalid.
+    `overrides` are pairs (source, {name: value}). Raises Refused if there are no lessons, a value
+    is invalid, a value is given for the notebook parameter `results`, or two notebooks have the
+    same name.
     """
     chosen = [files.notebook_of(name) for name in names] or files.notebooks()
     if not chosen:
@@ -71,7 +72,7 @@ def plan(names, profile, results, *overrides):
         usual = parameters.validate(notebook, source)
         values = parameters.validate(notebook, source, *overrides)
         if values.pop("results", ""):
-            raise Refused("results: choose the folder with --results")
+            raise Refused("results is not a parameter of `lab run`: use the option --results")
         own = {name: value for name, value in values.items() if value != usual[name]}
         name = "-".join(filter(None, [notebook.stem, suffix_of(own)]))
         folder = results / "runs" / values.get("profile", "own") / name
@@ -82,7 +83,7 @@ def plan(names, profile, results, *overrides):
 
 
 def suffix_of(own):
-    """The suffix of a run's folder, such as seeds-10; "" if no value differs from the profile."""
+    """The suffix of a run's folder, such as seeds-10; "" if all values are the profile's."""
     name = re.sub(r"[^\w.]+", "-", json.dumps(own)).strip("-")
     if len(name) <= 40:
         return name
@@ -90,10 +91,11 @@ def suffix_of(own):
 
 
 def execute(job, fresh=False, anyway=False, **options):
-    """Run a notebook with its results in a temporary folder, moved to job.folder on success.
+    """Run a notebook. Its results are in a temporary folder, moved to job.folder on success.
 
     The working directory is the notebook's folder, as in JupyterLab. Raises papermill's exceptions,
-    and RuntimeError if a lesson does not call study.finish().
+    and RuntimeError if a lesson does not call study.finish() or a cell other than the last code
+    cell calls sys.exit.
     """
     aside = job.folder.with_name(f".{job.folder.name}")  # exclusive: the caller holds the lock
     shutil.rmtree(aside, ignore_errors=True)
@@ -139,7 +141,7 @@ def environment(job, aside, fresh, anyway, options):
 
 
 def run_papermill(job):
-    """Execute the notebook of a job; returns the executed notebook."""
+    """Execute the notebook of a job. Returns the executed notebook."""
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -174,7 +176,7 @@ def run_papermill(job):
 def kernel_manager(sockets):
     """A kernel manager class whose kernels use sockets in this folder and do not write to stderr.
 
-    TCP ports could be taken by another kernel that starts at the same time.
+    With TCP, another kernel that starts at the same time could take the same port.
     """
     from jupyter_client.manager import AsyncKernelManager
 
@@ -190,7 +192,7 @@ def kernel_manager(sockets):
 
 
 def tidy(executed, moved):
-    """The text of an executed notebook without papermill metadata and absolute paths.
+    """The JSON text of an executed notebook, without papermill metadata and absolute paths.
 
     `moved` maps paths in the text to their replacements.
     """
@@ -200,7 +202,7 @@ def tidy(executed, moved):
     for before, after in moved.items():
         text = text.replace(before, after)
     notebook = nbformat.reads(text.replace(f"{files.project_root()}/", ""), 4)
-    for name in ("papermill", "widgets"):  # without widget state, the static figure is shown
+    for name in ("papermill", "widgets"):  # without widget state, viewers show the static figure
         notebook.metadata.pop(name, None)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata.kernelspec = kernel

@@ -1,4 +1,4 @@
-"""Global state of the process that a trial may change: random generators, threads, torch modes."""
+"""Process-wide state that a trial may change: random generators, threads, torch modes."""
 
 import os
 import random
@@ -36,9 +36,9 @@ def preserve_rng():
 
 @contextmanager
 def preserved():
-    """Restore, when the block ends, the global state that a trial may change.
+    """Restore the process-wide state that a trial may change when the block ends.
 
-    This state is the random generators, the number of threads, grad mode, the default dtype and
+    It restores the random generators, the number of threads, grad mode, the default dtype and
     device, and the working directory. The block starts with gradients enabled, default dtype
     float32 and default device CPU.
     """
@@ -68,9 +68,9 @@ def use_default_device(device):
 
 @contextmanager
 def as_in_a_trial():
-    """Use one thread and `arithmetic.fast`, as trials do, to train exactly the same models.
+    """Use one thread and `arithmetic.fast`, as trials do, so that training gives the same weights.
 
-    Has no effect inside a trial.
+    Does nothing inside a trial.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The interface that notebooks use: sweeps, tables, figures, claims and answers of an exercise."""
+"""The interface for notebooks: sweeps, tables, figures, claims and answers of an exercise."""
 
 import inspect
 import os
@@ -29,20 +29,20 @@ def study(exercise, namespace):
     `namespace` is the notebook's globals(). Declared parameters are validated and updated in place:
     the string "1e-3" becomes a float, and the profile overrides defaults.
 
-    Results are written to results/interactive, or to the folder in the parameter `results`, when
-    `finish` is called. For your own notebook mine.ipynb, call lab.study("mine", globals()); claims
-    are read from mine.yaml, if it exists, and results are written to lab-results, both in the
-    notebook's folder.
+    `finish` writes the results to results/interactive, or to the folder in the parameter `results`.
+    For your own notebook mine.ipynb, call lab.study("mine", globals()). Its claims are read from
+    mine.yaml, if it exists, and its results are written to lab-results, both in the notebook's
+    folder.
     """
     try:
         return Study(exercise, namespace)
     except files.Refused as error:
-        namespace["study"] = Stopped(error)  # replaces an earlier study with other values
+        namespace["study"] = Stopped(error)  # replaces an earlier study with valid values
         raise
 
 
 class Stopped:
-    """A placeholder for a study with invalid parameters: any use raises the error again."""
+    """Placeholder for a study with invalid parameters: any use raises the error again."""
 
     def __init__(self, error):
         self._error = error
@@ -74,7 +74,7 @@ class Study:
         self.folder = Path(variable("RUN") or self._aside())
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
-        self._shown = False  # whether a scorecard has shown the answers
+        self._shown = False  # whether a scorecard already shows the answers
         self._faults = {}  # {figure: layout faults}
         self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
@@ -106,10 +106,10 @@ class Study:
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
     def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
-        """Run the trial at every point of the grid; returns a DataFrame, see trials.sweep.
+        """Run the trial at every point of the grid. Returns a DataFrame; see trials.sweep.
 
-        Smoke runs start no worker processes unless `jobs` or `--jobs` asks for them. Smoke runs
-        with `processes` run every point in this process, at most twice, and cache nothing.
+        Smoke runs start no worker processes unless `jobs` or `--jobs` is set. With `processes`,
+        they run every point in this process, at most twice, and cache nothing.
         """
         if processes and self.profile == "smoke":
             return trials.dry_run(trial, grid, min(processes, 2))
@@ -122,7 +122,7 @@ class Study:
 
     @cached_property
     def place(self):
-        """Where this study's trials are cached and run, from the environment set by `lab run`."""
+        """Where the trials of this study are cached and run, by default or as set by `lab run`."""
         record = variable("RECORD", self.home / "record")
         check, progress = variable("CHECK"), variable("PROGRESS")
         return trials.Place(
@@ -143,11 +143,11 @@ class Study:
         tried: a table with columns learning_rate, `by` and `score`, where lower is better. `by` is
         a column, whose values are the conditions, or a list of columns, with tuples as conditions.
         Scores of the same condition and rate, such as those of several seeds, are averaged; a
-        missing score counts as infinite. Of all rates whose score is at most `within` above the
-        lowest, in units of `score`, the median is returned, and of two middle rates the lower.
+        missing score counts as infinite. The best rate is the median of all rates whose score is at
+        most `within` (in units of `score`) above the lowest; of two middle rates, the lower.
 
-        Shows a warning with the conditions whose lowest score is at the smallest or largest rate
-        that was tried, since a better rate may lie beyond; not in smoke runs, which try few rates.
+        Shows a warning that names the conditions whose lowest score is at the smallest or largest
+        rate tried, since a better rate may lie beyond. Smoke runs, which try few rates, skip it.
         """
         columns = [by] if isinstance(by, str) else by
         scores = tried.assign(**{score: tried[score].fillna(inf)})
@@ -165,15 +165,15 @@ class Study:
         return middle_rates(means[means.behind <= within], by).to_dict()
 
     def table(self, stem, frame):
-        """Write a table to tables/stem.csv; returns it as read from the file."""
+        """Write a table to tables/stem.csv. Returns it as read from the file."""
         path = self.folder / "tables" / f"{stem}.csv"
         files.write_table(path, frame)
         return pd.read_csv(path)
 
     def figure(self, stem, frame, plot):
-        """Save the table and the figure that plot(table) draws from it, and show the figure.
+        """Save a table and the figure that plot(table) draws, and show the figure.
 
-        The docstring of `plot` is the caption, the alternative text, and PNG metadata.
+        The docstring of `plot` is the caption, the alternative text and the PNG metadata.
         """
         caption = " ".join((inspect.getdoc(plot) or "").split())
         with charts.drawn(plot, self.table(stem, frame)) as figure:
@@ -193,15 +193,14 @@ class Study:
     def live(self, trial, draw, *, point=None, button="Train now", **controls):
         """Show a button that runs the trial and calls draw(rows).
 
-        `rows` is a DataFrame of all runs started by the button, newest last. Without a frontend
-        there is no button, and `draw` gets a DataFrame without rows. Controls are as in `play`.
-        Runs are not cached and not judged. A parameter of a run is taken from the first of these
-        that has it:
+        `rows` is a DataFrame of all runs that the button started, newest last. Without a frontend
+        there is no button, and `draw` gets an empty DataFrame. Controls are as in `play`. Runs are
+        neither cached nor judged. A parameter of a run comes from the first of these that has it:
 
         * point(**controls) if `point` is a function, else the controls, then the dict `point`
-        * `seed`, a new one for each run
-        * the value shared by all points that the study's sweeps of this trial returned
-        * the default
+        * a new `seed` for each run
+        * its value in this study's sweeps of the trial, if it was the same at every point
+        * the default of the trial
         """
         lines, options = self.place.lines(trial.__name__), {"point": point, "button": button}
         options |= {"device": self.place.device, "live": self._live}
@@ -213,7 +212,7 @@ class Study:
         return any(name in os.environ for name in FRONTENDS) and not variable("RUN")
 
     def say(self, english, chinese="", **values):
-        """Show a Markdown sentence, filled in by str.format; the Chinese version is folded.
+        """Show a Markdown sentence, formatted by str.format, with its Chinese version folded.
 
         Example: say("It ends at {loss:.2f}.", "最终为 {loss:.2f}。", loss=...).
         """
@@ -266,9 +265,9 @@ class Study:
         return self._lines[claim]
 
     def effect(self, claim, part="", where=""):
-        """The effect of `part` of a judged claim where the column `where` is, say, "task copy".
+        """The effect of `part` of a judged claim, in its line for `where`, such as "task copy".
 
-        NaN if there is none.
+        NaN if there is no such line.
         """
         lines = self._lines[claim]
         return lines[(lines.part == part) & (lines["where"] == where)].effect.mean()
@@ -277,8 +276,9 @@ class Study:
         """Compare numbers in the lesson's text with this run, and show those that differ.
 
         `numbers` maps a number as printed in the text, such as "3.5 %" or "-0.02", to its value in
-        this run, which must round to it, apart from its sign; None or NaN if this run did not
-        measure it. `facts` are conditions that the text relies on. Smoke runs are skipped.
+        this run. The value must round to the printed number, ignoring signs; None or NaN means that
+        this run did not measure it. `facts` are conditions that the text relies on. Does nothing in
+        smoke runs.
         """
         if self.profile == "smoke":
             return
@@ -295,10 +295,9 @@ class Study:
             self.say(f"The text differs from this run: {'; '.join(wrong)}.")
 
     def scorecard(self, measured, *, figure=""):
-        """Judge {claim: table} and show their answers in one table; `finish` then shows none.
+        """Judge {claim: table} and show all answers in one table; `finish` then shows none.
 
-        Each table is as in `judge`. `figure` is the name of a saved figure that shows the
-        measurements.
+        The tables are as in `judge`. `figure` names a saved figure of the measurements.
         """
         for claim, table in measured.items():
             self._judge(claim, table, figure)
@@ -315,9 +314,9 @@ class Study:
         return pd.concat(tables, ignore_index=True)
 
     def finish(self):
-        """Write answers.csv and run.json, move the run to its final folder, and show all answers.
+        """Show all answers, write answers.csv and run.json, and move the run to its final folder.
 
-        Raises RuntimeError if a claim that is not open has not been judged.
+        Raises RuntimeError if a claim has neither been judged nor marked as `open`.
         """
         missing = [c.id for c in self.ledger.values() if not c.open and c.id not in self._lines]
         if missing:
@@ -361,7 +360,7 @@ def middle_rates(runs, by):
 
 
 def words(condition):
-    """A value, or a tuple of values, as words."""
+    """Format a value, or a tuple of values, as words."""
     return " ".join(map(str, condition)) if isinstance(condition, tuple) else str(condition)
 
 
@@ -379,7 +378,7 @@ def variable(name, default=""):
 
 
 def notebook_here():
-    """The path of the running notebook according to `lab run` or JupyterLab, or None."""
+    """The path of the running notebook, from `lab run` or JupyterLab; None if unknown."""
     names = (variable("NOTEBOOK"), os.environ.get("JPY_SESSION_NAME", ""))
     paths = [Path(name) for name in names if name.endswith(".ipynb")]
     return next((path.resolve() for path in paths if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""A training loop for any task and model, with learning-rate sweeps and hashes of runs."""
+"""A training loop for any task and model, learning-rate sweeps, and hashes of models and data."""
 
 import hashlib
 import itertools
@@ -70,10 +70,10 @@ def train(
     mark=None,
     until=None,
 ):
-    """Train the model in place and return its history, a table with one row per recorded step.
+    """Train the model in place. Returns its history: a DataFrame with one row per recorded step.
 
-    The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Recorded
-    steps are 0, every `every`-th step (none if `every` is 0) and the last.
+    The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Recorded steps
+    are step 0, every `every`-th step (none if `every` is 0) and the last step.
 
     draw(generator, batch) returns (inputs, targets) on the CPU. The inputs are a tensor, or a tuple
     of tensors for models with several inputs. `seed` seeds this generator only. Dropout draws from
@@ -91,14 +91,14 @@ def train(
 
     until stops training early. It is a mark or a function of a row. Training stops at the first
     recorded row that reaches the mark, or for which until(row) is True, before the optimizer step.
-    If `mark` is None, a mark given as `until` is also used as `mark`.
+    If `mark` is None, a mark passed as `until` is also used as `mark`.
 
     If a loss or a gradient norm is not finite, training stops, and the last row has diverged True
-    and loss NaN. The same holds if, after the last step, a weight is not finite, or a number of
-    `evaluate` that was finite at step 0 is not.
+    and loss NaN. The last row also has these values if, after the last step, a weight is not finite
+    or a number of `evaluate` that was finite at step 0 no longer is.
 
-    Parameters that get no gradient in a step are not updated. Weight decay applies to parameters
-    with two or more axes, except those that their module lists in `undecayed`, such as tables of
+    Parameters without a gradient in a step are not updated. Weight decay applies to parameters with
+    two or more axes, except those that their module lists in `undecayed`, such as tables of
     position biases.
 
     Raises ValueError for an invalid mark, for a `decay_on` that matches no matrix, and if a loss is
@@ -185,7 +185,7 @@ def train(
 
 
 def undecayed(model):
-    """The parameters whose names modules list in `undecayed`; they get no weight decay."""
+    """The parameters that their modules list in `undecayed`; they get no weight decay."""
     return {m.get_parameter(name) for m in model.modules() for name in getattr(m, "undecayed", ())}
 
 
@@ -219,13 +219,13 @@ def steps_to_mark(history):
 
 
 def fit(model, task, config, *, seed, **options):
-    """Call train() with task.batch and return (run, history); `run` is a dict of results.
+    """Call train() with task.batch. Returns (run, history); `run` is a dict of results.
 
     The keys of `run` are fingerprint (a hash of the outputs before training), data_hash (of the
     first batches), parameters (their number), training_loss (the last recorded loss), diverged,
     diverged_at (a step or None), and, with a mark, mark (its number) and steps_to_mark. `options`
-    are those of train(). Dropout draws from torch's global random generators: `seed` does not seed
-    them, but a trial does.
+    are those of train(). `seed` does not seed torch's global random generators, from which dropout
+    draws; a trial seeds them.
     """
     tokens, _ = task.batch(torch.Generator().manual_seed(0), 8)
     run = {
@@ -248,7 +248,7 @@ def fit(model, task, config, *, seed, **options):
 
 @torch.no_grad()
 def output_fingerprint(model, inputs):
-    """Short hash of the outputs on `inputs`, to check whether two models are equal."""
+    """Short hash of the outputs for `inputs`, to check whether two models are equal."""
     device = next(model.parameters()).device
     return digest(model(to_device(inputs, device)))
 
@@ -276,9 +276,9 @@ def digest(*tensors):
 def tune(run, rates, score, most=7):
     """Sweep learning rates, and extend the sweep while the best rate is the smallest or largest.
 
-    run([rate, ...]) returns a table with the columns learning_rate and `score`; lower is better. If
-    the smallest rate is the best, half of it is run next; if the largest is, twice it. The sweep is
-    not extended once it has `most` rates. Returns the table of all runs.
+    run([rate, ...]) returns a table with the columns learning_rate and `score`; lower is better.
+    If the smallest rate is the best, half of it is run next; if the largest is, twice it. The
+    sweep is not extended once it has `most` rates. Returns the table of all runs.
     """
     found = pd.DataFrame()
     pending = list(rates)

@@ -4,10 +4,11 @@ A trial is a function of JSON values, usually with a `seed`, that returns a row,
 DataFrame. Results are cached in FOLDER/NOTEBOOK/TRIAL-CODE.jsonl. The local store and
 results/record use the same format: the first line holds the code hashes, each other line a point:
 
-    {"at": {parameters}, "n": 3, "rows": {column: value or list}, "also": {name: hash}, "seconds", "by"}
+    {"at": {parameters}, "n": 3, "rows": {column: value or list}, "also": {name: hash},
+     "seconds": 1.5, "by": "..."}
 
-`n` is the number of rows. `rows` holds their columns; a column with equal values is stored as one
-value. `also` holds the hashes of kinds that the trial looked up by name and of data that it read.
+`n` is the number of rows. `rows` has their columns; a column with equal values is stored as one
+value. `also` has the hashes of kinds that the trial looked up by name and of data that it read.
 `seconds` is the run time; `by` names the machine, the torch version and the date. CODE is the hash
 of the trial's code (lab.key), so rows of older code are reused only with `--anyway`.
 """
@@ -44,20 +45,20 @@ RESERVED = ("seconds", "repeat", "threads")  # columns added by sweep
 
 
 class TrialsFailed(RuntimeError):
-    """Raised when trials of a sweep failed; the other results are cached."""
+    """Raised if trials of a sweep failed; the other results are cached."""
 
 
 @dataclass
 class Place:
     """Where the trials of a notebook are cached and run.
 
-    notebook   name of the subfolder of `store` and `record` that holds its trials
+    notebook   name of its subfolder in `store` and `record`
     store      folder of the local cache
     record     folder of recorded trials; None: ignore recorded trials
     jobs       number of parallel trials on this machine
     cluster    address of a Dask scheduler to use instead, or ""
     device     auto, cpu, cuda or mps
-    anyway     whether to use rows from older code
+    anyway     whether to reuse rows of older code
     check      output folder of `lab run --check`; None: no check
     progress   file for the progress line; None: show a progress bar
     used       {file name: {point as JSON: line}} of all rows that sweeps returned
@@ -75,12 +76,12 @@ class Place:
     used: dict = field(default_factory=dict)
 
     def lines(self, name):
-        """The used lines of the trial `name`."""
+        """The lines of the trial `name` that sweeps returned."""
         files = [lines for file, lines in self.used.items() if file.startswith(f"{name}-")]
         return [line for lines in files for line in lines.values()]
 
     def origins(self):
-        """A sentence that counts the used trials by machine, torch version and date."""
+        """A sentence with the number of used trials per machine, torch version and date."""
         by = Counter(line["by"] for lines in self.used.values() for line in lines.values())
         return "Trials: " + ("; ".join(f"{n} by {name}" for name, n in by.items()) or "none") + "."
 
@@ -91,21 +92,22 @@ class Place:
 
 
 def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0):
-    """Run the trial at every point of the grid; returns a DataFrame of its rows in grid order.
+    """Run the trial at every point of the grid. Returns a DataFrame of the rows in grid order.
 
     Columns: the parameters, the values of the rows, and the seconds of the trial. `grid` maps
     parameters to lists of values (the first parameter varies slowest) or is a list of parameter
-    dicts. Points missing from the store and the record are run and cached one by one. `timing`
-    marks trials that measure time or memory: they run sequentially.
+    dicts. Only points that neither the store nor the record has are run; each result is cached as
+    soon as its trial ends. `timing` marks trials that measure time or memory: they run one at a
+    time.
 
     With `processes`, every point runs in each of that many fresh processes, numbered in the column
-    `repeat`. If the store, or else the record, has all these rows, they are read from it. If
-    neither has, each repeat that the store has completely is read from there, and the others run
-    now. So the rows come from one machine. Only with `place.anyway`, rows of the store and of the
-    record, also outdated ones, are mixed if together they are complete.
+    `repeat`. Rows of different machines are not mixed: all rows come from the store or, if it is
+    incomplete, all from the record. If both are incomplete, the complete repeats of the store are
+    kept and the others run now. Only with `place.anyway`, rows of the store and the record, even
+    outdated ones, may be combined if together they are complete.
 
     Raises TypeError for invalid parameters, ValueError for an empty grid, key.ImpureTrial if the
-    trial's code cannot be hashed, RuntimeError if source files were edited since this process
+    trial's code cannot be hashed, RuntimeError if source files were edited after this process
     started or differ on a worker, ConnectionError if the cluster does not respond, and
     TrialsFailed, after all other trials have finished, if a trial failed or its result is invalid.
     """
@@ -147,7 +149,7 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
 
 
 def failure_message(name, failed, total):
-    """The error message for failed trials, [(point, error)], with the first traceback."""
+    """The error message for failed trials [(point, error)], with the first traceback."""
     message = [f"{len(failed)} of {total} trials of {name} failed; the other results are cached"]
     message += [
         f"  {name_of(point)}: {type(error).__name__}: {error}" for point, error in failed[:9]
@@ -169,7 +171,7 @@ def points_of(trial, grid):
     """The parameter dicts of a grid, with the trial's defaults, after a round trip through JSON.
 
     Numbers are cast to the annotated type, so 1 and 1.0 are the same point. Raises TypeError if a
-    parameter is missing, unknown, reserved or not a JSON value, ValueError if the grid is empty.
+    parameter is missing, unknown, reserved or not a JSON value, and ValueError for an empty grid.
     """
     if not inspect.isfunction(trial) or trial.__name__ == "<lambda>":
         raise TypeError(f"a trial must be a function defined with def, not {trial!r}")
@@ -183,7 +185,7 @@ def points_of(trial, grid):
 
 
 def as_list(values):
-    """A list, tuple, range or array as a list; any other value as a list of one."""
+    """Convert a list, tuple, range or array to a list; put any other value into a list."""
     is_list = isinstance(values, list | tuple | range) or type(values).__name__ == "ndarray"
     return list(values) if is_list else [values]
 
@@ -213,7 +215,7 @@ def with_defaults(trial, point):
 
 
 def as_number(value):
-    """A numpy or torch scalar as a Python number. Raises TypeError for anything else."""
+    """Convert a numpy or torch scalar to a Python number. Raises TypeError for anything else."""
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
@@ -223,7 +225,7 @@ def columns_of(result, point):
     """(number of rows, {column: list of values, or the value that all rows share}) of a result.
 
     Raises TypeError if the result is not made of rows of numbers, strings, booleans and None, or if
-    a column has the name of a parameter.
+    a column has the name of a parameter or of a column that the sweep adds.
     """
     rows = result.to_dict("records") if isinstance(result, pd.DataFrame) else result
     rows = [rows] if isinstance(rows, dict) else rows
@@ -239,10 +241,12 @@ def columns_of(result, point):
 
 
 def json_value(name, value):
-    """A value of a row as a JSON value."""
+    """Convert a value of a row to a JSON value. Raises TypeError if that is impossible."""
     plain = value if isinstance(value, str | int | float | type(None)) else as_number(value)
     if not isinstance(plain, str | int | float | type(None)):
-        raise TypeError(f"a row holds numbers, strings, booleans and None, not {name} = {value!r}")
+        raise TypeError(
+            f"rows may contain numbers, strings, booleans and None, not {name} = {value!r}"
+        )
     return plain
 
 
@@ -258,7 +262,7 @@ def rows_of(line):
 
 
 def table(trial, lines):
-    """A DataFrame of the rows of lines; None in a column of floats becomes NaN."""
+    """A DataFrame of the rows of all lines; None in a column of floats becomes NaN."""
     lines = list(lines)
     names = dict.fromkeys(inspect.signature(trial).parameters)
     names |= dict.fromkeys(name for line in lines for name in line["at"])
@@ -275,7 +279,7 @@ def table(trial, lines):
 
 
 def read(path):
-    """({name: hash} of the code, [line]) of a file; warns about corrupt lines and skips them."""
+    """({name: hash} of the code, [line]) of a file. Skips corrupt lines with a warning."""
     code, lines, corrupt = {}, [], []
     texts = path.read_bytes().split(b"\n") if path.exists() else []
     for i, text in enumerate(texts, 1):
@@ -296,7 +300,7 @@ def read(path):
 
 
 def append(path, code, line):
-    """Append a line to a file. Raises OSError with the path if that fails."""
+    """Append a line to a file. Raises OSError with the path if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.parent / ".lock"), path.open("ab+") as file:
@@ -304,7 +308,7 @@ def append(path, code, line):
             head = "" if size else json.dumps(code) + "\n"
             if size:
                 file.seek(-1, 2)
-                head = "" if file.read(1) == b"\n" else "\n"  # a killed process left a partial line
+                head = "" if file.read(1) == b"\n" else "\n"  # end the partial line of a killed run
             file.write((head + json.dumps(line) + "\n").encode())
     except OSError as error:
         reason = f"{error.strerror}; choose another folder with --results"
@@ -312,7 +316,7 @@ def append(path, code, line):
 
 
 def write(path, code, lines):
-    """Replace a file atomically by sorted lines; the last line of a point wins."""
+    """Atomically replace a file with these lines, sorted; the last line of each point is kept."""
     newest = {name_of(line["at"]): line for line in lines}
     texts = [json.dumps(code), *(json.dumps(newest[name]) for name in sorted(newest))]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -322,7 +326,7 @@ def write(path, code, lines):
 
 
 class TrialCache:
-    """The cached points of a trial: `known` is {name of a point: line} of store and record."""
+    """The cached points of a trial: `known` is {name of a point: line} from store and record."""
 
     def __init__(self, trial, place):
         self.trial, self.place = trial, place
@@ -343,7 +347,7 @@ class TrialCache:
         return Path(self.place.record) / self.place.notebook
 
     def valid_points(self, path):
-        """{name of a point: line} of a file, without lines whose kinds or data have changed."""
+        """{name of a point: line} of a file, except lines whose kinds or data have changed."""
         points = {}
         for line in read(path)[1]:
             files = {name for name in line["also"] if name.startswith("file ")}
@@ -352,7 +356,7 @@ class TrialCache:
         return points
 
     def stale_files(self):
-        """[(path, {name: hash}, lines)] of rows that are no longer valid, newest file last."""
+        """[(path, {name: hash}, outdated lines)] of files with outdated lines, newest file last."""
         folders = [self.path.parent, *([self.folder] if self.place.record else [])]
         paths = [p for folder in folders for p in folder.glob(f"{self.trial.__name__}-*.jsonl")]
         stale = []
@@ -364,14 +368,15 @@ class TrialCache:
         return stale
 
     def stale_points(self):
-        """{name of a point: line} of rows that are no longer valid."""
+        """{name of a point: line} of outdated lines."""
         return {name_of(line["at"]): line for _, _, lines in self.stale_files() for line in lines}
 
     def known_timings(self, points):
-        """Cached timings: those of the store or else of the record, whichever has all points.
+        """Cached timings, {name of a point: line}: all from the store, or else all from the record.
 
-        If neither has, with `anyway` those of both together and outdated ones, if together they
-        have all points. Else only the repeats of which the store has every point.
+        If neither is complete and `anyway` is set, returns the timings of both together, outdated
+        ones included, if these are complete. Otherwise only the repeats that the store has
+        completely.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
             if all(name_of(point) in known for point in points):
@@ -384,7 +389,7 @@ class TrialCache:
         return complete
 
     def save(self, point, outcome):
-        """Append an outcome to the store; returns its line."""
+        """Append an outcome to the store. Returns its line."""
         data = outcome.pop("data")
         names = {*outcome.pop("names"), *data}
         also = key.hashes_of(names, self.code, data)
@@ -394,7 +399,10 @@ class TrialCache:
         return json.loads(json.dumps(line))
 
     def report_stale(self, missing):
-        """Print how many missing points have stale results, what changed, and their run time."""
+        """For the newest file with outdated results of missing points, print what has changed.
+
+        It also prints the number of these results and their run time.
+        """
         for _, code, lines in reversed(self.stale_files()):
             stale = [line for line in lines if name_of(line["at"]) in missing]
             if stale:
@@ -418,15 +426,13 @@ class TrialCache:
         return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self, jobs):
-        """Rerun some recorded points whose lines are outdated.
+        """Group the outdated lines by the kinds and data that they used; rerun a point per group.
 
-        It reruns one point for each set of kinds and data that the lines used: the point that took
-        the least time.
+        It is the point of the group that took the least time. Timings are skipped.
 
-        The rows are written to place.check, a folder called "here". `lab run --check` compares them
-        with the record. If they differ, it runs the same points with the code of the commit that
-        wrote the record, where place.check is a folder called "there", and compares the two
-        folders. Timings are left out.
+        The rows are written to place.check, a folder named "here", and `lab run --check` compares
+        them with the record. If they differ, it reruns the same points at the commit that wrote the
+        record, where place.check is a folder named "there", and compares the two folders.
         """
         side = self.place.check
         for path, _, lines in self.stale_files() if side.name == "here" else ():
@@ -448,7 +454,7 @@ class TrialCache:
             self.write_check(output, points, jobs)
 
     def write_check(self, path, points, jobs, **more):
-        """Run the points and write their rows with the current code hashes and `more`."""
+        """Run the points and write their rows, the current code hashes and `more`."""
         outcomes = run_parallel(self, points, jobs)
         title = f"check {self.trial.__name__}"
         rows = {}
@@ -473,7 +479,7 @@ class Call:
     timing: bool
 
     def __call__(self, point):
-        with _process_lock:  # random generators and threads are global to the process
+        with _process_lock:  # all threads share the random generators and the number of threads
             key.require_same_files(self.files)
             trial, kinds = unpickled(self.pickled)
             for seam, kind, variant in kinds:
@@ -482,7 +488,7 @@ class Call:
 
 
 def call_of(cache, timing=False):
-    """The `Call` of a trial: definitions of the notebook are pickled by value."""
+    """The `Call` of a trial, with the notebook's definitions pickled by value."""
     pickled = cloudpickle.dumps((cache.trial, custom_kinds()))
     return Call(pickled, cache.files, cache.place.device, timing)
 
@@ -492,7 +498,7 @@ unpickled = functools.lru_cache(maxsize=1)(cloudpickle.loads)
 
 
 def custom_kinds():
-    """[(seam, kind, class)] of kinds registered outside lab, which workers do not have."""
+    """[(seam, kind, class)] of kinds registered outside lab, which workers lack."""
     return [
         (name, kind, variant)
         for name, seam in uses.SEAMS.items()
@@ -502,9 +508,9 @@ def custom_kinds():
 
 
 def run(trial, point, device="auto", timing=False):
-    """Run a trial at a point; returns its rows, dependencies, seconds and machine.
+    """Run a trial at a point. Returns its rows, dependencies, seconds and origin.
 
-    The global random generators are seeded with the parameter `seed`, or 0.
+    The global random generators are seeded with the parameter `seed` if it is an int, else with 0.
     """
     import torch
 
@@ -539,13 +545,13 @@ def origin():
 
 
 def run_parallel(cache, points, jobs, cluster=""):
-    """Yield (point, outcome) from this process if the sweep is short, else from workers."""
+    """Yield (point, outcome) from this process if the sweep is short, otherwise from workers."""
     here = functools.partial(run, cache.trial, device=cache.place.device)
     if cluster:
         yield from workers.outcomes(call_of(cache), points, cluster=cluster)
         return
     if jobs > 1 and not workers.is_started(jobs):
-        *points, last = points  # the last point is usually the most expensive one
+        *points, last = points  # time the last point, usually the most expensive one
         for point, outcome in workers.outcomes(here, [last]):
             seconds = 0 if isinstance(outcome, Exception) else outcome["seconds"]
             yield point, outcome
@@ -564,7 +570,7 @@ def run_timings(cache, points):
 
 
 def dry_run(trial, grid, processes):
-    """The table of a timing that runs in this process and is not cached, for smoke runs."""
+    """Run a timing in this process, uncached, for smoke runs. Returns its table."""
     lines = []
     for repeat in range(processes):
         for point in points_of(trial, grid):
@@ -591,9 +597,9 @@ def with_progress(outcomes, name, total, file):
 
 
 def record(place, used):
-    """Replace the record of a notebook by the points that its run used, {file name: [point]}.
+    """Replace the record of a notebook with the points that its run used, {file name: [point]}.
 
-    Lines of the local store take precedence. Returns the number of points.
+    Lines of the store take precedence over recorded ones. Returns the number of points.
     """
     folder, count = Path(place.record) / place.notebook, 0
     for name, points in used.items():
@@ -610,14 +616,14 @@ def record(place, used):
 
 
 def max_difference(here, there):
-    """The largest relative difference of two results {column: values}; inf if columns differ."""
+    """The largest relative difference of two results, {column: values}; inf if columns differ."""
     if isinstance(here, str) or isinstance(there, str) or here.keys() != there.keys():
         return math.inf
     return max((relative_difference(here[name], there[name]) for name in here), default=0.0)
 
 
 def relative_difference(one, other):
-    """The relative difference of two values; for two lists, the largest one between entries."""
+    """The relative difference of two values; for two lists, the largest over their entries."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return max(map(relative_difference, one, other), default=0.0)
     if repr(one) == repr(other):
@@ -630,8 +636,8 @@ def relative_difference(one, other):
 def accept(folder, name, checked):
     """Move the rows of a record file to the file of the current code.
 
-    To be called if the rows that `check` reran agree (see lab/check.py); the other rows are moved
-    too. `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
+    Call this only if all rows that `check` reran agree (see lab/check.py): rows that were not rerun
+    are moved too. `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
     """
     _, lines = read(folder / name)
     kept, hashes = [], {}

@@ -1,6 +1,6 @@
-"""Run-time dependencies of a trial: kinds that it looks up by name, data that it reads, clocks.
+"""Run-time dependencies of a trial: kinds it looks up by name, data it reads, clocks it uses.
 
-A kind is a registered variant of a part of a model, such as Position.rotary.
+A kind is a registered variant of an exchangeable part of a model, such as Position.rotary.
 
 `lab.trials.run` runs every trial inside `watched()`. Registries, tasks and measurements report to
 this module, which imports none of them. Reports outside a trial are ignored.
@@ -20,7 +20,7 @@ _running = ContextVar("running", default=None)
 class Uses:
     """Names of the dependencies of a trial, such as "Position.rotary" and "corpus".
 
-    `timing` permits measurements of time and memory.
+    With `timing`, the trial may measure time and memory.
     """
 
     names: set = field(default_factory=set)
@@ -29,7 +29,7 @@ class Uses:
 
 @contextmanager
 def watched(timing=False):
-    """Yield the `Uses` of the block; an enclosing block records them as well."""
+    """Yield the `Uses` recorded inside the block; an enclosing block records them too."""
     here, outer = Uses(timing=timing), _running.get()
     token = _running.set(here)
     try:
@@ -46,7 +46,7 @@ def looked_up(seam, kind):
 
 
 def reads(name):
-    """Report a data source, such as "corpus PATH"; lab.key.now hashes it."""
+    """Report that the trial reads data, such as "corpus PATH"; lab.key.now hashes the data."""
     if (here := _running.get()) is not None:
         here.names.add(name)
 
@@ -54,7 +54,7 @@ def reads(name):
 def clock(what):
     """Report that the function `what` measures time or memory.
 
-    Raises RuntimeError in a sweep without `timing`.
+    Raises RuntimeError in a trial without `timing`.
     """
     here = _running.get()
     if here is None:
@@ -68,7 +68,7 @@ class cache:
     """functools.cache for functions that read data or look up kinds.
 
     A cache hit reports the dependencies of the original computation. Cached values stay in their
-    process: a function of a notebook that is sent to a worker arrives with an empty cache.
+    process: a pickled function arrives in a worker process with an empty cache.
     """
 
     def __init__(self, function):

@@ -1,4 +1,4 @@
-"""Parallel trials: local worker processes or a Dask cluster."""
+"""Run trials in parallel, in local worker processes or on a Dask cluster."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 
-CONNECT_SECONDS = 8  # timeout for the scheduler, and for its first worker
-POLL_SECONDS = 5  # interval of checks whether the cluster is alive
+CONNECT_SECONDS = 8  # timeout for the scheduler and for its first worker
+POLL_SECONDS = 5  # how often to check that the cluster is alive
 _pools = {}  # {number of processes: pool}
 LOST = "lost the connection to the cluster; finished trials are cached: rerun to resume"
 
@@ -24,10 +24,9 @@ def cores():
 def outcomes(call, points, *, jobs=1, cluster=""):
     """Yield (point, result or exception) as calls finish.
 
-    `call` must be picklable. With jobs=1, calls run in this process. Calls that were running
-    when a local worker process died are retried one at a time; a call whose worker dies there has
-    a RuntimeError as outcome.
-    On a cluster, Dask itself retries.
+    `call` must be picklable. With jobs=1, calls run in this process. If a local worker process
+    dies, the calls that were running are retried one at a time; a call whose worker dies again
+    yields a RuntimeError. On a cluster, Dask retries calls.
     """
     if cluster:
         with connected(cluster) as client:
@@ -49,7 +48,7 @@ def outcomes(call, points, *, jobs=1, cluster=""):
 
 
 def in_pool(call, points, jobs):
-    """Yield (point, result or exception) from local processes, which the next sweep reuses."""
+    """Yield (point, result or exception) from local processes, which later sweeps reuse."""
     waiting, suspects = list(points), []
     while waiting or suspects:
         isolated = bool(suspects)
@@ -71,7 +70,7 @@ def in_pool(call, points, jobs):
 def run_concurrently(executor, call, points, limit, is_alive=None):
     """Yield (point, result or exception) with at most `limit` calls in flight.
 
-    If a process of the pool dies, remaining points are not started. Raises ConnectionError when
+    If a worker process dies, the remaining points are not started. Raises ConnectionError if
     is_alive() returns False.
     """
     waiting, running, broken = list(points), {}, False
@@ -131,12 +130,12 @@ def processes(count):
     with main_hidden():
         executor = ProcessPoolExecutor(count, get_context("spawn"), initializer=begin_worker)
         for _ in range(count):
-            executor.submit(os.getpid)  # starts one process
+            executor.submit(os.getpid)  # start one process
     return executor
 
 
 def begin_worker():
-    """Exit when the parent process exits, even if it was killed; leave Ctrl-C to the parent."""
+    """Exit when the parent process exits, even if it is killed; let the parent handle Ctrl-C."""
 
     def watch():
         parent_process().join()
@@ -148,9 +147,9 @@ def begin_worker():
 
 @contextmanager
 def main_hidden():
-    """Keep new processes from importing the calling script.
+    """Keep new processes from importing the calling script: trials are pickled by value.
 
-    Scripts then need no `if __name__ == "__main__"`: trials are pickled by value.
+    So scripts need no `if __name__ == "__main__"`.
     """
     main = sys.modules["__main__"]
     hidden = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}

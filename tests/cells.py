@@ -21,18 +21,18 @@ from lab import charts, files
 from lab.measure import timing
 from lab.tasks.code import Code
 
-FEW = 4  # validation windows
+FEW = 4  # number of validation windows
 all_windows = Code.validation
 
 
 def few_windows(self, size, seed=0):
-    """Instead of Code.validation: a few windows, and at most as many as asked for."""
+    """Replacement for Code.validation that returns at most FEW windows."""
     return all_windows(self, min(size, FEW), seed)
 
 
 @contextlib.contextmanager
 def rough():
-    """Coarse figures without a layout, few validation windows, and three rounds of each timing."""
+    """Speed up: coarse figures without layout, few validation windows, three rounds per timing."""
     with (
         patch.object(Code, "validation", few_windows),
         patch.dict(charts.LOOK, {"savefig.dpi": 20.0}),
@@ -51,7 +51,7 @@ def shell():
     threads = torch.get_num_threads()
     try:
         with rough(), mpl.rc_context(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about means of empty arrays
+            warnings.simplefilter("ignore")  # means of empty arrays warn
             yield InteractiveShell.instance(config=config, user_module=module)
     finally:
         plt.close("all")
@@ -59,13 +59,14 @@ def shell():
         sys.modules.pop(module.__name__, None)
         torch.set_num_threads(threads)
         forget_kinds(module.__name__)
-        vars(module).clear()  # tables and models
+        vars(module).clear()  # free tables and models
 
 
 def run(notebook, values, folder, **variables):
-    """Run the cells as `lab run` would, with results in `folder`; returns the outputs, [{MIME type: data}].
+    """Run the cells as `lab run` would, with results in `folder`. Returns the outputs, [{MIME type: data}].
 
-    `variables` are those of `lab.runs.environment`, such as store. Errors of a cell carry its number as a note.
+    `variables` are those of `lab.runs.environment`, such as store. If a cell raises an error, a note on the error
+    gives the cell number.
     """
     folder.mkdir(parents=True, exist_ok=True)
     quiet = folder.with_name(f".{folder.name}.progress")  # suppresses progress bars

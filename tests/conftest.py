@@ -1,5 +1,5 @@
-"""One thread for torch, so that numbers repeat; hypothesis without a clock; Ctrl-C ends what tests start; a project of
-the tests' own; and no test reads the lessons or their results unless it says why."""
+"""Test setup: one torch thread for reproducible numbers, no hypothesis deadline, Ctrl-C for child processes, and a
+small test project."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ import torch
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-os.environ.pop("LAB_PROJECT", None)  # tests know their project
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background would ignore
+os.environ.pop("LAB_PROJECT", None)  # tests set it themselves
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs, and their child processes, ignore SIGINT
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
 
-LONGEST = ("test_notebooks.py", "test_run.py", "test_kills.py", "test_reference.py")  # begun first
+LONGEST = ("test_notebooks.py", "test_run.py", "test_kills.py", "test_reference.py")  # start first
 
 
 def pytest_collection_modifyitems(items):
@@ -25,21 +25,21 @@ def pytest_collection_modifyitems(items):
 
 
 class Scheduling(LoadFileScheduling):
-    """A file's tests on one worker, its fixtures once; lessons wherever a worker is free."""
+    """Run all tests of a file on one worker, so that its fixtures run once; distribute lessons over all workers."""
 
     def _split_scope(self, nodeid):
         return nodeid if "runs_at_smoke_size" in nodeid else super()._split_scope(nodeid)
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose groups do nothing under pytest 9.2
+@pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, whose xdist_group mark has no effect under pytest 9.2
 def pytest_xdist_make_scheduler(config, log):
-    config.option.loadscopereorder = False  # files in their order
+    config.option.loadscopereorder = False  # keep the order of files
     return Scheduling(config, log)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project of two small notebooks, in which all tests of the file that asks for it work."""
+    """The folder of a project with two small notebooks, shared by all tests of a file; sets LAB_PROJECT."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_PROJECT", str(folder := made.write(tmp_path_factory.mktemp("project"))))
         yield folder

@@ -1,4 +1,4 @@
-"""The functions and classes of a notebook as a module, without running its other cells."""
+"""Import functions and classes of a notebook as a module, without running its other cells."""
 
 import ast
 import contextlib
@@ -16,7 +16,7 @@ DEFINING = (ast.FunctionDef, ast.ClassDef)
 
 @contextlib.contextmanager
 def definitions(stem, *names):
-    """Yield a module with the imports and registered kinds of a notebook, the definitions called `names`, and theirs.
+    """Yield a module with the definitions called `names` of a notebook, everything they use, its imports and kinds.
 
     `stem` is the beginning of the notebook's file name. The kinds are unregistered when the block ends.
     """
@@ -44,7 +44,7 @@ def definitions(stem, *names):
 
 
 def statements(path):
-    """(imports, {name: definition}) of the code cells of a notebook, as syntax trees; the last of a name counts."""
+    """(imports, {name: definition}) of the code cells of a notebook, as syntax trees; later definitions win."""
     imports, known = [], {}
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         source = "".join(cell["source"])

@@ -1,11 +1,11 @@
-"""Run cells in new processes, one after another, to test how an edit in between affects a sweep.
+"""Run cells in new processes, one after the other, to test how an edit in between affects a sweep.
 
     python fresh_kernels.py < cases.json > results.json
 
-A case is a list of steps. A step is a list of cells and of [file name, text] pairs, which are written
-to the folder of the case. Each step runs in a new process: it runs its cells in IPython, then sweeps
-the function `trial` at seed 0. Its result is the value `v` of the row, or the error. Processes are
-forked from one that has imported slow packages, but not lab.
+A case is a list of steps. A step is a list of cells, [file name, text] pairs and edits of files; the
+files are written to the folder of the case. Each step runs in a new process: it runs its cells in
+IPython, then sweeps the function `trial` at seed 0. Its result is the value `v` of the row, or the
+error. The processes are forked from one that has imported slow packages but not lab.
 """
 
 import json
@@ -25,12 +25,12 @@ import pydantic
 import scipy.stats
 import torch
 
-assert all([matplotlib, numpy, pandas, pydantic, scipy, torch])  # preloaded
+assert all([matplotlib, numpy, pandas, pydantic, scipy, torch])  # imported only to be preloaded
 PROJECT = Path(__file__).parents[1]
 
 
 def swept(cells, folder):
-    """Run the cells and the sweep in this process; returns the value of the trial."""
+    """Run the cells and the sweep in this process. Returns the value of the trial."""
     os.chdir(folder)
     sys.path[:0] = [str(folder)]
     sys.dont_write_bytecode = True
@@ -39,7 +39,7 @@ def swept(cells, folder):
             path = folder / cell[0]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(cell[1])
-    time.sleep(0.02)  # files must be older than the process
+    time.sleep(0.02)  # files must be older than lab.STARTED
     import lab
 
     assert Path(lab.__file__).is_relative_to(folder if (folder / "lab").exists() else PROJECT)
@@ -71,7 +71,7 @@ def in_a_process(cells, folder):
 
 
 def run(steps, with_lab):
-    """The results of a case; `with_lab` provides a copy of the package to edit."""
+    """The results of a case; `with_lab` gives it a copy of the package to edit."""
     folder = Path(tempfile.mkdtemp(prefix="kernels-"))
     if with_lab:
         shutil.copytree(PROJECT / "lab", folder / "lab", ignore=shutil.ignore_patterns("__pycache__"))

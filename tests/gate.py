@@ -1,4 +1,4 @@
-"""A gate at which trials wait for tickets, so that tests can kill processes at defined points."""
+"""A gate at which trials wait for tickets, so that tests can kill processes at known points."""
 
 import inspect
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def pass_gate(gate):
-    """Called by a trial: while the folder `gate` exists, wait for a ticket in it and remove that."""
+    """Wait until the folder `gate` has a ticket, and remove the ticket; pass if there is no folder. For trials."""
     import contextlib
     import os
     import time
@@ -22,7 +22,7 @@ SOURCE = inspect.getsource(pass_gate)  # for notebooks and scripts
 
 
 def allow(gate, number):
-    """Let `number` more trials pass; None: open the gate."""
+    """Let `number` more trials pass; None: let all pass."""
     gate = Path(gate)
     if number is None:
         if gate.exists():
@@ -36,7 +36,7 @@ def allow(gate, number):
 
 
 def wait_for(condition, seconds=180):
-    """Poll until `condition()` is true and return its value; fail after a timeout."""
+    """Poll until condition() is true, and return its value. Fails after a timeout."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, "timeout"

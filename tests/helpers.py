@@ -1,4 +1,4 @@
-"""Shared test helpers: small modules in double precision, attention maps, random checkpoints, notebooks."""
+"""Shared helpers: small modules in double precision, attention maps, random checkpoints, notebooks."""
 
 import copy
 
@@ -107,7 +107,7 @@ def tensors(b, h, g, q, k, d, seed=0):
 
 
 def huggingface(kind):
-    """(model, the same model with eager attention) of transformers: random weights, two layers."""
+    """A transformers model with two layers and random weights: (model, the same model with eager attention)."""
     transformers = pytest.importorskip("transformers")
     sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     config = {
@@ -118,7 +118,7 @@ def huggingface(kind):
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # for non-uniform attention
+        for parameter in model.parameters():  # makes attention non-uniform
             parameter.mul_(10) if parameter.ndim == 2 else None
     eager = transformers.AutoModel.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())

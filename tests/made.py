@@ -1,7 +1,7 @@
-"""A small test project, dice and coins: notebooks, parameter files, claims and runs.
+"""A small test project about dice and coins: notebooks, parameter files, claims and runs.
 
-Its trials take milliseconds. The fixture `project` sets LAB_PROJECT to it. The function `project` creates it with
-claims of every kind; `finish` writes fake runs.
+Its trials take milliseconds. The fixture `project` (conftest.py) sets LAB_PROJECT to it. The function `project` writes
+it with claims of every kind; `finish` writes fake runs.
 """
 
 import json
@@ -20,7 +20,7 @@ EXACTLY = {"question": "sum minus one", "direction": "within", "bar": 1e-9}
 
 
 def folded(english, chinese):
-    """Prose in two languages, as in a notebook."""
+    """A bilingual text, as in a notebook."""
     return f"{english}\n\n<details><summary>中文</summary>\n\n{chinese}\n\n</details>"
 
 
@@ -35,7 +35,7 @@ def entry(name, kind="comparison", **fields):
 
 
 def write_ledger(root, ledger):
-    """Write experiments/claims of a project, one file per notebook; returns the folder."""
+    """Write experiments/claims of a project, one file per notebook. Returns the folder."""
     folder = root / "experiments" / "claims"
     for stem, entries in ledger.items():
         files.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
@@ -54,7 +54,7 @@ def write_notebook(path, sources):
 # Notebooks that run
 
 DICE, COINS = "01_dice", "02_coins"
-THROWS = 8  # trials of the dice in smoke
+THROWS = 8  # number of trials of the dice notebook at smoke size
 PARAMETERS = """
 from typing import Annotated, Literal
 
@@ -136,7 +136,7 @@ CLAIMS = {
 
 
 def write(folder, claims=CLAIMS):
-    """Write the project to a folder and return it. If the folder contains `gate`, trials wait there."""
+    """Write the project to a folder. Returns the folder. If it contains `gate`, trials wait there."""
     gated = [(tag, source.replace("GATE", str(folder / "gate"))) for tag, source in NOTEBOOKS[DICE]]
     for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
         write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
@@ -148,7 +148,7 @@ def write(folder, claims=CLAIMS):
 
 
 def ran(folder, place="quick"):
-    """Run the dice notebook in this process; returns its folder in results/`place`."""
+    """Run the dice notebook in this process. Returns its folder in results/`place`."""
     notebook, run = folder / "notebooks" / f"{DICE}.ipynb", folder / "results" / place / DICE
     cells.run(notebook, parameters.validate(notebook), run)
     files.write_text(run / "notebook.ipynb", notebook.read_text("utf-8"))
@@ -182,14 +182,14 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000100000001080200000
 
 
 def project(root, monkeypatch):
-    """Write the project with LEDGER below `root`, set LAB_PROJECT to it, and return the folder."""
+    """Write the project with the claims of LEDGER below `root` and set LAB_PROJECT. Returns the folder."""
     root = write(root / "project", LEDGER)
     monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
 
 
 def line(name, answer="yes", effect=1.5, **fields):
-    """A line of a claim of LEDGER, a dict, with a figure and its table."""
+    """A line of a claim in LEDGER: a dict, which names a figure and its table."""
     claim = {each["id"]: each for entries in LEDGER.values() for each in entries}[name]
     made = {"id": name, "part": "", "question": claim.get("question", ""), "where": "", "unit": claim.get("unit", "")}
     made |= {"answer": answer, "effect": effect, "low": effect - 1, "high": effect + 1, "n": 5, "main": False}
@@ -197,7 +197,7 @@ def line(name, answer="yes", effect=1.5, **fields):
 
 
 def finish(root, *lines, place="quick/01_dice", **run):
-    """Write a finished run to results/`place`, with these lines and the figures and tables they name."""
+    """Write a finished run to results/`place`, with these lines and the figures and tables that they name."""
     folder = root / "results" / place
     for each in lines:
         if each["figure"]:

@@ -1,6 +1,4 @@
-"""The trials of exercise 1.9: models that differ in their activation alone,
-who of their units dies, and gradients through a stack.
-"""
+"""The trials of exercise 1.9: models that differ only in their activation, dead units, and gradients in deep stacks."""
 
 import pytest
 import torch
@@ -33,13 +31,13 @@ def test_ungated_activations_have_equal_data_and_parameter_counts(learned):
     assert learned("relu", order=5)[0]["data_hash"] != relu[0]["data_hash"]
 
 
-def test_only_gated_layers_report_gate_and_linear_factors(learned):
+def test_only_gated_layers_report_statistics_of_gate_and_linear_factor(learned):
     rises = learned("swiglu")[-1]
     assert {"gate_mean", "gate_size", "gate_sign", "linear_mean", "linear_size", "linear_sign"} <= set(rises)
     assert rises["linear_size"] != 0 and "gate_mean" not in learned("relu")[-1]
 
 
-def test_deaths_counts_units_that_fall_silent_that_wake_and_that_stay_silent(lesson):
+def test_deaths_counts_units_that_fell_silent_that_woke_and_that_stayed_silent(lesson):
     silent = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]], dtype=torch.bool)
     assert lesson.deaths(silent) == {"fell": 75.0, "woke": 25.0, "lasting": 25.0}
 

@@ -1,6 +1,4 @@
-"""The ten arms of exercise 1.14, from its cells: what each may see, that writing says what reading says, what each
-keeps.
-"""
+"""The ten arms of exercise 1.14: causality, agreement of cached decoding with a full forward pass, and state size."""
 
 import pytest
 import torch
@@ -9,7 +7,7 @@ from definitions import definitions
 from lab.models import ModelConfig, Transformer
 from lab.models.gpt import AttentionFn, attend
 
-DECODING = ["softmax", "bigbird", "performer", "linear", "delta", "gated delta", "hybrid"]  # and window
+DECODING = ["softmax", "bigbird", "performer", "linear", "delta", "gated delta", "hybrid"]  # also `window`
 CAUSAL = ["softmax", "window", "bigbird", "lsh", "performer", "linear", "delta", "gated delta", "hybrid"]
 ARMS = [*CAUSAL, "linformer"]
 
@@ -46,7 +44,7 @@ def test_causal_arms_do_not_see_later_bytes(lesson, model_of, arm):
 
 @torch.no_grad()
 def test_sorted_lsh_is_not_causal(lesson):
-    """Later bytes move the borders of the sorted chunks, so LSH is trained with a mask over its buckets."""
+    """Later bytes move the borders of the sorted chunks. Therefore LSH is trained with a mask over its buckets."""
     tokens, _ = lesson.random_bytes(64)
     model = lesson.timed_model("lsh", 64, 64).eval()
     assert (model(tokens) - model(with_another_end(tokens)))[:, :40].abs().max() > 0
@@ -62,7 +60,7 @@ def test_cached_decoding_equals_full_forward(lesson, model_of, arm):
 
 
 @torch.no_grad()
-def test_bigbird_in_blocks_is_softmax_over_sixteen_keys_or_fewer(lesson):
+def test_blockwise_bigbird_equals_softmax_over_at_most_16_keys(lesson):
     config = ModelConfig(vocab_size=2, block_size=48, d_model=32, n_heads=1).layer(0)
     score, (q, k, v) = AttentionFn.build("bigbird-blocks", config), torch.randn(3, 1, 1, 48, 32).unbind(0)
     seen = torch.zeros(48, 48, dtype=torch.bool)
@@ -77,7 +75,7 @@ def test_bigbird_in_blocks_is_softmax_over_sixteen_keys_or_fewer(lesson):
     assert torch.allclose(one, attend(q, k, v, seen)[:, :, 29:30], atol=1e-5)
 
 
-def test_state_bytes_grow_with_n_only_for_softmax_bigbird_lsh_and_hybrid(lesson):
+def test_state_bytes_grow_with_length_only_for_softmax_bigbird_lsh_and_hybrid(lesson):
     state = {arm: [lesson.state_bytes(arm, n, 64) for n in (64, 256)] for arm in ARMS}
     assert state["linformer"] == [None, None]
     numbers = 2 * 2 * 4  # layers, heads, bytes
@@ -95,7 +93,7 @@ def test_timed_calls_return_gradients_or_next_byte_logits(lesson):
         assert lesson.writing_step(arm, 64, 32, 2)().shape == (2, 1, 256)
 
 
-def test_timings_include_a_repeat_of_softmax(lesson):
+def test_timings_accept_again_as_a_second_softmax_arm(lesson):
     steps = lesson.time_steps({"softmax": [64], "again": [64], "linear": [64, 128]}, 32)
     tokens = lesson.time_tokens(["softmax", "again"], [32], 32, 2)
     assert len(steps) == 4 and len(tokens) == 2 and set(tokens.arm) == {"softmax", "again"}

@@ -1,4 +1,4 @@
-"""oneDNN matmuls: the same results, gradients and FLOP counts as torch, and torch is restored on exit."""
+"""oneDNN matmuls: same results, gradients and FLOP counts as torch; torch's kernels return on exit."""
 
 from threading import Barrier, Thread
 
@@ -14,14 +14,14 @@ from lab.trials import run
 
 @pytest.fixture(autouse=True)
 def on_any_cpu(monkeypatch):
-    """Replace matmuls even where that is not faster."""
+    """Use oneDNN on any CPU, even where it is not faster."""
     if not (hasattr(torch.library, "get_kernel") and torch.backends.mkldnn.is_available()):
         pytest.skip("this torch build lacks oneDNN or torch.library.get_kernel")
     monkeypatch.setattr(arithmetic, "replaceable", lambda: True)
 
 
 def replaced():
-    """Whether a matmul currently runs in oneDNN."""
+    """Whether matmuls currently use oneDNN."""
     a, b = randn(512, 512), randn(512, 512, seed=1)
     with torch.profiler.profile() as profile:
         a @ b
@@ -101,7 +101,7 @@ def test_torch_is_restored_on_exit_and_error(fails):
     assert not replaced()
 
 
-def test_torch_kernels_return_when_the_last_thread_leaves_the_block():
+def test_torch_kernels_are_restored_when_the_last_thread_leaves_the_block():
     inside, left = Barrier(2), Barrier(2)
     still_replaced = []
 

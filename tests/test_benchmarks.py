@@ -1,4 +1,4 @@
-"""Every benchmark runs at tiny sizes, counts what is computed, and says honestly whether a target is met."""
+"""Every benchmark runs at tiny sizes, counts its operations, and reports a target as met only if it is."""
 
 from importlib import import_module
 from pathlib import Path
@@ -66,5 +66,5 @@ def test_operations_of_a_step_equal_torch_flop_count_without_masked_pairs(benchm
     tokens = torch.zeros(step.BATCH, step.CONTEXT, dtype=torch.long)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         loss(tokens, tokens).backward()
-    unseen = step.CONTEXT * (step.CONTEXT - 1) // 2  # pairs that this kernel computes and then masks
+    unseen = step.CONTEXT * (step.CONTEXT - 1) // 2  # pairs that this kernel computes, then masks
     assert counter.get_total_flops() == step.operations(d) + 2 * 3 * step.BATCH * step.N_LAYERS * 2 * d * unseen

@@ -80,7 +80,7 @@ def jupyterlab():
 
 
 def at_smoke_sizes(notebook, results):
-    """The notebook with smoke parameters and the results folder in its parameters cell."""
+    """The notebook with its smoke parameters and the results folder in the parameters cell."""
     book = nbformat.read(notebook, 4)
     values = yaml.safe_load((project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml").read_text("utf-8"))
     for cell in book.cells:
@@ -94,7 +94,7 @@ CELLS = "window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.mod
 
 
 def run_all(page, address, name):
-    """Open a notebook in JupyterLab and run its cells; returns the outputs, which contain no error."""
+    """Open a notebook in JupyterLab and run its cells. Returns the outputs; fails if they contain an error."""
     page.goto(f"{address}/lab/tree/{name}?reset&token=test")
     page.wait_for_function("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'")
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
@@ -188,7 +188,7 @@ study.live(lookup, draw, n_heads=[1, 2, 4], steps=[200, 10**6])
 
 
 def test_button_trains_after_an_interrupt(jupyterlab, page):
-    """Two simultaneous lookups: two heads learn them with any seed, one head without FFN cannot."""
+    """The task is two simultaneous lookups, which two heads learn with any seed and one head without FFN cannot."""
     address, folder = jupyterlab
     cells = [new_code_cell(source.strip("\n")) for source in TURN]
     cells[0].source = cells[0].source.format(results=str(folder))

@@ -20,7 +20,7 @@ def test_labels_escape_matplotlib_syntax():
     charts.by_arm(axes, table, "x", "y", "arm")
     texts = [text.get_text().replace("\\$", "$").strip("\u200b") for text in axes.get_legend().get_texts()]
     assert texts == ["_mine", "$$", "b$c$"]
-    figure.canvas.draw()  # raises an error for an invalid formula
+    figure.canvas.draw()  # raises for an invalid formula
 
 
 def test_long_map_round_trip():
@@ -48,7 +48,7 @@ def test_long_map_keeps_shape_with_small_weights():
 
 
 def test_multi_byte_characters_have_one_label():
-    text = "a\u00e9 \u4e2d\U0001f600\n"  # of 1, 2, 1, 3, 4 and 1 bytes
+    text = "a\u00e9 \u4e2d\U0001f600\n"  # characters of 1, 2, 1, 3, 4 and 1 bytes
     wanted = [(0, "a"), (1.5, "\u00e9"), (3, "\u00b7"), (5, "\u4e2d"), (8.5, "\U0001f600"), (11, "\u00b7")]
     assert charts.characters(list(text.encode())) == wanted
     cut = list("\u4e2d".encode())
@@ -76,7 +76,7 @@ def test_map_axes_label_each_character_once():
     plt.close(figure)
 
 
-def test_forest():
+def test_forest_plot():
     table = pd.DataFrame({"arm": ["a"] * 3 + ["b"], "gain": [1.0, 2.0, 3.0, -1.0]})
     _, axes = plt.subplots()
     charts.forest(axes, table, "gain", "arm", bar=(-0.5, 0.5), names={"a": "first"}, xlabel="gain")
@@ -96,7 +96,7 @@ def test_forest():
     plt.close("all")
 
 
-def test_fit_line():
+def test_fit_line_returns_and_draws_the_exponent():
     table = pd.DataFrame([(x, s, 3 * x ** (1.5 + s / 10)) for s in (-1, 0, 1) for x in (4, 8, 16)], columns=[*"xsy"])
     _, axes = plt.subplots()
     fit = charts.fit_line(axes, table, "x", "y", slope=2, seed="s", label="mine")
@@ -120,7 +120,7 @@ def two_panels(same):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_figure_size_and_outside_legends(same):
+def test_figure_size_is_limited_and_legends_are_outside_the_axes(same):
     with charts.drawn(two_panels, same) as figure:
         figure.draw_without_rendering()
         assert figure.get_size_inches().tolist() == [charts.MAX_WIDTH, charts.MAX_HEIGHT]
@@ -149,7 +149,7 @@ def close_marks(gap):
     charts.marks(axes, {"bigram": 0.5, "trigram": 0.5 + gap})
 
 
-def test_mark_labels_do_not_overlap_and_faults_are_reported():
+def test_labels_of_marks_do_not_overlap_and_layout_faults_are_reported():
     with charts.drawn(close_marks, 0.001) as figure:
         assert charts.faults(figure) == []
         figure.axes[0].axhline(0.2, ls="--")
@@ -158,7 +158,7 @@ def test_mark_labels_do_not_overlap_and_faults_are_reported():
         assert charts.faults(figure) == ["a panel: 1 dashed lines without a label", "'bigram' overlaps 'trigram'"]
 
 
-def test_runs_of_arms_stand_side_by_side_with_markers_of_their_own():
+def test_by_arm_offsets_dots_and_uses_one_marker_per_arm():
     table = pd.DataFrame({"x": [2, 2], "y": 1.0, "arm": ["a", "b"]})
     axes = plt.subplots()[1]
     charts.by_arm(axes, table, "x", "y", "arm", markers={"a": "s", "b": "o"}, dodge=1.21)
@@ -195,7 +195,7 @@ def test_attention_maps_of_a_transformers_checkpoint(tmp_path):
         assert len(charts.png(figure)) > 1000
 
 
-def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
+def test_rope_and_alibi_figure_shows_the_score_and_every_weight(monkeypatch):
     seen = {}
 
     def look(figure, caption):
@@ -214,7 +214,7 @@ def test_rope_and_alibi_shows_the_score_and_every_weight(monkeypatch):
     assert seen["texts"] == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0"]
 
 
-def test_numbers_met_shows_every_number_and_counts_them(monkeypatch):
+def test_figure_of_numbers_met_shows_and_counts_every_number(monkeypatch):
     shown = []
 
     def texts(figure, caption):
@@ -231,7 +231,7 @@ def test_numbers_met_shows_every_number_and_counts_them(monkeypatch):
     assert shown.count("100") == shown.count("200") == 6
 
 
-def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
+def test_weighted_means_figure_shows_every_number_and_weight(monkeypatch):
     shown = []
 
     def texts(figure, caption):
@@ -248,7 +248,7 @@ def test_weighted_means_show_every_number_and_every_weight(monkeypatch):
     assert [text for text in shown if "×" in text] == ["× 1", "× 0", "× 0.25", "× 0.75"]
 
 
-def test_seen_keys_are_painted_and_the_reach_of_heads_is_counted(monkeypatch):
+def test_seen_keys_figure_shows_visible_keys_and_the_reach_of_each_head(monkeypatch):
     seen = {}
 
     def look(figure, caption):

@@ -96,7 +96,7 @@ def test_touching_the_bar_is_unclear():
     assert claims.verdict(within, statistics.Interval(0.0, -1.0, 1.0, 5))["answer"] == "yes"
 
 
-def test_unclear_answer_suggests_number_of_runs():
+def test_unclear_answer_suggests_a_number_of_runs():
     wide = line(claim(bar=0.1), table(a=(1.0, 2.2, 1.1, 2.0), b=(2.0, 2.1, 2.1, 1.9)))
     assert wide.answer == "unclear" and wide.why.endswith("runs would suffice")
     near = line(claim(bar=1.05), table())
@@ -111,7 +111,7 @@ def test_non_finite_numbers_are_unclear(direction, bad):
     result = line(claim(direction=direction), table(a=(1.0, bad, 1.0, 1.0)))
     assert (result.answer, result.why) == ("unclear", "some numbers are not finite") and math.isnan(result.effect)
     part = claim(measure="", compare={}, direction=direction).parts[0]
-    fit = statistics.Interval(0.0, math.nan, math.nan, 3)  # a perfect fit
+    fit = statistics.Interval(0.0, math.nan, math.nan, 3)  # as of a perfect fit
     assert claims.verdict(part, fit)["answer"] == "unclear"
 
 
@@ -172,7 +172,7 @@ def test_exact_statements():
     assert line(claim("exact", **exact), 2).answer == "checked"
     assert line(claim("exact", **exact), sympy.Integer(2)).answer == "proved"
     assert line(claim("exact", **exact), 2.1).answer == "disproved"
-    with pytest.raises(ValueError, match="the number is nan"):
+    with pytest.raises(ValueError, match="the number is NaN"):
         judge(claim("exact", **exact), math.nan)
     with pytest.raises(TypeError, match="needs an Interval, not the number"):
         judge(claim(**exact), 2)
@@ -187,7 +187,7 @@ def test_control_of_a_part_is_judged_on_the_table_of_that_part():
 @pytest.mark.parametrize(
     ("measured", "error", "words"),
     [
-        (table().drop(columns="loss"), ValueError, "no column loss; it has arm, seed"),
+        (table().drop(columns="loss"), ValueError, "no column loss; columns: arm, seed"),
         (pd.concat([table(), table()]), ValueError, "seed 0 has several rows of loss"),
         (3.0, TypeError, "needs a table, not float"),
     ],
@@ -246,7 +246,7 @@ def test_measure_requires_a_bar(tmp_path, monkeypatch):
     (tmp_path / "experiments" / "bars.yaml").write_text("loss: {difference: {bar: 0.25}}\n")
     entry = Claim(**{"id": "one"} | {name: value for name, value in LOSS.items() if name != "bar"})
     assert entry.parts[0].band == (-math.inf, -0.25)
-    with pytest.raises(ValueError, match="bars.yaml has none for 'loss' as change"):
+    with pytest.raises(ValueError, match="bars.yaml has no bar for 'loss' as change"):
         Claim(**{"id": "one", "as": "change"} | {name: value for name, value in LOSS.items() if name != "bar"})
 
 
@@ -302,7 +302,7 @@ def test_lesson_card_has_a_row_per_condition_with_the_main_one_first():
     assert where == ["size 2", "size 1"] and question == [entry.parts[0].question, ""]
 
 
-def test_a_small_effect_above_zero_is_a_no_with_a_reason():
+def test_effect_above_zero_but_below_the_bar_is_no_with_a_reason():
     part = claim(measure="", compare={}, direction="above", bar=0.01, unit="relative change").parts[0]
     answer = claims.verdict(part, statistics.Interval(0.005, 0.001, 0.009, 8))
     assert answer == {"answer": "no", "why": "above 0, by less than 1 %"}

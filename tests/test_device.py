@@ -1,4 +1,4 @@
-"""Where a trial computes."""
+"""The device of a trial."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from lab import device
 
 
-def test_auto_is_the_best_device_that_is_there(monkeypatch):
+def test_auto_selects_the_best_available_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert device.available("auto") == device.available("cpu") == "cpu"
@@ -14,13 +14,13 @@ def test_auto_is_the_best_device_that_is_there(monkeypatch):
     assert device.available("auto") == "cuda" and device.available("cpu") == "cpu"
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_unavailable_device_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="no device 'cuda' on .*: choose auto, .*cpu"):
+    with pytest.raises(ValueError, match="device 'cuda' is not available on .*: choose auto, .*cpu"):
         device.available("cuda")
 
 
-def test_the_device_of_a_running_trial_is_the_one_it_was_given():
+def test_device_in_a_trial_is_the_device_of_the_trial():
     token = device.current.set("cpu")
     try:
         assert device.device() == torch.device("cpu")

@@ -1,4 +1,4 @@
-"""`lab` imports in one direction, and only declared packages."""
+"""Imports in `lab`: between its parts only as allowed, and only declared packages."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ import pytest
 import lab
 
 ROOT = Path(lab.__file__).parent
-# What the files of each part may import of lab besides themselves and `lab.uses`, to which everyone reports.
+# {part of lab: other parts that its files may import}; all parts may import `lab.uses`
 ALLOWED = {
     "__init__": set(),
     "uses": set(),
@@ -46,7 +46,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 
 def imported(path):
-    """The parts of lab that a file imports, anywhere in it."""
+    """Yield the parts of lab that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -65,7 +65,7 @@ def test_files_import_only_the_allowed_parts_of_lab(path):
 
 
 def from_elsewhere(path):
-    """(package, whether a function imports it) of every import of a file that is neither of lab nor of Python."""
+    """Yield (package, whether the import is inside a function) for every third-party import of a file."""
     tree = ast.parse(path.read_text("utf-8"))
     inside = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
     for node in ast.walk(tree):
@@ -79,8 +79,8 @@ def plain(requirement):
     return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
 
 
-def test_what_is_imported_is_declared():
-    """Modules import required packages at the top, and packages of an extra inside the function that needs them."""
+def test_imported_packages_are_declared_dependencies():
+    """Required packages may be imported anywhere, packages of an extra only inside functions."""
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     always = {plain(each) for each in project["dependencies"]} | {"distributed"}  # dask[distributed]

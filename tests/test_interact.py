@@ -1,4 +1,4 @@
-"""Interactive figures: the button runs trials exactly as a sweep does."""
+"""Interactive figures: the button runs trials as a sweep does."""
 
 import random
 from types import SimpleNamespace

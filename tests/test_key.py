@@ -1,4 +1,4 @@
-"""Cache keys: after an edit, a new kernel does not reuse old rows, except for documented limitations.
+"""Cache keys: after an edit, a new kernel does not reuse old rows, except for the documented limitations.
 
 Each case runs its cells before and after an edit, in two kernels that share a store.
 """
@@ -198,7 +198,7 @@ def test_unhashable_dependency_raises_impure_trial(edits, name):
 
 
 @pytest.mark.parametrize("name", UNDETECTED)
-def test_undetectable_edits_reuse_the_cached_row(edits, name):
+def test_edits_documented_as_undetected_reuse_the_cached_row(edits, name):
     assert edits[name] == [1.0, 1.0]
 
 

@@ -1,6 +1,6 @@
-"""Kills of whole sweeps: the next one completes with bitwise identical results.
+"""Killed sweeps: the next sweep completes with bitwise identical results.
 
-In the fast suite are kills of `lab run` (test_run), of workers (test_workers), and half lines (test_trials).
+The fast suite has kills of `lab run` (test_run) and of workers (test_workers), and partial lines (test_trials).
 """
 
 import os
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 
 class Sweeps:
-    """Runs the same sweep in separate scripts, without a __main__ guard; they share a store and a gate."""
+    """Runs one sweep in separate scripts without a __main__ guard; the scripts share a store and a gate."""
 
     def __init__(self, folder):
         self.store, self.script, self.out = folder / "store", folder / "sweep.py", folder / "table.csv"
@@ -67,7 +67,7 @@ class Sweeps:
         return [line for line in lines if line.startswith('{"at"') and line.endswith("\n")]
 
     def alive(self):
-        """All descendants of a sweep, including orphans: they inherit the mark."""
+        """All descendants of a sweep, including orphans, found by an environment variable that they inherit."""
         processes = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""The trials of exercise 1.11 and of its appendix 1.19, from their cells."""
+"""The trials of exercise 1.11 and of its appendix 1.19."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def appendix():
         yield module
 
 
-# First weights
+# Initial weights
 
 
 @pytest.mark.parametrize(("placement", "column"), [("pre", "S"), ("post", "sum")])
@@ -43,7 +43,7 @@ def test_one_step_changes_post_ln_output_more_than_pre_ln(lesson):
     assert post > 2 * pre > 2 * deep
 
 
-# Models of program text
+# Models of source code
 
 
 def made(lesson, arm):
@@ -56,7 +56,7 @@ def made(lesson, arm):
     [("pre", 7), ("post", 6), ("sandwich", 13), ("norm on q and k", 13), ("norm after FFN only", 3), ("rmsnorm", 7)],
 )
 def test_each_arm_has_the_expected_number_of_norms(lesson, arm, norms):
-    """Pre-LN has two in each of three layers, and a final one."""
+    """Pre-LN has two norms in each of three layers, and a final norm."""
     model, _ = made(lesson, arm)
     found = [each for each in model.modules() if isinstance(each, Norm) and type(each) is not Norm]
     assert len(found) == norms
@@ -69,14 +69,14 @@ def test_norms_without_gain_have_fewer_parameters_and_equal_initial_outputs(less
     assert count[0] > count[1] and torch.allclose(plain(tokens), bare(tokens))
 
 
-def test_trial_returns_curve_with_ngram_baselines_and_layer_measures_in_the_last_row(lesson):
+def test_trial_returns_a_loss_curve_whose_last_row_has_ngram_baselines_and_layer_measures(lesson):
     rows = lesson.text_model(0, 0, "post", 0.01, batch=4, steps=8, **SIZES)
     assert [row["step"] for row in rows] == list(range(9)) and rows[-1]["loss"] < rows[0]["loss"]
     assert all(row["trigram"] < row["bigram"] < row["unigram"] for row in rows)
     assert "cosine" in rows[-1] and "cosine" not in rows[0]
 
 
-def test_layer_measures_do_not_change_the_model(lesson):
+def test_measuring_layers_does_not_change_the_model(lesson):
     model, task = made(lesson, "pre")
     before = [p.clone() for p in model.parameters()]
     found = lesson.layer_measures(model, task)

@@ -1,4 +1,4 @@
-"""Lessons are complete in English and Chinese, and results in their prose are compared with the run."""
+"""Lessons: complete in English and Chinese, and the results in their text are checked against the run."""
 
 import ast
 import json
@@ -24,12 +24,12 @@ def sources(notebook, kind):
     return ["".join(cell["source"]) for cell in CELLS[notebook] if cell["cell_type"] == kind]
 
 
-def test_there_are_fourteen_exercise_notebooks():
+def test_fourteen_exercise_notebooks_exist():
     assert len(LESSONS) == 14
 
 
 @each_lesson
-def test_numbers_with_two_or_more_decimals_in_the_prose_are_passed_to_told(notebook):
+def test_numbers_with_two_or_more_decimals_in_the_text_are_checked_by_told(notebook):
     answer = files.answer_of(notebook)  # which `study.told` checks against the run
     texts = [sides(text)[0] for text in sources(notebook, "markdown")]
     text = "\n".join(text for text in texts if answer not in text)
@@ -48,7 +48,7 @@ def numbers_told(notebook):
                 yield from (c.value for c in ast.walk(node) if isinstance(getattr(c, "value", 0), str))
 
 
-# Not prose: code, formulas, link targets, HTML and URLs.
+# Parts that are not prose: code, formulas, link targets, HTML and URLs
 NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|<[^>]+>|https?://\S+", re.DOTALL)
 
 
@@ -60,7 +60,7 @@ def exact(text):
 
 
 @each_lesson
-def test_every_text_is_bilingual_with_equal_formulas_code_and_links(notebook):
+def test_every_text_has_both_languages_with_equal_formulas_code_and_links(notebook):
     for text in sources(notebook, "markdown"):
         english, chinese = sides(text)
         assert not re.search("[\u4e00-\u9fff]{4}", english), text
@@ -71,7 +71,7 @@ def test_every_text_is_bilingual_with_equal_formulas_code_and_links(notebook):
 
 @each_lesson
 def test_every_figure_has_an_english_caption(notebook):
-    """The docstring of the drawing function is the English caption."""
+    """The docstring of the plot function is the English caption."""
     nodes = [node for cell in sources(notebook, "code") for node in ast.walk(ast.parse(cell))]
     docstrings = {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
     for node in nodes:
@@ -82,7 +82,7 @@ def test_every_figure_has_an_english_caption(notebook):
 
 @each_lesson
 def test_answer_cells_are_tagged(notebook):
-    """So that nbconvert's TagRemovePreprocessor can remove the answers."""
+    """The tag lets nbconvert's TagRemovePreprocessor remove the answers."""
     for cell in CELLS[notebook]:
         source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         has_answer = any(f"study.{verb}(" in source for verb in ("judge", "scorecard", "say", "finish"))

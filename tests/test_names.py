@@ -1,4 +1,4 @@
-"""An unknown name is answered by the one that was meant."""
+"""Error messages for unknown names."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from lab.training import TrainConfig
 @pytest.mark.parametrize(
     "given, meant", [("learning_rat", "learning_rate"), ("lr", "learning_rate"), ("step", "steps")]
 )
-def test_the_name_that_was_meant_is_suggested(given, meant):
-    with pytest.raises(ValueError, match=f"option '{given}' is unknown; did you mean '{meant}'[?] There are "):
+def test_unknown_name_error_suggests_the_closest_name(given, meant):
+    with pytest.raises(ValueError, match=f"option '{given}' is unknown; did you mean '{meant}'[?] Valid names: "):
         near(given, ["learning_rate", "steps"], "option")
 
 

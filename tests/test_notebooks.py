@@ -1,4 +1,4 @@
-"""Notebooks are clean in git and run from the command line and under papermill; the environments agree."""
+"""Notebooks: clean in git, runnable in a kernel and under papermill. Also checks that the environment files agree."""
 
 import json
 import re
@@ -167,7 +167,7 @@ def check_run(folder, notebook):
 
 @each_notebook
 def test_notebook_runs_at_smoke_size(notebook, tmp_path):
-    """The cells run at smoke size in this process."""
+    """All cells run at smoke size, in this process."""
     values, folder = smoke(notebook), tmp_path / notebook.stem
     shown = cells.run(notebook, values, folder, record="none", store=tmp_path / ".trials")
     check_run(folder, notebook)
@@ -179,7 +179,7 @@ def test_notebook_runs_at_smoke_size(notebook, tmp_path):
 
 
 def check_seeds(notebook, first, seeds):
-    """Trials start at `first`; earlier seeds are for learning-rate selection only and invalid as first_seed.
+    """Trials use seeds from `first` on; smaller seeds are for learning-rate selection only, and invalid as first_seed.
 
     Selection uses TUNING_SEEDS or seeds 0 to 4.
     """
@@ -193,7 +193,7 @@ def check_seeds(notebook, first, seeds):
 
 @pytest.mark.slow
 def test_notebook_runs_in_a_kernel_like_lab_run(tmp_path):
-    """In a kernel, under papermill, for a lesson that registers its own variants."""
+    """Runs in a kernel under papermill; the lesson registers its own variants."""
     notebook = files.notebook_of("1.3")
     (job,) = runs.plan([notebook.stem], "smoke", tmp_path)
     runs.execute(job, fresh=True, store=tmp_path / ".trials")
@@ -241,7 +241,7 @@ PARTIAL_VALUES = {  # valid values for which some claims cannot be judged
 
 
 @pytest.mark.parametrize("stem, values", PARTIAL_VALUES.items(), ids=PARTIAL_VALUES)
-def test_parameters_that_leave_out_an_arm_of_a_claim_are_valid(stem, values):
+def test_parameter_values_that_omit_an_arm_of_a_claim_are_valid(stem, values):
     notebook = files.notebook_of(stem)
     checked = parameters.validate(notebook, ("here", values))
     assert {name: checked[name] for name in values} == values

@@ -44,7 +44,7 @@ def notebook(tmp_path_factory):
 
 
 INVALID = {  # values; expected message
-    "unknown": ({"nonsuch": 1}, "has no parameter 'nonsuch'. It has profile, results, seeds"),
+    "unknown": ({"nonsuch": 1}, "has no parameter 'nonsuch'. Parameters: profile, results, seeds"),
     "misspelt": ({"d_modle": 64}, "has no parameter 'd_modle'; did you mean 'd_model'?"),
     "no text as name": ({3: 64}, "has no parameter 3"),
     "text for a number": ({"steps": "64"}, "steps = '64': input should be a valid integer"),
@@ -143,7 +143,7 @@ def test_invalid_default(tmp_path):
 
 
 def test_error_in_checks_cell(tmp_path):
-    with pytest.raises(Refused, match="x: the cell tagged `checks` fails: ZeroDivisionError: "):
+    with pytest.raises(Refused, match="x: the cell tagged `checks` raises ZeroDivisionError: "):
         validate(notebook_with(tmp_path, parameters="a: int = 1", checks="1 / (a - 2)"), ("x", {"a": 2}))
 
 

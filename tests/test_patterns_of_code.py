@@ -1,4 +1,4 @@
-"""The patterns of exercise 1.13 for code: that none holds the pointer to the answer."""
+"""The attention patterns of exercise 1.13 for code: none of them contains the pointer to the answer."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def lesson():
 
 
 def shares(lesson, gold, pattern, kind):
-    """Shares of the questions of a kind whose links lead to the answer, and of the links to answers of others."""
+    """Share of the queries of a kind that link to their answer, and share of links to other queries' answers."""
     links = lesson.by_code(pattern, gold).dense(64, 64, batch=len(gold["tokens"]))[:, 0]
     asked, at = gold["kind"] == kind, torch.arange(64)
     own = lesson.answers("code", gold)
@@ -27,13 +27,13 @@ def shares(lesson, gold, pattern, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pattern", ["tree", "levels", "definitions"])
-def test_patterns_link_to_the_answer_no_more_often_than_by_chance(lesson, pattern, kind):
+def test_patterns_link_to_the_answer_no_more_often_than_chance(lesson, pattern, kind):
     gold = lesson.without_pointers("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, pattern, KINDS[kind])
     assert found <= chance + 0.01
 
 
-def test_tree_with_pointers_leads_from_closing_brackets_to_their_openers(lesson):
+def test_tree_with_pointers_links_closing_brackets_to_their_openers(lesson):
     gold = lesson.texts("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, "tree", KINDS["brackets"])
     assert found == 1 and chance < 0.1

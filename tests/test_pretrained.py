@@ -1,4 +1,4 @@
-"""Checkpoints from elsewhere are read from safetensors alone, and no code of theirs is run."""
+"""Checkpoints of transformers: only safetensors are read, and code in a checkpoint is not executed."""
 
 import builtins
 import json
@@ -33,7 +33,7 @@ def checkpoint(tmp_path, original):
 
 @pytest.fixture
 def offline(monkeypatch):
-    """Every connection fails, as without a network."""
+    """All connections fail, as without a network."""
     import socket
 
     def refuse(*_, **__):
@@ -43,7 +43,7 @@ def offline(monkeypatch):
         monkeypatch.setattr(socket, function, refuse)
 
 
-def test_a_saved_model_is_loaded_whole_and_can_be_probed(checkpoint, original, offline):
+def test_saved_checkpoint_loads_completely_and_can_be_probed(checkpoint, original, offline):
     model, tokenizer = load(checkpoint)
     assert tokenizer is None and not model.training
     tokens = torch.randint(0, 40, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -64,7 +64,7 @@ def test_tokenizer_in_the_checkpoint_folder_is_loaded(checkpoint, offline):
     assert tokenizer("to be or not to be").input_ids == [1, 2, 3, 4, 1, 2]
 
 
-def test_pickled_weights_are_refused_and_never_opened(checkpoint, original, offline, monkeypatch):
+def test_pickled_weights_raise_and_are_never_unpickled(checkpoint, original, offline, monkeypatch):
     (checkpoint / "model.safetensors").unlink()
     torch.save(original.state_dict(), checkpoint / "pytorch_model.bin")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
@@ -72,7 +72,7 @@ def test_pickled_weights_are_refused_and_never_opened(checkpoint, original, offl
         load(checkpoint)
 
 
-def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint, offline):
+def test_code_in_a_checkpoint_is_not_executed(checkpoint, offline):
     mark = checkpoint / "ran"
     (checkpoint / "modeling_own.py").write_text(f"open({str(mark)!r}, 'w')\n")
     config = json.loads((checkpoint / "config.json").read_text())
@@ -86,7 +86,7 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint, offline):
     assert not mark.exists()
 
 
-def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, checkpoint):
+def test_missing_transformers_error_says_how_to_install_it(monkeypatch, checkpoint):
     real = builtins.__import__
 
     def missing(name, *rest, **options):
@@ -99,7 +99,7 @@ def test_without_transformers_the_error_says_how_to_install_it(monkeypatch, chec
         load(checkpoint)
 
 
-def test_lesson_1_2_draws_the_heads_of_another_model(tmp_path, offline):
+def test_lesson_1_2_cells_plot_the_heads_of_a_loaded_checkpoint(tmp_path, offline):
     """The cells that show all heads of the reference model also work, unchanged, for another model."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 256, "n_positions": 128, "n_embd": 16, "n_layer": 3, "n_head": 2}

@@ -1,6 +1,6 @@
-"""The reference model: its recorded story is correct, it can be reproduced, and trials know it by its hash.
+"""The reference model: its training record is correct, it is reproducible, and trials record its hash.
 
-Of `lab.reference.make`.
+Tests `lab.reference` and `lab.reference.make`.
 """
 
 import json
@@ -25,14 +25,14 @@ def test_reference_model_reproduces_its_recorded_loss():
     assert reference.WEIGHTS.stat().st_size < 4e6
 
 
-def test_reference_story_matches_the_current_recipe():
+def test_training_record_of_the_reference_matches_the_current_recipe():
     config, _, schedule = byte_model(**make.SIZES)
     story = reference_model().story
     assert story["config"] == config.model_dump(exclude_unset=True)
     assert story["schedule"] == json.loads(schedule.model_dump_json())
 
 
-def test_making_the_reference_is_deterministic_and_records_ngram_losses(tmp_path):
+def test_making_the_reference_model_is_deterministic_and_records_ngram_losses(tmp_path):
     sizes = {"steps": 3, "batch": 2, "context": 16, "d_model": 16, "n_layers": 1}
     for name in ("one", "two"):
         make.make(tmp_path / name / "model.safetensors", sizes=sizes)

@@ -30,12 +30,12 @@ slow = pytest.mark.slow
 
 
 def lab(*words):
-    """Run the command in this process."""
+    """Run the command `lab` in this process."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def start(*words, **options):
-    """Start the command in a new process."""
+    """Start the command `lab` in a new process."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": CHECKOUT}
     return subprocess.Popen([sys.executable, "-m", "lab.run", *map(str, words)], **streams | options)
 
@@ -116,8 +116,11 @@ INVALID = {
     "twice": (["run", "1.1", "-p", "seeds=1", "-p", "seeds=2"], "seeds is set twice"),
     "no such profile": (["run", "1.1", "--profile", "full"], "no profile 'full'; choose quick or smoke"),
     "no such file": (["run", "1.1", "-f", "none.yaml"], "none.yaml: cannot be read"),
-    "folder as parameter": (["run", "1.1", "-p", "results=x"], "choose the folder with --results"),
-    "no such device": (["run", "1.1", "--device", "tpu"], "--device: no device 'tpu'"),
+    "folder as parameter": (
+        ["run", "1.1", "-p", "results=x"],
+        "results is not a parameter .* use the option --results",
+    ),
+    "no such device": (["run", "1.1", "--device", "tpu"], "--device: device 'tpu' is not available"),
     "no scheduler": (["run", "1.1", "--cluster", "tcp://127.0.0.1:x"], "--cluster .*: no scheduler responds"),
     "below a file": (["run", "1.1", "--results", __file__], "; choose another folder with --results"),
     "one of two": (["run", "1.2", "1.1", "-p", "tosses=0"], "01_dice has no parameter 'tosses'"),
@@ -155,7 +158,7 @@ def test_concurrent_runs_with_two_results_folders_both_succeed(tmp_path):
 
 # Failures
 
-CELLS = {  # the second cell; expected output
+CELLS = {  # {name: (second cell, expected output)}
     "an error": ("raise KeyError('gone')", r"cell 2: .*KeyError.*gone"),
     "sys.exit": ("import sys\nsys.exit(0)", "cell 2 called sys.exit: the cells after it did not run"),
     "a magic": ("%nonsuch 1", "cell 2: %nonsuch 1: .*not found"),
@@ -170,7 +173,7 @@ CELLS = {  # the second cell; expected output
 
 @pytest.fixture(scope="module")
 def own(project, tmp_path_factory):
-    """The output of a run of one user notebook per entry of CELLS, and their folder."""
+    """The output of one run of a user notebook per entry of CELLS, and the folder of the notebooks."""
     folder = tmp_path_factory.mktemp("own")
     for name, (source, _) in CELLS.items():
         cells = [new_code_cell("print('begun')"), new_code_cell(source), new_code_cell("print('ended')")]
@@ -202,7 +205,7 @@ def test_cleanup_keeps_folders_with_similar_names(own):
 
 
 @pytest.mark.parametrize("last", [pytest.param("study.finish()", marks=slow), "raise KeyError"])
-def test_results_under_plain_papermill_are_complete_or_absent(last, tmp_path):
+def test_papermill_run_leaves_complete_results_or_none(last, tmp_path):
     begun = "import lab, pandas as pd\nstudy = lab.study('mine', globals())\nstudy.table('x', pd.DataFrame({'a': [1]}))"
     nbformat.write(new_notebook(cells=[new_code_cell(begun), new_code_cell(last)]), tmp_path / "mine.ipynb")
     command = [sys.executable, "-m", "papermill", "mine.ipynb", "out.ipynb", "-k", "python3", "--no-progress-bar"]

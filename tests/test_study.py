@@ -26,7 +26,7 @@ def displayed(monkeypatch):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """The results folder of a temporary project, which is the working directory."""
+    """The results folder of a temporary project; the working directory is the project."""
     monkeypatch.chdir(root := made.project(tmp_path, monkeypatch))
     return root / "results"
 
@@ -42,7 +42,7 @@ def value_in(folder):
     return pd.read_csv(folder / "tables" / "found.csv").value.tolist()
 
 
-# Where results go
+# Result folders
 
 
 def test_finish_replaces_earlier_results(project, displayed):
@@ -95,7 +95,7 @@ def test_say_shows_both_languages(project, displayed):
     assert len(displayed) == before
 
 
-def test_best_rates_of_each_condition_and_those_at_an_edge(project, displayed):
+def test_best_rates_per_condition_and_warning_at_the_edge_of_the_sweep(project, displayed):
     rates = [1.0, 2.0, 4.0]
     scores = {("a", 0): [3, 1, 2], ("a", 1): [3, 1, float("nan")], ("b", 0): [2.05, 2, 1], ("b", 1): [0, 0, 1.1]}
     tried = pd.DataFrame(
@@ -303,7 +303,7 @@ def test_told_compares_numbers_of_the_text_with_the_run(project, displayed):
     assert len(displayed) == before
 
 
-# Times
+# Timings
 
 
 def ticked(n):

@@ -148,7 +148,7 @@ def test_gradient_norm_is_clipped(clip, largest):
     def loss(model, inputs, targets):
         norms.append(
             0.0 if model.weight.grad is None else model.weight.grad.norm().item()
-        )  # clipped gradient of the previous step
+        )  # the clipped gradient from the previous step
         return 4 * model.weight.sum()
 
     train(model, lambda generator, size: (torch.zeros(1), torch.zeros(1)), short(clip=clip), loss=loss)
@@ -224,7 +224,7 @@ def test_evaluation_runs_at_the_documented_steps(steps, every, expected):
 
 
 class Falling(nn.Module):
-    """A single weight, reduced by the learning rate in each step: 0, -1, -2, ..."""
+    """A single weight that decreases by the learning rate in each step: 0, -1, -2, ..."""
 
     def __init__(self):
         super().__init__()
@@ -235,7 +235,7 @@ class Falling(nn.Module):
 
 
 def falling(mark=None, *, steps=12, every=1, **options):
-    """(run, history) of a training in which `below` equals the step and the loss its negative."""
+    """(run, history) of a training run in which `below` equals the step, and the loss its negative."""
 
     class Task:
         @staticmethod
@@ -285,9 +285,9 @@ def test_batch_without_targets_raises():
 
 
 def test_unknown_train_config_field_suggests_the_correct_name():
-    with pytest.raises(ValidationError, match="'lr' is unknown; did you mean 'learning_rate'[?] There are batch"):
+    with pytest.raises(ValidationError, match="'lr' is unknown; did you mean 'learning_rate'[?] Valid names: batch"):
         TrainConfig(steps=3, lr=1)
-    with pytest.raises(ValidationError, match="'xyzzy' is unknown. There are batch,"):
+    with pytest.raises(ValidationError, match="'xyzzy' is unknown. Valid names: batch,"):
         TrainConfig(steps=3, xyzzy=1)
 
 
@@ -355,7 +355,7 @@ def test_invalid_train_configs_raise(wrong):
 
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_weight_decay_exemptions_for_every_variant(field, seam):
-    """Exempt are tables added to scores, offset gates and convolution taps."""
+    """Exempt from weight decay are tables added to scores, offset gates and convolution kernels."""
     for kind, variant in seam.kinds.items():
         options = {"reach": 6} if kind == "offset-gate" else {}
         if any(p.default is p.empty and p.name not in options and p.kind is p.KEYWORD_ONLY

@@ -272,7 +272,7 @@ def clocked(seed=0, n=1):
     return {"process": os.getpid(), "milliseconds": 1.0}
 
 
-def test_trial_that_measures_time_requires_timing_true(place):
+def test_trial_that_measures_time_requires_timing(place):
     with pytest.raises(TrialsFailed, match="pass timing=True"):
         sweep(clocked, {"n": [1]}, place)
     table = sweep(clocked, {"n": [1, 2]}, place, timing=True)
@@ -290,7 +290,7 @@ def test_timing_runs_in_fresh_processes_and_is_cached(place, tmp_path):
 
 
 def test_timings_of_two_machines_are_not_mixed(place, tmp_path):
-    """Recorded repeats are not reused in a larger timing; complete local repeats are."""
+    """A timing with more repeats reuses complete repeats of the store, but not of the record."""
     recorded = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=1)
     (tmp_path / "store").rename(tmp_path / "record")
     larger = sweep(clocked, {"n": [1, 2]}, place, timing=True, processes=2)

@@ -1,4 +1,4 @@
-"""Run-time dependencies of trials: kinds, data and clocks, also through caches."""
+"""Run-time dependencies of trials: kinds, data and clocks, including cached results."""
 
 import cloudpickle
 import pytest
@@ -42,7 +42,7 @@ def test_cache_hit_reports_dependencies():
     assert built("none") == "none" and len(calls) == 3
 
 
-def test_measuring_time_requires_timing_true():
+def test_measuring_time_outside_a_timing_raises():
     with uses.watched(), pytest.raises(RuntimeError, match="a stopwatch measures time or memory: pass timing=True"):
         uses.clock("a stopwatch")
     with uses.watched(timing=True) as seen:

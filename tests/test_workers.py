@@ -1,4 +1,4 @@
-"""Worker processes: failures, kills and interrupts, on this machine and on a cluster. Kills of sweeps: test_kills."""
+"""Worker processes: failures, kills and interrupts, locally and on a cluster. See test_kills for killed sweeps."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def double(point):
 
 
 def deadly(point):
-    """Kills its process: at "always", and at a path the first time."""
+    """Kills its process: always for "always", only the first time for a path."""
     if point == "always" or point.startswith("/") and not os.path.exists(point):
         if point != "always":
             Path(point).touch()
@@ -78,7 +78,7 @@ for _, outcome in workers.outcomes(test_workers.stuck_at_1, [0, 1, 1], jobs=2):
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_workers_exit_with_their_process(signum):
-    """Ctrl-C reaches all of them, as in a terminal; kill -9 only the parent."""
+    """Ctrl-C reaches all processes, as in a terminal; kill -9 only the parent."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen([sys.executable, "-c", BUSY], env=os.environ | {"PYTHONPATH": path}, **streams) as process:

@@ -1,4 +1,4 @@
-"""The notebook for a reader's own idea runs by its path, and names a mistake before it trains."""
+"""The notebook your_own_idea.ipynb: it runs when given by path, and reports invalid variants before training."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ NOTEBOOK = CHECKOUT / "notebooks" / "your_own_idea.ipynb"
 TINY = ["-p", "seeds=2", "-p", "steps=4", "-p", "d_model=8", "-p", "longest=4"]
 
 
-def test_notebook_given_by_path_runs_and_is_judged(tmp_path):
+def test_notebook_given_by_path_runs_and_its_claims_are_judged(tmp_path):
     done = CliRunner().invoke(app, ["run", str(NOTEBOOK), "--results", str(tmp_path), "--jobs", "1", *TINY])
     assert done.exit_code == 0, done.output
     (answers,) = tmp_path.glob("runs/own/*/answers.csv")
@@ -32,7 +32,7 @@ def check():
 
 @pytest.fixture
 def variant():
-    """variant(**hooks): registers a position encoding with these hooks under the name "tried"."""
+    """A function variant(**hooks) that registers a position encoding with these hooks as kind "tried"."""
 
     def made(**hooks):
         Position.kinds["tried"] = type("Tried", (Position,), hooks)
@@ -77,12 +77,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("hooks, said", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_named_before_training(check, variant, hooks, said):
+def test_invalid_variant_raises_before_training(check, variant, hooks, said):
     variant(**hooks)
     with pytest.raises(ValueError, match=said):
         check("tried")
 
 
-def test_a_sound_idea_passes(check, variant):
+def test_valid_variant_passes_the_check(check, variant):
     variant(bias=lambda self, q, k: ones(4, q, k))
     check("tried")

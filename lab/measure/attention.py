@@ -1,12 +1,12 @@
 """Measure attention weights in any model that calls F.scaled_dot_product_attention.
 
-Letters in shapes: b batch, h query heads, g key-value heads, r query heads per key-value head,
+Shape letters: b batch, h query heads, g key-value heads, r query heads per key-value head,
 q queries, k keys, t queries in a block. A map is the attention weights (b, h, q, k) of one call.
 
-A measure is a function that returns one value per query: measure(map) has shape (b, h, q). It also
-accepts one block of queries, because some maps are too large to store: measure(weights, positions)
+A measure is a function that returns one value per query: measure(map) has shape (b, h, q). Because
+some maps are too large to store, it also accepts a block of queries: measure(weights, positions)
 has shape (b, h, t), where weights is (b, h, t, k) and positions (t,) are the positions of the
-queries among keys 0..k - 1. A measure returns NaN for a query that has no value.
+queries among keys 0..k - 1. A measure returns NaN for queries without a value.
 """
 
 import math
@@ -28,8 +28,8 @@ class UnreadLayers(UserWarning):
 def attention_maps(model, *inputs, **options):
     """List of the maps (b, h, q, k) of all attention calls in model(*inputs, **options), in order.
 
-    `model` may be any callable, such as model.generate. See `attention_probe` for what a map
-    contains, which calls it cannot observe, and how to measure maps without storing them. Raises
+    `model` may be any callable, such as model.generate. `attention_probe` documents what a map
+    contains and which calls cannot be observed; it also measures maps without storing them. Raises
     UnreadLayers if some layers made no attention call: map i would then not belong to layer i.
     """
     with warnings.catch_warnings():
@@ -48,24 +48,24 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
         probe.table()
 
     measures: a list of measures, or {name: measure}. Measures receive the weights before dropout,
-    in float32 or float64. The probe recomputes the weights from queries and keys, one block of
-    queries of about block_bytes at a time, and reuses the memory of the block: a measure must not
-    keep its input. keep_maps=True also stores the maps in `probe.maps`. The outputs of the model do
-    not change.
+    in float32 or float64. The probe recomputes the weights from queries and keys, in blocks of
+    queries of about block_bytes, and reuses the memory of a block, so a measure must not keep its
+    input. keep_maps=True also stores the maps in `probe.maps`. The outputs of the model do not
+    change.
 
-    model: module names in the table are relative to this module; by default it is the outermost
+    model: the module to which module names in the table are relative; default: the outermost
     module that is called.
 
-    The probe assumes that all sequences have the same length and no padding. The queries are the
-    last of the positions 0..k-1, as in decoding with a cache; with more queries than keys they
-    start at 0. Fully masked rows have weight 0 and are left out of the mean.
+    The probe assumes sequences of equal length without padding. The queries are the last of the
+    positions 0..k-1, as in decoding with a cache; with more queries than keys they start at 0.
+    Fully masked rows have weight 0 and are excluded from the mean.
 
     In eval mode without gradients nn.TransformerEncoder normally takes a fast path that makes no
     attention call; inside this context it takes the slow path.
 
-    On exit, warns if a mask hides a key from all queries, which suggests padding or unused cache
-    entries, and warns with UnreadLayers if some layers made no attention call although layers of
-    the same class did. Raises RuntimeError if the model never called
+    On exit, warns if there are measures and a mask hides a key from all queries, which suggests
+    padding or unused cache entries; warns with UnreadLayers if some layers made no attention call
+    although layers of the same class did. Raises RuntimeError if the model never called
     F.scaled_dot_product_attention, or if a call of nn.MultiheadAttention used need_weights=True,
     which bypasses that function.
     """
@@ -94,8 +94,8 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
 def unread_layers(root, names):
     """Layers of `root` that contain none of the modules `names`, although a sibling layer does.
 
-    Only siblings of the same class count. The layer of a module is its name up to the first number:
-    blocks.0.mixer belongs to layer blocks.0.
+    Siblings are layers of the same class. The name of a layer is the name of a module up to its
+    first number: blocks.0.mixer belongs to layer blocks.0.
     """
     found = [re.match(r"(?:.*?\.)?\d+(?=\.|$)", name) for name in names]
     layers = list(dict.fromkeys(match[0] for match in found if match))
@@ -171,7 +171,7 @@ class _Probe:
 
 
 def hides_keys(mask):
-    """Whether a boolean or additive mask hides some key from all queries of a sequence."""
+    """Whether a boolean or additive attention mask hides a key from all queries of a sequence."""
     if mask is None or mask.shape[-1] == 1:
         return False
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
@@ -242,7 +242,7 @@ def distance(weights, positions=None):
 
 
 def mass_on(targets):
-    """Returns a measure: the attention weight on the target keys of each query: (b, h, t).
+    """Return a measure: the attention weight on the target keys of each query, (b, h, t).
 
     targets: key indices (b or 1, q), with -1 for no target, or a boolean pattern (b or 1, q, k).
     Row i belongs to position i. Queries without a target get NaN.

@@ -8,8 +8,8 @@ f feed-forward width, B batch size. The formulas also accept sympy symbols if `c
 def attention_macs(n, d, h, g, w, *, causal=False) -> dict:
     """Multiply-adds of one attention layer on one sequence, by operation (chapter §1.1.3).
 
-    With causal=True only the n(n+1)/2 unmasked pairs count. A kernel that computes all scores and
-    then masks them does the work of all n² pairs.
+    With causal=True only the n(n+1)/2 unmasked pairs count; a kernel that masks scores after
+    computing them still does the work of all n² pairs.
     """
     pairs = n * (n + 1) // 2 if causal else n * n
     query, key = n * d * h * w, n * d * g * w
@@ -47,5 +47,5 @@ def feedforward_parameters(d, f, *, gated=False, bias=False):
 
 
 def cache_elements(n, g, w, B=1):
-    """Number of elements in the key-value cache of one layer at length n (chapter §1.2.5)."""
+    """Number of elements in the key/value cache of one layer at length n (chapter §1.2.5)."""
     return 2 * B * n * g * w

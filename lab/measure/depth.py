@@ -1,4 +1,4 @@
-"""Measurements of residual streams and blocks across layers, and theory at initialization."""
+"""Measurements of the residual stream and the blocks across layers; theory at initialization."""
 
 from contextlib import contextmanager
 from math import acos, pi, sqrt
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 @contextmanager
 def perturbed_weights(model, size, seed=0):
-    """Context manager that adds size · rms(w) · N(0, 1) to each parameter w; undone on exit."""
+    """Context manager that adds noise size · rms(w) · N(0, 1) to each parameter w until exit."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         kept = [p.clone() for p in model.parameters()]
@@ -26,7 +26,7 @@ def perturbed_weights(model, size, seed=0):
 
 
 def layer_cosine_similarity(streams):
-    """Mean cosine similarity between a token's stream at one layer and at the next: (layers - 1,).
+    """Mean cosine similarity of a token's residual stream at adjacent layers: (layers - 1,).
 
     streams: (layers, ..., m).
     """
@@ -35,7 +35,7 @@ def layer_cosine_similarity(streams):
 
 @torch.no_grad()
 def layer_ablation_losses(blocks, loss):
-    """List of the increases of loss() when each block in turn is replaced by the identity."""
+    """Increase of loss() when each block in turn is replaced with the identity: a list."""
 
     def skipped(x, **_):
         return x
@@ -59,14 +59,14 @@ def relu_overlap(r):
 def moments(placement, n, layers, *, branch=1.0):
     """Predicted statistics of the residual stream at initialization: one row per layer 0..layers.
 
-    They hold for embeddings N(0, 1), uniform attention to all tokens, ReLU layers and weights of
-    variance 1 / fan_in.
+    The prediction assumes embeddings N(0, 1), uniform attention to all tokens, ReLU layers and
+    weights of variance 1 / fan_in.
 
     Columns: layer; S, the mean square of the stream after the layer; c, the mean product of the
-    streams of two tokens; sum, the mean square before the post-norm. n is the number of tokens.
-    `placement` of the norm is pre, post or none. `branch` multiplies each branch's variance; use
-    1/N if the outputs of branches are multiplied by 1/√N. For n = 1, pre has S = 1 + 3/2 layer,
-    post has sum = 3/2 and none has S = 3^layer. Raises ValueError for an unknown placement.
+    streams of two tokens; sum, the mean square before the post-norm. n is the number of tokens. The
+    placement of the norm is pre, post or none. `branch` multiplies the variance of each branch; use
+    1/N if branch outputs are multiplied by 1/√N. For n = 1, pre has S = 1 + 3/2 layer, post has sum
+    = 3/2 and none has S = 3^layer. Raises ValueError for an unknown placement.
     """
     if placement not in ("pre", "post", "none"):
         raise ValueError(f"placement must be pre, post or none, got {placement!r}")

@@ -18,10 +18,10 @@ from lab.measure.hooks import Calls
 def ablate_heads(heads, calls):
     """Context manager that sets the outputs of the given heads to 0, in any model.
 
-    heads: (call, head) pairs. calls: number of attention calls per forward pass. Works in training
-    too. Measure the baseline inside `ablate_heads([], calls)`: the context keeps
-    nn.TransformerEncoder from its fast path, which has other outputs at padding. Raises LookupError
-    on exit if the model never ran one of the heads.
+    heads: (call, head) pairs. calls: number of attention calls per forward pass. It also works in
+    training. Measure the baseline inside `ablate_heads([], calls)`: the context keeps
+    nn.TransformerEncoder from taking its fast path, which gives other outputs at padding. Raises
+    LookupError on exit if the model never ran one of the heads.
     """
     met = set()
 
@@ -64,8 +64,8 @@ def divergence(maps, others=None):
     """Jensen-Shannon divergence between each head of `maps` and each head of `others`.
 
     The result (heads of `maps`, heads of `others`) is the mean over batch and queries, in bits.
-    `others` defaults to `maps`. With others = maps.roll(1, 0), maps of different inputs are
-    compared, so heads can only agree by position, not by content.
+    `others` defaults to `maps`. others = maps.roll(1, 0) compares maps of different inputs, so
+    heads can agree only by position, not by content.
     """
     others = maps if others is None else others
     own = entropy(maps)
@@ -78,10 +78,11 @@ def divergence(maps, others=None):
 
 
 def match_entropy(maps, reference):
-    """Maps (b, h, q, k) sharpened or flattened until their mean entropy equals that of `reference`.
+    """Sharpen or flatten maps (b, h, q, k) until their mean entropy equals that of `reference`.
 
-    All scores z are multiplied by one number c. The maps suffice for this: softmax(c z) is
-    softmax(z)^c, normalized. The result is the null model of heads that differ only in entropy.
+    This multiplies all scores z by one number c. The scores themselves are not needed, because
+    softmax(c z) is softmax(z)^c, normalized. The result is the null model of heads that differ only
+    in entropy.
     """
     target = entropy(reference).mean()
     low, high = -6.0, 10.0  # bounds of log2 c

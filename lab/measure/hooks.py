@@ -34,7 +34,7 @@ def tap(model, sites, *, gradients=False):
 
     Yields a function: table() returns a DataFrame of the results so far, with columns site (name of
     the module), measure, call (index of the call of this module, from 0), index (of the entry of a
-    vector, missing for a number) and value. A module shared by several places of the model appears
+    vector, missing for a number) and value. A module that the model uses in several places appears
     under its first name, with one row per call.
 
     Raises LookupError if a glob matches no module, and RuntimeError on exit if a module was never
@@ -76,9 +76,9 @@ def edit(model, sites):
     """Replace module outputs: `with edit(model, {"*.ffn": torch.zeros_like}): model(x)`.
 
     sites: {glob: function from tensor to tensor, or list of functions}. If a module returns a
-    tuple, its first element is replaced. Functions of one module run in the given order. A `tap`
-    opened inside `edit` measures the edited output. Raises LookupError and RuntimeError as `tap`
-    does, and TypeError if a function does not return a tensor.
+    tuple, its first element is replaced. The functions of a module run in the given order. A `tap`
+    inside `edit` measures the edited output. Raises LookupError and RuntimeError as `tap` does, and
+    TypeError if a function does not return a tensor.
     """
     fired = set()
     chosen = _chosen(model, sites)
@@ -105,7 +105,7 @@ def capture(modules, *, inputs=False):
 
     Yields a list with one entry per module call, in the order in which calls return: the output
     (its first element, if it is a tuple) or, with inputs=True, the tuple of positional arguments.
-    Tensors are detached but not copied, so in-place changes that the model makes later show in the
+    Tensors are detached but not copied, so later in-place changes by the model also change the
     list. Raises RuntimeError on exit if a module never ran.
     """
     kept = []
@@ -229,7 +229,7 @@ class Calls(TorchFunctionMode):
         self.inside = ExitStack()
 
     def __enter__(self):
-        # importing dynamo takes seconds, and nothing is compiled before it is imported
+        # importing dynamo takes seconds; before it is imported, nothing can be compiled
         if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
         # otherwise transformers may pass the query heads of a single token as queries of one head

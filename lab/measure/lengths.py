@@ -45,17 +45,17 @@ def accuracy_by_length(predict, of_length, lengths, *, size=256, seed=0):
 def window_losses(predict, text, length, stride, *, start=None, batch_tokens=16384):
     """Loss in nats of each target of a text, by a sliding window: (windows, stride).
 
-    text: (n,). A window has `length` input tokens, only its last `stride` targets are scored, and
+    text: (n,). A window has `length` input tokens. Only its last `stride` targets are scored, and
     the next window starts `stride` tokens later. With stride = length the windows do not overlap,
-    and their first targets have almost no context; with a smaller stride every target has at least
+    and their first targets have almost no context. With a smaller stride every target has at least
     length - stride + 1 tokens of context.
 
-    text[start] is the first target that is scored; the default is length - stride + 1. Set `start`
-    to compare lengths and strides on the same targets. The last window ends at the end of the text
-    and has NaN for targets that the window before it scored. Raises ValueError if the text is too
-    short, stride is not in 1..length or start is below its default.
+    text[start] is the first target that is scored; default: length - stride + 1. Set `start` to
+    compare lengths and strides on the same targets. The last window ends at the end of the text and
+    has NaN for targets that the window before it scored. Raises ValueError if the text is too
+    short, stride is not in 1..length, or start is below its default.
 
-    ^ marks an input whose target is scored:
+    ^ marks inputs whose targets are scored:
 
     length 4, stride 4   [a b c d] [e f g h]      length 4, stride 1   [a b c d]
                           ^ ^ ^ ^   ^ ^ ^ ^                                   ^

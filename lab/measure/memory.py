@@ -10,12 +10,12 @@ from lab import uses
 def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
     """Peak bytes of tensors allocated during function(*args, **kwargs), for each `args` in `calls`.
 
-    Counts allocations by torch during the call, so equal calls give equal numbers. Tensors from
+    Counts torch's allocations during the call, so equal calls give equal numbers. Tensors allocated
     before the call and other memory (library workspaces, NumPy arrays, Python objects) do not
     count. If a call allocates GPU memory, only GPU memory counts.
 
-    Before measuring, the function runs once with `warmup_args`, a small problem, so that memory it
-    allocates once and keeps does not count.
+    With `warmup_args`, a small problem, the function first runs once unmeasured, so that memory
+    that it allocates once and keeps does not count.
     """
     uses.clock("peak_memory")
     if warmup_args is not None:
@@ -25,9 +25,9 @@ def peak_memory(function, calls, *, warmup_args=None, **kwargs) -> list[int]:
 
 def _peak(call):
     """Peak bytes of one call."""
-    import torch  # imported here so that checks of notebooks run without torch
+    import torch  # imported here, so that parameter checks of notebooks need not import torch
 
-    # below level 6 the profiler prints its start and stop to stderr
+    # below this level the profiler reports its start and stop on stderr
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     on_gpu = torch.cuda.is_initialized()
     if on_gpu:

@@ -1,7 +1,7 @@
 """N-gram baselines, counted on the text that a training run reads.
 
-If the loss of a model stays above that of trigrams, the model uses its whole context worse than
-trigrams use two tokens.
+A model whose loss stays above that of trigrams makes worse use of its whole context than trigrams
+make of two tokens.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ import pandas as pd
 def ngram_losses(read, windows, order=4, vocabulary=256):
     """Validation loss of n-gram models of orders 1..`order`, in nats per token: a Series by order.
 
-    read, windows: integers 0..vocabulary-1, shape (windows, length + 1), each row the tokens of a
-    window and its last target. The n-grams are counted on `read` and evaluated on `windows`, so
-    that their losses compare with those of a model trained on `read`. As for the model, the first
+    read, windows: integers 0..vocabulary-1, shape (windows, length + 1); each row has the tokens of
+    a window and its last target. The n-grams are counted on `read` and evaluated on `windows`, so
+    their losses are comparable with those of a model trained on `read`. As for the model, the first
     token of a window is only context, and contexts do not reach beyond the start of a window.
 
     Probabilities have Witten-Bell smoothing (Witten & Bell 1991, method C; Chen & Goodman 1998,
@@ -44,10 +44,10 @@ def ngram_losses(read, windows, order=4, vocabulary=256):
 
 
 def codes(windows, order, vocabulary):
-    """List of integer codes (windows, length) of all n-grams, one array for each n in 1..order.
+    """Integer codes of all n-grams: a list of arrays (windows, length), one for each n in 1..order.
 
-    A code stands for a token and the n - 1 tokens before it; the first token of a window has no
-    code. Raises ValueError if the codes would overflow int64.
+    A code encodes a token and the n - 1 tokens before it; the first token of a window has no code.
+    Raises ValueError if the codes would overflow int64.
     """
     if vocabulary**order >= 2**63:
         raise ValueError(f"vocabulary ** order must be below 2^63, got {vocabulary} ** {order}")
@@ -61,7 +61,7 @@ def codes(windows, order, vocabulary):
 
 
 def look_up(sorted_codes, wanted):
-    """(index in sorted_codes of each code in `wanted`, whether sorted_codes contains it)."""
+    """For each code in `wanted`: (its index in sorted_codes, whether sorted_codes contains it)."""
     at = np.searchsorted(sorted_codes, wanted)
     at[at == len(sorted_codes)] = 0
     return at, sorted_codes[at] == wanted

@@ -17,7 +17,7 @@ from scipy import special
 
 
 class NotFinite(ValueError):
-    """Raised for infinite or NaN values."""
+    """Raised for NaN and infinite values."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Interval:
 
 
 def mean(values, level=0.95) -> Interval:
-    """Mean of independent repetitions, Student t interval; infinite for a single value."""
+    """Mean of independent repetitions, Student t interval (infinite for a single value)."""
     values = _numbers(values, "values")
     error = values.std(ddof=1) / sqrt(len(values)) if len(values) > 1 else inf
     return _student(values.mean(), error, len(values) - 1, len(values), level)
@@ -71,7 +71,7 @@ def change(a, b, level=0.95) -> Interval:
 def noise_floor(table, value, repeat, seed="seed") -> Interval:
     """Mean |difference| between runs of one arm that differ only in `repeat`, such as data order.
 
-    The difference of column `value` is averaged over all pairs of runs with the same seed, then
+    The difference in the column `value` is averaged over all pairs of runs with the same seed, then
     over seeds, with a Student t interval. A difference between arms that is no larger than this is
     noise. Raises ValueError if there are fewer than two values of `repeat`, if a seed lacks one of
     them, or for duplicate runs.
@@ -101,10 +101,11 @@ def ratio(a, b) -> Interval:
 
 
 def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
-    """Number of repetitions needed to tell the mean from `bar` with power 0.8, or None.
+    """Number of repetitions needed to distinguish the mean from `bar` with power 0.8, or None.
 
-    Assumes that mean and spread stay the same. Returns None if more than `most` are needed, or if
-    the interval does not determine the spread, as for proportions and single repetitions.
+    Assumes that mean and spread stay the same. Returns None if more than `most` are needed, if the
+    mean equals `bar`, or if the interval does not determine the spread, as for proportions and
+    single repetitions.
     """
     apart = abs(interval.effect - bar)
     if (
@@ -126,9 +127,9 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 
 
 def outcomes(*arms) -> bool:
-    """Whether all values are binary outcomes: booleans, or only 0 and 1 with both present.
+    """Whether the arms are binary outcomes: one is boolean, or all are 0 and 1, both present.
 
-    Numbers that are all 0 or all 1 do not count, since any measure may have such values.
+    Numbers that are all 0 or all 1 do not count, because any measure may have such values.
     """
     arms = [np.asarray(values) for values in arms]
     if any(values.dtype == bool for values in arms):
@@ -202,8 +203,8 @@ def share_difference(a, b, c=None, d=None, level=0.95) -> Interval:
 def slope(x, y) -> Interval:
     """Least-squares slope of y on x (unit of y per unit of x), t interval from the residuals.
 
-    The interval is infinite for two points, which leave no residual, and has width 0 for a constant
-    y. Raises ValueError without two distinct x.
+    The interval is infinite for two points, which leave no degree of freedom, and has width 0 for a
+    constant y. Raises ValueError if there are fewer than two distinct x.
     """
     from scipy.stats import linregress
 
@@ -218,9 +219,9 @@ def slope(x, y) -> Interval:
 def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p: the slope on log-log axes, with a t interval.
 
-    The interval comes from the residuals or, with `seeds` (the seed of each pair x, y), from one
-    fit of p per seed. Raises ValueError if a number is not positive, or if a seed lacks an x or has
-    two y at one x.
+    The interval comes from the residuals or, if `seeds` gives the seed of each point (x, y), from
+    one fit per seed. Raises ValueError if a number is not positive, or unless every seed has exactly
+    one y at every x.
     """
     x = _positive(_numbers(x, "x"), "x")
     y = _positive(_numbers(y, "y"), "y")
@@ -237,7 +238,7 @@ def exponent(x, y, seeds=None) -> Interval:
 
 @lru_cache
 def _quantiles(degrees):
-    """(two-sided 5 % quantile of t, noncentrality that is detected with power 0.8).
+    """(critical value of a two-sided t test at 5 %, noncentrality detected with power 0.8).
 
     Ignores detections in the wrong direction, whose probability is below 1e-6.
     """

@@ -11,8 +11,8 @@ import torch
 
 from lab import uses
 
-ROUND = 0.001  # seconds; a round repeats shorter calls for at least this long
-TOTAL = 0.1  # seconds; total time of the rounds of a call, of which there are at least three
+ROUND = 0.001  # seconds; minimum duration of a round, which repeats shorter calls
+TOTAL = 0.1  # seconds; total duration of the rounds of a call, at least three rounds
 
 
 def benchmark(calls, parts, *, device="cpu"):
@@ -20,12 +20,12 @@ def benchmark(calls, parts, *, device="cpu"):
 
     calls: {tuple: function without arguments}. parts: column names for the values in the tuples.
     Columns: `parts`, then seconds_a_call and wall_seconds_a_call, both the minimum over rounds.
-    With one CPU thread seconds_a_call is processor time, otherwise it is wall-clock time.
+    seconds_a_call is processor time with one CPU thread, otherwise wall-clock time.
 
-    The rounds of all calls run in one random order, so that drift of the machine affects them
+    The rounds of all calls run in one random order, so that drift of the machine affects all calls
     alike; compare calls by ratios. The minimum varies less than the median, because other programs
     and a shared cache can only add time. Long calls have few rounds, which raises their minimum by
-    a few percent. Every process draws its own order and is one repetition: run the trial with
+    a few percent. Each process draws a new order and counts as one repetition: run the trial with
     study.sweep(..., processes=...).
 
     After this call the process keeps freed memory (up to 2 GiB at the end of the heap), so that
@@ -57,8 +57,8 @@ def benchmark(calls, parts, *, device="cpu"):
 def rounds(callables: dict, repeats: int, *, warmup=2) -> pd.DataFrame:
     """Wall-clock seconds of every call in `repeats` rounds: columns name, repeat, seconds.
 
-    callables: {name: function without arguments}, called `warmup` times before. Rounds of one
-    process are not independent, so their spread does not measure the spread between processes.
+    callables: {name: function without arguments}; each is first called `warmup` times. Rounds of
+    one process are not independent, so their spread does not measure the spread between processes.
     Raises ValueError if there are no functions.
     """
     uses.clock("rounds")

@@ -1,4 +1,4 @@
-"""Further kinds of residual block: norms and skip connections (chapter §1.5.1, §1.5.3).
+"""Kinds of residual blocks: norms and skip connections (chapter §1.5.1, §1.5.3).
 
 The default, pre-norm, is Block in gpt.py. Each kind here wraps both sublayers f (attention and
 feed-forward) in the same way. The diagrams show one sublayer; x and f(x) have shape (b, t, m).
@@ -37,7 +37,7 @@ class SameAround(Block):
         return getattr(self, f"{name}_norm")(x)
 
     def each(self, make):
-        """A ParameterDict with one parameter make() per sublayer."""
+        """A ParameterDict with one parameter, made by make(), per sublayer."""
         return nn.ParameterDict({name: nn.Parameter(make()) for name in self.names})
 
 
@@ -70,7 +70,7 @@ class NoSkip(SameAround, kind="none"):
 class PostNorm(SameAround, kind="post"):
     """Norm after the residual sum. Vaswani 2017 §5.4.
 
-    Dropout acts on f(x), or, with `outside`, on the normalized sum.
+    Dropout applies to f(x) or, with `outside`, to the normalized sum.
 
     x ──┬── f ── dropout ── + ── norm ──
         └───────────────────┘
@@ -192,7 +192,7 @@ class Dense(SameAround, kind="dense"):
     x0 ──┬── norm(Σ w x) ── f ── x1 ──┬── ...      output: x0 + x1 + ...
          └────────────────────────────┘            (Huang 2017 concatenates instead of adding)
 
-    Each sublayer has its own weights w. They start at 1, where the model equals pre-norm.
+    Each sublayer has its own weights w, which start at 1. With weights 1 the model equals pre-norm.
     """
 
     def __init__(self, config, position):
@@ -212,8 +212,8 @@ class Dense(SameAround, kind="dense"):
 class StochasticDepth(SameAround, kind="stochastic-depth"):
     """Pre-norm; training runs f with probability `keep`, evaluation multiplies f by `keep`.
 
-    Each sublayer makes one random choice per batch, from its own generator, which the model's seed
-    determines. Huang 2016. Raises ValueError unless 0 < keep <= 1.
+    Each sublayer makes one random choice per batch, with its own generator, seeded by the model's
+    seed. Huang 2016. Raises ValueError unless 0 < keep <= 1.
     """
 
     def __init__(self, config, position, *, keep=0.8):
@@ -239,9 +239,9 @@ class Reversible(SameAround, kind="reversible"):
     x2 ──┬── norm ── f ───┘
          └──────────────────── y1
 
-    A training step runs each sublayer three times, because activations are not stored. Raises
-    ValueError for parts that draw random numbers (dropout, randomized positions, gates) or keep
-    state (running statistics, a loss).
+    Activations are not stored, so a training step runs each sublayer three times. Raises ValueError
+    for parts that draw random numbers (dropout, randomized positions, gates) or keep state (running
+    statistics, a loss).
     """
 
     def __init__(self, config, position):
@@ -274,16 +274,16 @@ def run_reversibly(stream, layers):
     """Run the stream through `layers`, storing only the final output for the backward pass.
 
     `layers` is a list of pairs (block, inputs); each block has a method `inverse`. The backward
-    pass inverts and reruns each block, which costs about two extra forward passes; the memory does
-    not depend on the number of layers. Gradients flow to the stream, to the parameters of the
-    blocks and to tensors in `inputs`. Raises ValueError if a block draws random numbers from torch.
+    pass inverts and reruns each block, which costs about two extra forward passes; memory does not
+    depend on the number of layers. Gradients flow to the stream, to the parameters of the blocks
+    and to tensors in `inputs`. Raises ValueError if a block draws random numbers from torch.
     """
     cached = any(inputs.get("cache") is not None for _, inputs in layers)
     if cached or not torch.is_grad_enabled():
         for block, inputs in layers:
             stream = block(stream, **inputs)
         return stream
-    # {id: (outer tensor, detached copy)}: one copy per tensor collects its whole gradient
+    # {id: (outer tensor, detached copy)}, with one copy per tensor to accumulate its gradient
     detached = {}
 
     def cut(x):

@@ -1,6 +1,6 @@
 """Position encodings that combine others: summed, one per layer, or randomized (chapter §1.3).
 
-The kinds take other position encodings as options. Shape letters are as in positions.py.
+These kinds have other position encodings as options. Shape letters are as in positions.py.
 """
 
 import torch
@@ -69,12 +69,12 @@ class ByLayer(Position, kind="by-layer"):
         return self.layers[i % len(self.layers)].of_layer(i, layer)
 
     def acts(self):
-        # the encodings returned by of_layer report the other hooks
+        # the encodings that of_layer returns report the other hooks
         return {"at_input"} & self.layers[0].acts()
 
 
 class Scattered(Position):
-    """Applies `encoding` at the positions that `whole`, a Randomized encoding, has drawn."""
+    """Applies `encoding` at the random positions drawn by `whole`, a Randomized encoding."""
 
     repeatable = False  # each training pass draws new positions
 
@@ -109,11 +109,11 @@ class Randomized(Scattered, kind="randomized"):
                                   positions in the second batch   0   2   3   7
 
     The wrapped `encoding` has `reach` positions, by default twice block_size. With gaps=False the
-    positions are consecutive, and only the first is random (Kiyono 2021). Evaluation uses one fixed
-    draw of block_size positions, stored with the weights; a sequence of n tokens takes the first n
-    of them. `at_input` of `encoding` may only add a vector per position; it must not depend on the
-    embeddings. Raises ValueError if `reach` is below block_size (but 0 stands for the default), and
-    for sequences longer than block_size.
+    positions are consecutive, and only the first is random (Kiyono 2021). Evaluation uses a fixed
+    draw of block_size positions, stored with the weights; n tokens get the first n of them.
+    `at_input` of `encoding` must add a vector per position that does not depend on the embeddings.
+    Raises ValueError if `reach` is below block_size (0 stands for the default), and for sequences
+    longer than block_size.
     """
 
     def __init__(self, config, *, encoding="learned", reach=None, gaps=True):

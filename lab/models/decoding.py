@@ -1,6 +1,6 @@
 """Decoding: caches, generation, and attention with one query (chapter §1.2).
 
-A cache holds what a layer keeps of earlier tokens: keys and values, or a state of constant size.
+A cache holds what a layer keeps from earlier tokens: keys and values, or a state of constant size.
 Shape letters: b batch, h query head, g key-value head, r = h / g, t token, k key, d head width,
 m model width.
 """
@@ -23,9 +23,9 @@ class Cache:
         return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
 
     def append_inputs(self, x, history):
-        """Return the kept inputs followed by x (b, t, m), and keep the last `history` of them.
+        """Return the kept inputs followed by x (b, t, m), and keep the last `history` of these.
 
-        The kept inputs are detached: no gradient flows through them.
+        Kept inputs are detached: no gradient flows through them.
         """
         seen = torch.cat([self.tensors["recent"], x], 1) if "recent" in self.tensors else x
         self.tensors["recent"] = seen[:, max(0, seen.shape[1] - history) :].detach().clone()
@@ -50,7 +50,7 @@ class KVCache(Cache):
         return self.tensors["values"]
 
     def append(self, k, v):
-        """Append k and v; return all keys and values. Raises ValueError if they do not fit."""
+        """Append k and v. Returns all keys and values. Raises ValueError if they do not fit."""
         end = self.length + k.shape[2]
         if end > self.keys.shape[2]:
             raise ValueError(f"the cache holds up to {self.keys.shape[2]} positions, got {end}")
@@ -61,10 +61,10 @@ class KVCache(Cache):
 
 
 def fold_groups(q, mask, bias, groups):
-    """Reshape one query per head, q (b, h, 1, d), to r queries per group, (b, g, r, d).
+    """Reshape q from one query per head, (b, h, 1, d), to r queries per group, (b, g, r, d).
 
-    Returns q, mask and bias in this form. The kernel then reads the keys of a group once instead of
-    once per query head.
+    Returns q, mask and bias in this form, in which the kernel reads the keys of a group once
+    instead of once per query head.
     """
     if mask is not None:
         mask = mask.expand(*q.shape[:3], -1).unflatten(1, (groups, -1)).squeeze(3)
@@ -74,7 +74,7 @@ def fold_groups(q, mask, bias, groups):
 
 
 class KeepsKeys:
-    """Mixin for mixers whose decoding state is a KV cache."""
+    """Mixin for mixers whose decoding state is a key/value cache."""
 
     def init_cache(self, batch, context, **tensor):
         """An empty cache for `batch` sequences of up to `context` positions."""
@@ -89,7 +89,7 @@ class KeepsKeys:
 
 
 def recent_bytes(heads, length):
-    """Bytes per sequence of the earlier inputs that `heads` keeps (see QKVProjection.history)."""
+    """Bytes of the earlier inputs that `heads` keeps per sequence (see QKVProjection.history)."""
     return min(length, heads.history) * heads.d_model * heads.qkv.weight.element_size()
 
 
@@ -108,10 +108,10 @@ def empty_caches(model, batch, context=None):
 
 @torch.no_grad()
 def generate(model, tokens, n, *, temperature=1.0, generator=None):
-    """Append n generated tokens to the prompt (b, t) and return (b, t + n), in evaluation mode.
+    """Append n generated tokens to the prompt (b, t), in evaluation mode. Returns (b, t + n).
 
-    Temperature 0 means greedy decoding. Raises ValueError for an empty prompt, for a negative n or
-    temperature, and for a mask that is not causal.
+    Temperature 0 means greedy decoding. Raises ValueError for an empty prompt, a negative n or
+    temperature, and a mask that is not causal.
     """
     if tokens.shape[1] == 0:
         raise ValueError("a prompt must have at least one token")
@@ -135,7 +135,7 @@ def generate(model, tokens, n, *, temperature=1.0, generator=None):
 
 @contextmanager
 def eval_mode(model):
-    """Set evaluation mode inside the block; each module's mode is restored when it ends."""
+    """Set evaluation mode inside the block, and restore the mode of every module on exit."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield model.eval()

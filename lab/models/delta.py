@@ -35,8 +35,8 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     """The recurrence over n tokens, computed in chunks in O(n) time.
 
     Returns the last state (b, h, d, d_v) and the outputs (b, h, n, d_v). q and k (b, h, n, d),
-    v (b, h, n, d_v), β and log α (b, h, n); log α may be -inf, which resets the memory. In a chunk
-    that starts with memory S, let γ_t = α_1 ··· α_t. Then the errors U solve
+    v (b, h, n, d_v), β and log α (b, h, n); log α may be -inf, which resets the memory. For a chunk
+    that starts with memory S, let γ_t = α_1 ··· α_t. The errors U solve
 
         (I + L) U = β (V - γ K S),  L_ti = β_t γ_t/γ_i k_t·k_i for i < t
 
@@ -52,7 +52,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
     log = each.cumsum(3)  # log γ
     apart = None
     if log.detach().amin() < -1024:
-        # the difference of two such sums loses digits, so add log α from i + 1 to t directly
+        # differences of such large sums lose digits, so sum log α from i + 1 to t directly
         each = each.clamp(min=-1e4)  # e^-10000 is 0 in every dtype, and -1e4 is finite
         log = each.cumsum(3)
         apart = each.expand(*each.shape[:-1], chunk).tril(-1).cumsum(-2)  # (b, h, n/c, c, c)
@@ -108,7 +108,7 @@ class DeltaRule(QKVStateMixer, kind="delta"):
         return self.heads.join(self.norm(mixed.to(x.dtype)))
 
     def run_rule(self, q, k, v, beta, log, before):
-        """The new state and the outputs (b, h, t, d_v), from the state `before` (None: zeros)."""
+        """The new state and the outputs (b, h, t, d_v), given the state `before` (None: zeros)."""
         if before is None or q.shape[2] > 1:
             return delta_rule(q, k, v, beta, log, before, self.chunk)
         state, mixed = delta_step(before, *(part[:, :, 0] for part in (q, k, v, beta, log)))

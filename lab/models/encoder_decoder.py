@@ -17,7 +17,7 @@ from lab.models.weights import NamedOnce
 class CrossAttention(Part):
     """x (b, t, m), memory (b, s, m) -> (b, t, m): queries from x, keys and values from memory.
 
-    No position encoding is applied. Every query sees the whole memory except padding. Raises
+    It applies no position encoding. Every query sees the whole memory except padding. Raises
     ValueError for an attention function that depends on the distance between query and key.
     """
 
@@ -71,10 +71,10 @@ class Decoder(Transformer):
 
 
 class EncoderDecoder(NamedOnce):
-    """(source (b, s), target_in (b, t)) -> logits (b, t, d_out).
+    """Map (source (b, s), target_in (b, t)) to logits (b, t, d_out).
 
     Encoder and decoder have n_layers layers each and share the token embedding. The mask of the
-    config applies only to the decoder. Config and seed determine the initial weights. Raises
+    config applies to the decoder only. Config and seed determine the initial weights. Raises
     ValueError for a mask that is not causal.
 
         source ── embedding ── encoder blocks ── norm ──┬── memory ──┬── ...

@@ -98,7 +98,7 @@ class LowRank(FeedForward, kind="low-rank"):
 
 
 def factored(linear, rank):
-    """A new low-rank map of the same sizes as `linear`: two maps, with `rank` features between."""
+    """A new map with the sizes of `linear`, of rank `rank`: two linear maps in sequence."""
     return nn.Sequential(
         nn.Linear(linear.in_features, rank, bias=False),
         nn.Linear(rank, linear.out_features, bias=linear.bias is not None),
@@ -151,9 +151,9 @@ class Mixture(SeesPadding, FeedForward, kind="mixture"):
 def load_balance(probabilities, chosen):
     """Load-balancing loss E sum_i f_i P_i (Fedus 2021).
 
-    f_i is the fraction of all choices that fall on expert i, P_i its mean probability;
-    probabilities (..., E), chosen (..., k). The loss is 1 if both are uniform and E if one expert
-    gets everything. It can be below 1.
+    f_i is the fraction of all choices that go to expert i, and P_i is its mean probability.
+    probabilities (..., E), chosen (..., k). The loss is 1 if f and P are uniform, and E if f and P
+    are 1 for one expert. It can be below 1.
     """
     experts = probabilities.shape[-1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -164,7 +164,7 @@ def balance_loss(model):
     """Mean load-balancing loss of all Mixture layers in the model's last call.
 
     Add it to the training loss with a weight of about 0.01. Raises ValueError if the model has no
-    such layer, or if one was not called yet.
+    such layer, or one that has not been called yet.
     """
     losses = [module.balance for module in model.modules() if isinstance(module, Mixture)]
     if not losses or any(loss is None for loss in losses):

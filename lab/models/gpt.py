@@ -2,7 +2,7 @@
 
 Read it from top to bottom; `Transformer`, at the end, combines the parts. A seam is an exchangeable
 part of the model (see registry.py). This file has the base class and the default kind of each seam
-except the mask; the other files of this package have further kinds. Shape letters:
+except the mask; the other files of this package define further kinds. Shape letters:
 
     b batch        t token            q query        k key
     h query head   g key-value head   d head width   m model width
@@ -87,7 +87,10 @@ class ModelConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         return Mask.build(self.mask).causal
 
     def layer(self, i):
-        """The ModelConfig of layer i: its entry of every list, and defaults instead of None."""
+        """The ModelConfig of layer i.
+
+        Each per-layer list becomes its entry for this layer, and None becomes the default.
+        """
         own = {field: as_list(getattr(self, field)) for field in PER_LAYER}
         own = {field: values[i % len(values)] for field, values in own.items()}
         own["kv_heads"] = self.kv_heads or own["n_heads"]
@@ -101,7 +104,11 @@ def as_list(value):
 
 
 class Position(Part, Seam, kind="none"):
-    """A position encoding overrides some of three hooks. `start` is the number of cached tokens."""
+    """Base class of position encodings, which override some of its three hooks.
+
+    The hooks are at_input, at_query_key and bias; in kind "none" they do nothing. `start` is the
+    number of cached tokens.
+    """
 
     def at_input(self, x, start=0):
         """Add positions to the token embeddings x (b, t, m)."""
@@ -147,7 +154,7 @@ class Rotary(Position, kind="rotary"):
     def at_query_key(self, q, k, start=0):
         _, _, t, d = q.shape
         end = start + t
-        power_of_2 = 1 << end.bit_length()  # so that few tables are computed and cached
+        power_of_2 = 1 << end.bit_length()  # limits the number of tables to compute and cache
         cos, sin = rotations(power_of_2, d, *self.options, q.device, q.dtype)
         cos = cos[start:end]
         sin = sin[start:end]
@@ -173,9 +180,9 @@ class LayerNorm(Norm, kind="layernorm"):
 
 
 class AttentionFn(Part, Seam, name="Score"):
-    """Attention function with the arguments of `attend` except `scale`.
+    """Base class of attention functions, with the arguments of `attend` except `scale`.
 
-    Returns 0 for queries that see no key.
+    They return 0 for queries that see no key.
     """
 
 
@@ -203,7 +210,7 @@ class Softmax(AttentionFn, kind="softmax"):
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         groups = k.shape[1]
         one_query = q.shape[2] == 1 and q.shape[1] != groups and not causal
-        if one_query and not has_torch_function((q,)):  # a probe must see every query head
+        if one_query and not has_torch_function((q,)):  # probes must see every query head
             q, mask, bias = decoding.fold_groups(q, mask, bias, groups)
             return attend(q, k, v, mask, bias, False, self.factor).flatten(1, 2).unsqueeze(2)
         return attend(q, k, v, mask, bias, causal, self.factor)
@@ -213,10 +220,10 @@ class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
     """The projections W_Q, W_K and W_V, and the output projection W_O. Vaswani 2017 §3.2.2.
 
     There are n query heads and kv key-value heads (MHA: kv = n, GQA: kv < n, MQA: kv = 1), each of
-    width d. All heads read the whole residual stream. `bias` is for all four projections.
+    width d. All heads read the whole residual stream. `bias` applies to all four projections.
     """
 
-    history = 0  # q, k and v of a token also read this many earlier tokens
+    history = 0  # number of earlier tokens that q, k and v of a token also depend on
 
     def __init__(self, config, *, bias=None):
         super().__init__(config)
@@ -230,7 +237,7 @@ class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
         self.out = nn.Linear(self.n * self.d, config.d_model, bias=bias)
 
     def split(self, x, cache=None):
-        """Project x (b, t, m), the tokens after the cache, to q (b, h, t, d); k, v (b, g, t, d)."""
+        """Project x (b, t, m), the new tokens, to q (b, h, t, d) and k, v (b, g, t, d)."""
         heads = self.qkv(x).unflatten(-1, (-1, self.d)).transpose(1, 2)  # (b, h + 2g, t, d)
         return heads.split([self.n, self.kv, self.kv], dim=1)
 
@@ -240,7 +247,10 @@ class QKVProjection(Part, OfHeads, Seam, name="Heads", kind="full"):
 
 
 class Mixer(Part, Seam):
-    """Token mixer (b, t, m) -> (b, t, m), such as attention. Decoding passes a cache to it."""
+    """Base class of token mixers (b, t, m) -> (b, t, m), such as attention.
+
+    Decoding passes a cache.
+    """
 
 
 class QKVMixer(Mixer):
@@ -255,7 +265,7 @@ class QKVMixer(Mixer):
         self.position = position
 
     def split(self, x, cache):
-        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, the tokens after the cache."""
+        """Queries (b, h, t, d), keys and values (b, g, t, d) of x, the new tokens."""
         q, k, v = self.heads.split(x, cache)
         start = 0 if cache is None else cache.length
         q, k = self.position.at_query_key(self.query_norm(q), self.key_norm(k), start=start)
@@ -289,7 +299,7 @@ class Attention(QKVMixer, decoding.KeepsKeys, kind="attention"):
 
 
 class FeedForward(Part, Seam):
-    """act(x W1) W2. Hidden width: `width` or ratio x d_model. Probes hook the module `act`."""
+    """act(x W1) W2, with hidden width `width` or ratio x d_model. Probes hook the module `act`."""
 
     activation = None
     default_ratio = 4.0
@@ -345,7 +355,7 @@ class Block(Part, Seam, name="Residual", kind="pre"):
 
     @staticmethod
     def stack(x, layers):
-        """Run x (b, t, m) through all (block, inputs) pairs. Some kinds keep several streams."""
+        """Run x (b, t, m) through all (block, inputs) pairs. Some kinds override this."""
         for block, seen in layers:
             x = block(x, **seen)
         return x
@@ -382,7 +392,7 @@ class Initialization(Seam, kind="fan-in"):
 
 
 class Transformer(NamedOnce):
-    """tokens (b, t) -> logits (b, t, d_out). Config and seed determine the initial weights."""
+    """Map tokens (b, t) to logits (b, t, d_out). Config and seed determine the initial weights."""
 
     @staticmethod
     def make_block(config, position):
@@ -414,11 +424,11 @@ class Transformer(NamedOnce):
     def hidden(self, tokens, *, mask=None, padding_mask=None, caches=None, **inputs):
         """The input of the LM head, (b, t, m).
 
-        `mask` is an additional Mask for this batch. `padding_mask` (b, k), True at tokens, cached
-        ones included, is short for mask=Padding(padding_mask, mask). `caches` come from
-        `self.caches`, one per layer. Other inputs go to every block. Raises ValueError for tokens
-        outside the vocabulary. On a GPU, torch itself stops at ids out of range, with a device-side
-        assert instead of this error.
+        `mask` is an additional Mask for this batch. `padding_mask` (b, k), True at tokens, covers
+        cached tokens too; it is short for mask=Padding(padding_mask, mask). `caches` has one cache
+        per layer, from `self.caches`. Other inputs are passed to every block.
+        Raises ValueError for tokens outside the vocabulary; on a GPU, torch raises a device-side
+        assert instead.
         """
         start = caches[0].length if caches else 0
         try:
@@ -454,4 +464,4 @@ SEAMS = {
     "residual": Block,
     "lm_head": LMHead,
     "initialization": Initialization,
-}  # field of a ModelConfig -> base class of its kinds
+}  # {field of ModelConfig: base class of its kinds}

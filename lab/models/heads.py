@@ -1,4 +1,4 @@
-"""Further projections to queries, keys and values, and back to the residual stream (§1.2).
+"""Kinds of projections to queries, keys and values, and back to the residual stream (§1.2).
 
 Shape letters: b batch, h query head, g key-value head, t token, d head width, m model width.
 """
@@ -55,13 +55,13 @@ class Concatenated(QKVProjection, kind="concatenated"):
 
 
 def project(linear, x, rows, d):
-    """Project x (b, t, m) with these rows of a linear map, to heads (b, heads, t, d)."""
+    """Project x (b, t, m) with the given rows of a linear map, to heads (b, heads, t, d)."""
     bias = None if linear.bias is None else linear.bias[rows]
     return F.linear(x, linear.weight[rows], bias).unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 class QueryKey(QKVProjection):
-    """A projection whose `qkv` has only queries and keys. Subclasses define `values`."""
+    """Base class of projections whose `qkv` has only W_Q and W_K. Subclasses define `values`."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -103,8 +103,8 @@ class LowRankValue(QueryKey, kind="low-rank-value"):
 class FullValue(QueryKey, kind="full-value"):
     """A d_model x d_model value map per head and no W_O; the head outputs are summed.
 
-    In a standard head this map has rank d_head: W_V, then the head's part of W_O. Raises ValueError
-    unless kv_heads equals n_heads.
+    In a standard head this map, W_V followed by the head's part of W_O, has rank at most d_head.
+    Raises ValueError unless kv_heads equals n_heads.
     """
 
     def __init__(self, config):
@@ -131,7 +131,7 @@ class Primer(QKVProjection, kind="primer"):
     x ── W ── p      q_t, k_t or v_t = w_0 p_t + w_1 p_(t-1) + ... + w_(width-1) p_(t-width+1)
 
     Each channel has its own w, and p is 0 before the first position. With every initialization
-    scheme, w starts as in Primer: w_0 at 1/2, the others at 1/(2 width). Raises ValueError for
+    scheme, w starts as in Primer: w_0 is 1/2, the others are 1/(2 width). Raises ValueError for
     width < 1.
     """
 
@@ -154,7 +154,7 @@ class Primer(QKVProjection, kind="primer"):
         return [part[:, :, -x.shape[1] :] for part in (q, k, v)]
 
     def convolved(self, x, rows):
-        """Project x (b, t, m) with these rows of W and convolve the result, (b, heads, t, d)."""
+        """Project x (b, t, m) with the given rows of W and convolve: (b, heads, t, d)."""
         p = project(self.qkv, x, rows, self.d)
         weight = self.conv_weight[rows].unflatten(0, (-1, self.d))  # (heads, d, width)
         return sum(

@@ -59,7 +59,7 @@ class Xavier(Initialization, kind="xavier"):
     def __call__(self, model):
         super().__call__(model)
         for part in model.modules():
-            if isinstance(part, QKVProjection):  # several matrices in one weight
+            if isinstance(part, QKVProjection):  # one weight holds several matrices
                 for matrix in part.matrices():
                     self.matrix(matrix.data)
             elif isinstance(part, BlockMap):
@@ -88,7 +88,7 @@ class MeanField(Xavier, kind="mean-field"):
 class DeepNormInit(Xavier, kind="deepnorm"):
     """Xavier; then W_V, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    For residual "deepnorm" with two branches per layer and alpha = (2 n_layers)^(1/4). Then
+    Use with residual "deepnorm", two branches per layer and alpha = (2 n_layers)^(1/4). Then
     2 n_layers · 2 beta² / alpha² = 1 at any depth. Wang 2022 bounds the change of the output in one
     step of SGD by a multiple of this number.
     """
@@ -107,7 +107,7 @@ class DeepNormInit(Xavier, kind="deepnorm"):
 class TFixup(Xavier, kind="t-fixup"):
     """Xavier; then W_V, W_O, feed-forward and embeddings times (9 n_layers)^(-1/4). Huang 2020.
 
-    Models can then be trained without norms.
+    With it, models can be trained without norms.
     """
 
     def __call__(self, model):
@@ -116,11 +116,11 @@ class TFixup(Xavier, kind="t-fixup"):
 
 
 class Fixup(Xavier, kind="fixup"):
-    """Xavier; then three changes, each of which is optional. Zhang 2019.
+    """Xavier; then three optional changes. Zhang 2019.
 
-    W_O and W2 are set to 0; the LM head is set to 0; W_V and the other feed-forward weights are
-    divided by sqrt(number of branches). Use with norm "none" and residual "scaled", which has the
-    scalars of Fixup.
+    zero_branches sets W_O and W2 to 0. zero_lm_head sets the LM head to 0. rescale divides W_V and
+    the other feed-forward weights by sqrt(number of branches). Use with norm "none" and residual
+    "scaled", which has the scalars of Fixup.
     """
 
     def __init__(self, *, zero_branches=True, zero_lm_head=True, rescale=True):
@@ -143,16 +143,16 @@ class Fixup(Xavier, kind="fixup"):
 class AdminInit(Xavier, kind="admin"):
     """Xavier; then omega_i = sqrt(sum over j < i of Var f_j). Liu 2020 §4.2.
 
-    f_0 is the input of block 0 (token embeddings, with the positions that are added to them), f_j
-    is the output of branch j. The variances are measured in one forward pass over random tokens
-    with every omega at 1. Only for residual "admin".
+    f_0 is the input of block 0 (token embeddings plus any position codes), and f_j is the output of
+    branch j. The variances are measured in one forward pass over random tokens with every omega at
+    1. Without residual "admin", the scheme is Xavier.
     """
 
     @torch.no_grad()
     def __call__(self, model):
         super().__call__(model)
         if not isinstance(model.blocks[0], Admin) or model.embedding.weight.is_meta:
-            return  # nothing to measure
+            return  # there is no omega, or no data on the meta device
         shape = (8, model.config.block_size)
         tokens = torch.randint(model.config.vocab_size, shape)
         x = model.position.at_input(model.embedding(tokens))
@@ -186,7 +186,7 @@ def maps_of(part):
 def writers(part):
     """The linear maps of a mixer or feed-forward layer that write to the residual stream.
 
-    They are the last maps of its modules named `out` and `down`.
+    They are the last linear maps in its modules named `out` and `down`.
     """
     modules = [m for name, m in part.named_modules() if name.split(".")[-1] in ("out", "down")]
     return [maps_of(module)[-1] for module in modules if maps_of(module)]
@@ -220,13 +220,13 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Set weights of a head in layer 0: its first output component is 1 / t at the t-th token.
+    """Set the weights of a head in layer 0 so that its first output number is 1 / t at token t.
 
-    Its queries are 0, so it attends uniformly to all tokens so far. The first component of its
-    value is 1 at the token `marker`, which must be the first token and occur only there, and 0 at
-    other tokens (Kazemnejad 2023, theorem 1). The other components stay as they are. For models
-    with residual "pre" and position "none". Raises ValueError for another residual and for a
-    vocabulary larger than d_model.
+    Its queries become 0, so that it attends uniformly to all tokens so far. The first component of
+    its values becomes 1 at the token `marker` and 0 at all others (Kazemnejad 2023, theorem 1);
+    `marker` must be the first token and occur only there. Other components are unchanged. For
+    models with residual "pre" and position "none". Raises ValueError for another residual, and if
+    the vocabulary is larger than d_model.
     """
     block = model.blocks[0]
     heads = block.mixer.heads

@@ -1,8 +1,8 @@
 """Attention kernels: fused, naive, tiled and sparse.
 
-Kernels take q (b, h, q, d) and k, v (b, h, k, d) and return (b, h, q, d), in the shape letters
-b batch, h head, g key-value head, q query, k key, n sequence length, d head width. Chapter §1.1.2,
-§1.1.3, §1.6.1, §1.6.3.
+Kernels take q (b, h, q, d) and k, v (b, h, k, d) and return (b, h, q, d). Shape letters: b batch,
+h head, g key-value head, q query, k key, n sequence length, d head width. Chapter §1.1.2, §1.1.3,
+§1.6.1, §1.6.3.
 """
 
 import math
@@ -22,14 +22,17 @@ def repeat_kv(x, heads):
 
 
 def factor(scale, d):
-    """The score factor named `scale` for head width d. Raises ValueError for an unknown name."""
+    """The factor on the scores that `scale` names, for head width d.
+
+    Raises ValueError for an unknown name.
+    """
     root = math.sqrt(d)
     factors = {"rsqrt": 1 / root, "none": 1.0, "half": 1 / (2 * root), "inverse": 1 / d}
     return factors[names.near(scale, factors, "scale")]
 
 
 def visible(scores, mask, causal):
-    """Combine `mask` with a causal mask if `causal`. Returns None if there is neither."""
+    """Combine `mask` with a causal mask if `causal`. Returns None if there is no mask."""
     if not causal:
         return mask
     past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -55,7 +58,7 @@ def tiled_attention(q, k, v, *, block, causal=False):
 
     The forward pass stores only block² scores per head at a time. The backward pass recomputes one
     block of queries at a time, so it stores at most block · n weights per head. Raises ValueError
-    as `naive_attention` does, and if block < 1.
+    if block < 1, and as `naive_attention` does.
     """
     _require_square(q, k, causal)
     if block < 1:
@@ -81,10 +84,10 @@ KINDS = {
 
 
 def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """Create q, k and v; return a function without arguments that runs the kernel, for timing.
+    """Create q, k and v. Returns a function without arguments that runs the kernel, for timing.
 
-    `kind` is "naive", "tiled" or "fused". `backward` also computes the gradients of q, k and v.
-    Raises ValueError for another kind.
+    `kind` is "naive", "tiled" or "fused". With `backward`, the function returns the gradients of q,
+    k and v. Raises ValueError for another kind.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of attention {kind!r}; choose from {sorted(KINDS)}")
@@ -103,12 +106,12 @@ def attention_call(kind, n, d_head, heads, backward=False, batch=1, device="cpu"
 
 
 def run_attention(kind, n, d_head, heads, backward=False, batch=1, device="cpu"):
-    """Create q, k and v and run the kernel once, to measure peak memory including the inputs."""
+    """Create q, k and v and run the kernel once, so that peak_memory counts the inputs too."""
     attention_call(kind, n, d_head, heads, backward, batch, device)()
 
 
 def _query_block(q, k, v, start, block, causal):
-    """Attention of a block of queries, which begins at `start`, to one block of keys at a time."""
+    """Attention of a block of queries that begins at `start`, computed key block by key block."""
     q = q / math.sqrt(q.shape[-1])
     top = q.new_full((*q.shape[:-1], 1), -math.inf)  # (b, h, block, 1)
     total = mixed = 0.0
@@ -116,8 +119,8 @@ def _query_block(q, k, v, start, block, causal):
         scores = q @ k[..., at : at + block, :].transpose(-2, -1)  # (b, h, block, block)
         if causal:
             scores = scores.masked_fill(_future(scores, start, at), -math.inf)
-        # The maximum cancels in the quotient, so it needs no gradient. The first tile holds key 0,
-        # which every query sees, so the maximum is finite.
+        # The maximum cancels in the quotient, so it needs no gradient. It is finite, because every
+        # query sees key 0, which is in the first tile.
         new_top = torch.maximum(top, scores.detach().amax(dim=-1, keepdim=True))
         shrink = torch.exp(top - new_top)
         weights = torch.exp(scores - new_top)
@@ -167,8 +170,8 @@ def windowed(q, k, v, size):
 def block_sparse(q, k, v, blocks, size):
     """Causal attention of each block of `size` queries to the key blocks listed in `blocks`.
 
-    `blocks` (c, m) has one row of key block indices per query block, padded with -1. `size` must
-    divide n, and c = n / size.
+    `blocks` (c, m) has one row of key block indices per query block, padded with -1, where c is
+    n / size. `size` must divide n.
     """
     c = len(blocks)
     n = q.shape[2]
@@ -205,7 +208,8 @@ def bigbird_blocks(count, *, links=1, seed=0):
 def hashes(x, rotations):
     """LSH buckets (r, b, h, n) of x (b, h, n, d), given directions `rotations` (r, d, c).
 
-    In each of r rounds, the bucket is the index of the nearest of the 2c directions ±`rotations`.
+    There are 2c directions in each of r rounds, ±`rotations`. The bucket is the index of the
+    direction with the largest dot product with x.
     """
     turned = torch.einsum("bhnd,rdc->rbhnc", x, rotations)
     return torch.cat([turned, -turned], -1).argmax(-1)
@@ -214,12 +218,14 @@ def hashes(x, rotations):
 def sorted_lsh(q, k, v, rotations, chunk):
     """LSH attention with a causal mask, in O(n log n) time. Kitaev 2020 §2.
 
-    Later tokens can still change earlier outputs: they move the borders of the sorted chunks.
-
     In each round, queries and keys are sorted by bucket and split into chunks. A chunk of queries
-    reads the keys of the same chunk and of the one before, so buckets longer than a chunk can lose
-    pairs. Rounds are weighted by their softmax denominators; a pair that occurs in m rounds counts
+    reads the keys of the same chunk and of the one before. Pairs are lost if a bucket is longer
+    than a chunk, or if it is at different places among the sorted queries and the sorted keys.
+    Rounds are weighted by their softmax denominators; a pair that occurs in m rounds counts
     1/m in each. `chunk` must divide n.
+
+    Despite the mask, later tokens can change earlier outputs: they move the borders of the sorted
+    chunks.
     """
     n, d = q.shape[2:]
     at = torch.arange(n, device=q.device)

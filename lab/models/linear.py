@@ -1,4 +1,4 @@
-"""Linear attention: weights are products φ(q)·φ(k), so one sum over keys serves all queries.
+"""Linear attention: weights are φ(q)·φ(k), so all queries can share one sum over keys.
 
     Σ_k φ(q)·φ(k) v_k  =  φ(q) · Σ_k φ(k) v_kᵀ  =  φ(q) · S        S: features x d_v, for any length
 
@@ -19,16 +19,14 @@ from lab.models.precision import wide, without_autocast
 
 
 def parallel(fq, fk, v, causal=False):
-    """Outputs (b, h, n, d) in O(n²) time, from the full weight tensor, as a reference."""
+    """Reference implementation in O(n²) time, with all weights: outputs (b, h, n, d)."""
     weights = fq @ fk.transpose(-2, -1)  # (b, h, q, k)
     weights = weights.tril() if causal else weights
     return safe_divide(weights @ v, weights.sum(-1, keepdim=True))
 
 
 def chunked(fq, fk, v, chunk=64, state=None):
-    """Causal outputs (b, h, n, d) in O(n) time.
-
-    They are computed from all pairs within a chunk and the sum S over earlier chunks.
+    """Causal outputs (b, h, n, d) in O(n) time, from pairs within a chunk and S of earlier chunks.
 
     fq and fk (b, h, n, f), v (b, h, n, d). `state` (b, h, f, d + 1) is S of the keys in the cache.
     `rescaled` does the same for features that would overflow.
@@ -50,9 +48,9 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
     """`chunked` for keys whose features are e^top · fk, where e^top could overflow.
 
     Returns (state, outputs). top (b, h, n, 1) is the running maximum of the log features of the
-    keys. The states hold the sum S over keys without its scale: for the keys in the cache, S is
-    e^before · `state`, with before (b, h, 1, 1); for all keys, S is e^(top of the last key) · the
-    returned state.
+    keys. States are stored divided by a scale, so that they cannot overflow: the cached
+    keys have S = e^before · `state`, with before (b, h, 1, 1), and all keys have
+    S = e^(top of the last key) · (returned state).
     """
     n = fq.shape[2]
     padding = -n % chunk
@@ -78,7 +76,7 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
 
 
 def bidirectional(fq, fk, v):
-    """Outputs (b, h, n, d) in O(n) time, where every query sees every key."""
+    """Outputs (b, h, n, d) in O(n) time without a mask."""
     return read_state(fq, add_keys(None, fk, v))
 
 
@@ -100,15 +98,15 @@ def append_ones(v):
 
 
 def safe_divide(mixed, total):
-    """mixed / total, or 0 where total is 0 because the query sees no key."""
+    """mixed / total, or 0 where total is 0, as for a query that sees no key."""
     return mixed / total.where(total != 0, 1)
 
 
 class LinearAttention(QKVStateMixer, kind="linear"):
     """Linear attention with φ(x) = elu(x) + 1. Katharopoulos 2020.
 
-    Decoding keeps one sum over keys per head, (b, h, d, d_value + 1). All sums are in float32 or
-    wider. With mask "none", every query sees every key.
+    Decoding keeps one sum over keys per head, (b, h, d, d_value + 1). Sums are computed in float32
+    or wider. With mask "none", every query sees every key.
     """
 
     masks = {"causal", "none"}
@@ -156,9 +154,9 @@ class LinearAttention(QKVStateMixer, kind="linear"):
 class Performer(LinearAttention, kind="performer"):
     """Linear attention with random features, E[φ(q)·φ(k)] = e^(q·k/√d). Choromanski 2020.
 
-    The features are positive (FAVOR+). To prevent overflow, those of a query are divided by their
-    maximum, and those of the keys by the maximum over the keys that the query sees; both factors
-    cancel in the quotient. So a key never affects the outputs of queries that do not see it.
+    The features are positive (FAVOR+). To prevent overflow, the features of a query are divided by
+    their maximum, and the features of keys by the maximum over the keys that the query sees. Both
+    factors cancel in the quotient, and a key never affects queries that do not see it.
     """
 
     def __init__(self, config, position, *, features=None, chunk=64):
@@ -200,8 +198,8 @@ class Performer(LinearAttention, kind="performer"):
 def positive_features(q, k, projection, top=None):
     """Scaled features (φ(q), φ(k), top): φ(q) is divided by its maximum, φ(k) by e^top.
 
-    Both factors cancel in the quotient. top (b, h, 1, 1) is the maximum of the log features of all
-    keys of a head and, if given, of the `top` of earlier keys.
+    Both factors cancel in the quotient. The returned top (b, h, 1, 1) is the maximum of the log
+    features of all keys of a head and of the argument `top`, the maximum for earlier keys.
     """
     q = log_positive_features(q, projection)
     k = log_positive_features(k, projection)

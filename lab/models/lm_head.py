@@ -4,10 +4,10 @@ from lab.models.gpt import LMHead
 
 
 class Tied(LMHead, kind="tied"):
-    """The LM head shares the weight of the token embedding. Press & Wolf 2017.
+    """LM head that shares the weight of the token embedding. Press & Wolf 2017.
 
-    Initialization schemes treat the weight as a matrix, not as an embedding. Raises ValueError if
-    d_out differs from vocab_size.
+    Initialization schemes treat the shared weight as a matrix, not as an embedding. Raises
+    ValueError if d_out differs from vocab_size.
     """
 
     def __init__(self, config, embedding):

@@ -1,8 +1,8 @@
-"""Masks as predicates on batch, head, query and key.
+"""Attention masks as predicates on batch, head, query and key.
 
 A mask defines `allows(b, h, q, k)`, which takes index tensors that broadcast and returns booleans,
-True where query q may attend to key k. The other methods derive from it. `&` and `|` combine masks.
-Sparse masks are in sparse_masks.py.
+True where query q may attend to key k. The other methods use it. `&` and `|` combine masks. Sparse
+masks are in sparse_masks.py.
 """
 
 import torch
@@ -11,7 +11,7 @@ from lab.models.registry import Seam
 
 
 class Mask(Seam, kind="none"):
-    """Base class of masks, which override `allows`. With kind "none", all positions are visible."""
+    """Base class of masks, which override `allows`. In kind "none", all positions are visible."""
 
     causal = False  # True if no query sees a later key
     per_head = False  # True if heads have different masks
@@ -41,7 +41,7 @@ class Mask(Seam, kind="none"):
         return int(self.dense(n, n, **sizes).sum())
 
     def reach(self, n, layers, **sizes):
-        """Booleans (batch, q, k), True where q can depend on k through this number of layers."""
+        """Booleans (batch, q, k), True where q can depend on k through `layers` layers."""
         return reachable([self.dense(n, n, **sizes)] * layers)
 
 
@@ -91,8 +91,8 @@ class Either(Mask):
 def reachable(layers):
     """Booleans (b, q, k), True where the query's final state can depend on the key's input.
 
-    `layers` is a list of the masks (b, h, q, k) of all layers, in order. A position reads all keys
-    that any head sees and, through the residual connection, itself.
+    `layers` is a list of the masks (b, h, q, k) of all layers, in order. A position reads the keys
+    that any of its heads sees and, through the residual connection, itself.
     """
     eye = torch.eye(layers[0].shape[-1], device=layers[0].device)
     found = eye.expand(len(layers[0]), -1, -1)
@@ -102,7 +102,7 @@ def reachable(layers):
 
 
 class Visibility:
-    """The masks and biases of one forward pass, which all layers share, so each is built once.
+    """Masks and biases of one forward pass. Each is built once, because layers share them.
 
     The queries are the last q_len of k_len positions. `batch_mask` is an additional Mask for this
     batch: a query attends to a key if both masks allow it.

@@ -1,4 +1,4 @@
-"""Further mixers: attention to earlier segments, a recurrence, a convolution (§1.2, §1.6.2)."""
+"""Kinds of mixers: attention to earlier segments, recurrence, convolution (§1.2, §1.6.2)."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from lab.models.padding import Padding
 
 
 class StateMixer(Mixer):
-    """Base class of mixers without pairwise scores, which keep a state instead of a KV cache.
+    """Base class of mixers without pairwise scores; they keep a state instead of a key/value cache.
 
     The constructor raises ValueError for a position encoding or mask that the mixer cannot apply.
     """
@@ -37,10 +37,10 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """Return {}: padding is on the right, where a causal mixer never reads it.
+        """Return {}: padding is on the right, so a causal mixer ignores it anyway.
 
-        Raises ValueError for padding in a model that is not causal, and for any other mask of the
-        batch, alone or together with padding.
+        Raises ValueError for padding in a model that is not causal, and for any other batch mask,
+        with or without padding.
         """
         mask = seen.batch_mask
         behind = isinstance(mask, Padding) and mask.beside is None and seen.mask.causal
@@ -70,10 +70,10 @@ class TransformerXL(Attention, kind="transformer-xl"):
     segment 1   a b c d        memory of segment 2: the inputs a b c d of each layer, detached
     segment 2         e f g h  g sees a b c d e f g; n layers together reach n · memory tokens back
 
-    Process the segments of a sequence in order, with the same caches, also in training: first
+    Process the segments of a sequence in order and with the same caches, even in training: first
     `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient
     flows between segments. Without caches this is standard attention. Use relative positions
-    (rotary, alibi, t5): learned and randomized ones end at block_size. Raises ValueError if
+    (rotary, alibi, t5): learned and randomized positions end at block_size. Raises ValueError if
     memory < 1.
     """
 
@@ -122,7 +122,7 @@ class Gru(StateMixer, kind="gru"):
 
     x ── GRU ──      no W_O: its outputs, in -1..1, are added to the residual stream
 
-    With every initialization scheme, the weights keep torch's default, uniform in ±1/sqrt(m).
+    Every initialization scheme leaves the weights at torch's default, uniform in ±1/sqrt(m).
     """
 
     def __init__(self, config, position):
@@ -144,11 +144,11 @@ class Gru(StateMixer, kind="gru"):
 class Convolution(StateMixer, kind="convolution"):
     """A gated causal depthwise convolution over the last `width` positions. Fu 2023 (H3); LFM2.
 
-    x ──┬── W ── convolution ── * ── W_O ──      y_t = Σ_i w_i p_(t-i), i < width, w per feature
-        └── W_g ─────────────── ┘
+    x ──┬── W ── p ── convolution ── y ── * ── W_O ──    y_t = Σ_i w_i p_(t-i), i < width,
+        └── W_g ───────────────────────── ┘              with one w per feature
 
-    p is 0 before the first position. Decoding keeps p of the last width - 1 positions. With every
-    initialization scheme, the w_i start from N(0, 1 / width). Raises ValueError for width < 1.
+    p is 0 before the first position. Decoding keeps p of the last width - 1 positions. Every
+    initialization scheme leaves the w_i at N(0, 1 / width). Raises ValueError for width < 1.
     """
 
     undecayed = ("conv_weight",)

@@ -22,8 +22,8 @@ class BatchNorm(SeesPadding, Norm, kind="batchnorm"):
     """Normalizes each feature over all tokens of the batch. Ioffe 2015.
 
     Evaluation uses running statistics. Padding is excluded and its output is 0, unless
-    `padding_aware` is False. In training, every token affects the outputs at all others, also at
-    earlier ones, through the batch statistics. So the model is not causal.
+    `padding_aware` is False. In training the model is not causal: through the batch statistics,
+    every token affects the outputs at all other tokens, including earlier ones.
     """
 
     repeatable = False

@@ -12,10 +12,11 @@ from lab.models.masks import Mask
 
 
 class Padding(Mask):
-    """Hides padded keys: `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding.
+    """Mask that hides padded keys.
 
-    `beside` is an additional mask; a query attends to a key if both allow it. Raises ValueError for
-    other values of `padding_mask`, and for padding before a token.
+    `padding_mask` (b, k) is True or 1 at tokens, False or 0 at padding. `beside` is an additional
+    mask; a query attends to a key if both masks allow it. Raises ValueError for other values in
+    `padding_mask`, and for padding before a token.
     """
 
     def __init__(self, padding_mask, beside=None):
@@ -39,7 +40,7 @@ class Padding(Mask):
 class SeesPadding:
     """Base class of parts that average over tokens. `padding_mask` (b, k) is set during a call.
 
-    `of_call` lists attributes that `forward` sets and a loss reads, such as `balance`. They are
+    `of_call` lists attributes that `forward` sets for use in a loss, such as `balance`. They are
     None in copies of the module.
     """
 
@@ -47,10 +48,10 @@ class SeesPadding:
     padding_mask = None  # None if there is no padding
 
     def tokens(self, per_token):
-        """Select the n rows of `per_token` (b, t, ...) that are not padding, (n, ...).
+        """Select the n tokens of `per_token` (b, t, ...) that are not padding, (n, ...).
 
-        Without padding, returns `per_token` unchanged. Raises ValueError if there is padding and
-        this part is an expert of a mixture, whose input has no batch axis.
+        Returns `per_token` unchanged if there is no padding. Raises ValueError if there is padding
+        and this part is an expert of a mixture, whose input has no batch axis.
         """
         if self.padding_mask is None:
             return per_token

@@ -1,4 +1,4 @@
-"""Further position encodings (chapter §1.3); the base class and the default, rotary, are in gpt.py.
+"""Position encodings (chapter §1.3); the base class and the default, rotary, are in gpt.py.
 
 Shape letters: b batch, h head, q query, k key, d head width, m model width. `start` is the position
 of the first token, which is the number of cached tokens.
@@ -29,7 +29,7 @@ def exact_sinusoids(n, width, base=10000):
     """`sinusoids` of positions 0..n-1, float64 (n, width), exact to 2e-14 for n up to 2^15.
 
     In floating point, position x frequency loses digits as positions grow. Here angles are integers
-    in units of 2^-64 turns, so that integer overflow drops whole turns only.
+    in units of 2^-64 turns, so integer overflow drops only whole turns.
     """
     with mpmath.workprec(160):
         turns = [
@@ -71,7 +71,7 @@ class Sinusoidal2D(Position, kind="sinusoidal-2d"):
         self.base = base
 
     def axes(self, t):
-        """The coordinates of positions t; each is encoded in a part of the features."""
+        """The coordinates of positions t; each is encoded in its own part of the features."""
         return t // self.columns, t % self.columns
 
     def at_input(self, x, start=0):
@@ -132,7 +132,7 @@ class Alibi(Position, kind="alibi"):
 def alibi_slopes(n_heads, dtype=torch.float32):
     """Slopes of h heads, (h,): 2^(-8i/h) for i = 1..h if h is a power of two. Press 2021.
 
-    Otherwise they are the slopes for the next smaller power of two, followed by every other slope
+    Otherwise they are the slopes for the next smaller power of two, followed by every second slope
     for twice that power.
     """
     power = 2 ** int(math.log2(n_heads))
@@ -145,10 +145,10 @@ class T5(Position, kind="t5"):
     """A trained score bias per head and distance bucket, shared by all layers. Raffel 2019.
 
     Half of the buckets hold one distance each. The others widen logarithmically up to
-    `max_distance`, and the last also holds all larger distances. Without a causal mask, earlier and
-    later keys have half of the buckets each. A layer with fewer heads uses the first heads of the
-    table. Raises ValueError for too few buckets, and unless `max_distance` exceeds the number of
-    distances with their own bucket.
+    `max_distance`; the last also holds all larger distances. Without a causal mask, half of the
+    buckets are for earlier keys and half for later keys. A layer with fewer heads uses the first
+    heads of the table. Raises ValueError for too few buckets, and unless `max_distance` exceeds the
+    number of distances with their own bucket.
     """
 
     undecayed = ("table.weight",)
@@ -157,7 +157,7 @@ class T5(Position, kind="t5"):
         super().__init__(config)
         self.max_distance = max_distance
         self.causal = config.causal
-        least = 2 if self.causal else 4  # otherwise half the buckets are for later keys
+        least = 2 if self.causal else 4  # without a causal mask, half are for later keys
         if buckets < least:
             raise ValueError(f"t5 needs at least {least} buckets here, got {buckets}")
         single = buckets // least
@@ -214,8 +214,8 @@ def t5_bucket(distance, buckets, max_distance, causal):
 class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
     """`Sinusoidal2D` with a third axis, as for the frames of a video. Parmar 2018 §3.3.
 
-    Planes have `rows` x `columns` tokens. Each axis gets a third of the features; the plane also
-    gets the remainder. Raises ValueError for rows < 1 or columns < 1.
+    Planes have `rows` x `columns` tokens. Each axis gets a third of the features; the plane axis
+    also gets the remainder. Raises ValueError for rows < 1 or columns < 1.
     """
 
     def __init__(self, config, *, rows=4, columns=4, base=10000.0):
@@ -232,8 +232,8 @@ class Sinusoidal3D(Sinusoidal2D, kind="sinusoidal-3d"):
 class Hierarchical(Position, kind="hierarchical"):
     """Two-level learned positions: `unit` trained vectors p encode unit² positions.
 
-    The code of position i · unit + j is alpha u_i + (1 - alpha) u_j, with
-    u = (p - alpha p_0) / (1 - alpha), so that the first `unit` positions have the codes p. `unit`
+    The code of position i · unit + j is alpha u_i + (1 - alpha) u_j, where
+    u = (p - alpha p_0) / (1 - alpha), so that the codes of the first `unit` positions are p. `unit`
     defaults to block_size. Su 2020 (spaces.ac.cn 7947). Raises ValueError unless 0 < alpha < 1/2,
     and for sequences longer than unit².
     """

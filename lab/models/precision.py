@@ -1,4 +1,4 @@
-"""Wider dtypes for computations that would lose accuracy in low precision."""
+"""Wider dtypes, for computations that are inaccurate in low precision."""
 
 from contextlib import nullcontext
 
@@ -6,7 +6,7 @@ import torch
 
 
 def wide(x):
-    """x in float32, or in float64 if it is float64 already."""
+    """Convert x to float32, unless it is already float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

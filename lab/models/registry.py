@@ -1,10 +1,10 @@
-"""Seams: the exchangeable parts of a model, each chosen by name in its configuration.
+"""Seams: the exchangeable parts of a model, each chosen by name in the model's configuration.
 
 A seam is a direct subclass of Seam: `class Position(Seam)`, or `class AttentionFn(Seam,
 name="Score")` if records and error messages use another name. A variant is a subclass of a seam
-that registers itself under a name, its kind: `class Rotary(Position, kind="rotary")`. It can be
-defined in a notebook. The base class can have a kind too. A configuration chooses a variant by its
-kind, "rotary", or by a dict with options, {"kind": "rotary", "base": 500}.
+that registers itself under a name, its kind: `class Rotary(Position, kind="rotary")`. A variant can
+be defined in a notebook. The seam itself can also have a kind. A configuration chooses a variant by
+its kind, "rotary", or by a dict with options, {"kind": "rotary", "base": 500}.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def identity(variant):
 
 
 class Seam:
-    """Base class of all seams; see the module's docstring."""
+    """Base class of all seams; see the docstring of this module."""
 
     def __init_subclass__(cls, kind=None, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -61,9 +61,9 @@ class Seam:
 
     @classmethod
     def resolve(cls, choice):
-        """The variant class and the dict of options that a choice specifies.
+        """The class and the dict of options that `choice` specifies.
 
-        Raises ValueError for an unknown kind or option; the message lists the known ones.
+        Raises ValueError for an unknown kind or option; the message lists the valid ones.
         """
         options = dict(choice) if isinstance(choice, dict) else {"kind": choice}
         kind = options.pop("kind", None)
@@ -80,7 +80,7 @@ class Seam:
 
     @classmethod
     def build(cls, choice, *context):
-        """Construct the variant that `choice` names, with arguments `context` and its options."""
+        """Construct the variant that `choice` names, with the arguments `context` and options."""
         variant, options = cls.resolve(choice)
         return variant(*context, **options)
 

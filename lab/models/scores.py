@@ -21,7 +21,7 @@ from lab.models.precision import wide
 class Cosine(AttentionFn, kind="cosine"):
     """Softmax of cos(q, k) / temperature, which ignores vector lengths. Henry 2020.
 
-    With `learned`, the temperature is trained per head. Raises ValueError unless temperature > 0.
+    With `learned`, each head trains its temperature. Raises ValueError unless temperature > 0.
     """
 
     def __init__(self, config, *, temperature=0.1, learned=False):
@@ -70,7 +70,7 @@ class Additive(AttentionFn, kind="additive"):
         scores = self.sum(hidden).squeeze(-1)  # (b, h, q, k)
         scores = scores if bias is None else scores + bias
         mask = visible(scores, mask, causal)
-        # with q = k = 0, the bias is the whole score
+        # q = k = 0, so that the scores consist of the bias only
         empty = [x.new_zeros(*x.shape[:3], 1) for x in (q, k)]
         return attend(*empty, v, mask, scores)
 
@@ -94,10 +94,10 @@ class Sparsemax(AttentionFn, kind="sparsemax"):
 
 
 def sparsemax(scores, mask=None):
-    """Project each row of scores (..., k) onto the simplex; returns the dtype of the scores.
+    """Project each row of scores (..., k) onto the simplex. Returns the dtype of the scores.
 
-    Keys with mask False get weight 0, and a row without visible keys is 0. The computation runs in
-    float32 or wider: in bfloat16, the support would be wrong and rows would not sum to 1.
+    Keys with mask False get weight 0, and rows without visible keys are 0. The computation uses
+    float32 or wider: in bfloat16 the support would be wrong and rows would not sum to 1.
     """
     dtype = scores.dtype
     scores = wide(scores)
@@ -105,8 +105,8 @@ def sparsemax(scores, mask=None):
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     scores = scores - scores.detach().amax(-1, keepdim=True)
     with torch.no_grad():
-        # The support is the largest set of top scores that all exceed its threshold. Scores that
-        # are 1 or more below the maximum get weight 0.
+        # The support is the largest set of top scores in which every score exceeds the threshold of
+        # the set. Scores that are 1 or more below the maximum get weight 0.
         falling = scores.clamp(min=-1).sort(-1, descending=True).values
         count = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         threshold = (falling.cumsum(-1) - 1) / count

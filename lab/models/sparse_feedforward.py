@@ -58,7 +58,7 @@ class BlockMap(nn.Module):
         self.links = links
         # weight (d_out, links d_in / blocks, 1)
         self.map = nn.Conv1d(links * d_in, d_out, 1, groups=blocks, bias=bias)
-        self.fan_out = links * d_out // blocks  # outputs that read each input
+        self.fan_out = links * d_out // blocks  # number of outputs that read each input
 
     def forward(self, x):
         parts = x.unflatten(-1, (self.blocks, -1))
@@ -104,9 +104,9 @@ class AdaptiveWidth(SeesPadding, FeedForward, kind="adaptive-width"):
     x ──┬── W1 ── act ── * ── W2 ──      z = sigmoid(w·x + 2); unit i has weight
         └── w ── ramp ───┘               clamp((z + ramp - i / d_ff) / ramp, 0, 1)
 
-    This is the soft mask of Sukhbaatar 2019, over units instead of distances. `ramp` is a fraction
-    of d_ff. `used` is the mean weight of the units in the last call, excluding padding. It is
-    differentiable, so that `width_loss` can penalize it. Raises ValueError unless 0 < ramp <= 1.
+    This is the soft mask of Sukhbaatar 2019, applied to units instead of distances. `ramp` is a
+    fraction of d_ff. `used` is the mean weight of the units in the last call, excluding padding. It
+    is differentiable, so that `width_loss` can penalize it. Raises ValueError unless 0 < ramp <= 1.
     """
 
     activation = nn.GELU
@@ -137,7 +137,7 @@ def width_loss(model):
     """Mean of `used` over all AdaptiveWidth layers in the model's last call.
 
     Add it to the training loss with a weight. Raises ValueError if the model has no such layer, or
-    if one was not called yet.
+    one that has not been called yet.
     """
     used = [module.used for module in model.modules() if isinstance(module, AdaptiveWidth)]
     if not used or any(share is None for share in used):

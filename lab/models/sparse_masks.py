@@ -55,7 +55,7 @@ class Strided(Mask, kind="strided"):
 class Periodic(Mask, kind="periodic"):
     """Causal: keys k <= q with q - k + lead divisible by `period`, for query q.
 
-    With lead 1, these are the tokens one place after q - period, q - 2 period and so on.
+    With lead 1, these keys come one position after q - period, q - 2 period and so on.
     """
 
     causal = True
@@ -79,9 +79,9 @@ class Global(Mask, kind="global"):
 
 
 class Random(Mask, kind="random"):
-    """About `links` random keys per query, which `seed` determines.
+    """About `links` random keys per query, determined by `seed`.
 
-    They are earlier keys, or, if `length` is given, any of `length` positions.
+    The keys are at positions up to the query's or, if `length` is given, at any of `length`.
     """
 
     def __init__(self, *, links, seed=0, length=None):
@@ -113,7 +113,7 @@ class Composed(Mask):
 
 
 class Longformer(Composed, kind="longformer"):
-    """A `Band` and `Global` tokens. Beltagy 2020."""
+    """A `Band` and `Global` tokens, without later keys unless `causal` is False. Beltagy 2020."""
 
     def __init__(self, *, size, tokens=1, causal=True):
         mask = Band(size=size) | Global(tokens=tokens)
@@ -123,8 +123,8 @@ class Longformer(Composed, kind="longformer"):
 class BigBird(Composed, kind="bigbird"):
     """A `Band`, `Global` tokens and `Random` keys. Zaheer 2020.
 
-    Causal without `length`. With it, random keys come from all `length` positions, and the mask is
-    not causal.
+    Without `length` it is causal. With `length` it is not: random keys come from all `length`
+    positions.
     """
 
     def __init__(self, *, size, tokens=1, links=1, seed=0, length=None):
@@ -154,11 +154,11 @@ class ByHead(Mask, kind="by-head"):
         return found
 
 
-# Patterns built from the input of a batch
+# Masks built from the input of a batch
 
 
 class SameSpeaker(Mask):
-    """Causal: earlier tokens of the query's speaker. `speaker` (b, t) is a number per token."""
+    """Causal: tokens of the query's speaker. `speaker` (b, t) has one integer per token."""
 
     causal = True
 
@@ -170,7 +170,7 @@ class SameSpeaker(Mask):
 
 
 class Marked(Mask):
-    """Causal: earlier marked keys, such as the first token of each turn. `marked` (b, t): bool."""
+    """Causal: marked keys, such as the first token of each turn. `marked` (b, t): bool."""
 
     causal = True
 
@@ -219,7 +219,7 @@ class Tree(Seen):
 class Filled(Mask):
     """Exactly `size` keys per query: those of `mask`, nearest first, then the nearest others.
 
-    If causal, queries that have fewer than `size` earlier keys see all of them.
+    If causal, queries with fewer than `size` keys up to their own position see all of these.
     """
 
     def __init__(self, mask, size, *, causal=True):

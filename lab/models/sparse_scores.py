@@ -1,7 +1,7 @@
 """Attention functions over fewer keys: window, LSH, low rank, top-k, gated offsets.
 
-They have the arguments and results of scores.py: q (b, h, q, d), k and v (b, g, k, d) to
-(b, h, q, d). Chapter §1.6.1, §1.6.3, §1.6.4.
+Arguments and results are as in scores.py: q (b, h, q, d), k and v (b, g, k, d) to (b, h, q, d).
+Chapter §1.6.1, §1.6.3, §1.6.4.
 """
 
 import math
@@ -23,7 +23,7 @@ class Local(AttentionFn, kind="local"):
     attention with a mask.
     """
 
-    by_distance = True  # cross-attention, which has no distances, rejects it
+    by_distance = True  # cross-attention, which has no distances, rejects this kind
 
     def __init__(self, config, *, size):
         super().__init__(config)
@@ -32,18 +32,20 @@ class Local(AttentionFn, kind="local"):
     def forward(self, q, k, v, mask=None, bias=None, causal=False):
         n, heads = k.shape[2], q.shape[1]
         alone = causal and mask is None and bias is None and q.shape[2] == n
-        if alone and not has_torch_function((q,)):  # a probe must see full attention maps
+        if alone and not has_torch_function((q,)):  # probes must see the full attention map
             return windowed(q, repeat_kv(k, heads), repeat_kv(v, heads), self.size)
         near = (Window if causal else Band)(size=self.size).dense(q.shape[2], n, device=q.device)
         return attend(q, k, v, near if mask is None else near & mask, bias)
 
 
 class Lsh(AttentionFn, kind="lsh"):
-    """Softmax over the keys in the query's LSH bucket in any of `rounds` rotations. Kitaev 2020.
+    """Softmax over the keys that share the query's LSH bucket in at least one rotation.
 
-    A query without such keys gets 0. This uses a mask; `sorted_lsh` is the fast form and gives the
-    same result if no bucket is truncated. Unlike in Reformer, queries and keys have separate
-    projections. Raises ValueError for an odd number of buckets.
+    `rounds` is the number of rotations. The output of a query without such keys is 0. Kitaev 2020.
+    Unlike in Reformer, queries and keys have separate projections. This implementation uses a mask.
+    `sorted_lsh` is faster, for causal attention without mask or bias. It gives the same result if
+    each query finds its bucket in its own chunk or the one before, as it does when q = k and no
+    bucket is longer than a chunk. Raises ValueError for an odd number of buckets.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):
@@ -112,10 +114,10 @@ class OffsetGate(AttentionFn, kind="offset-gate"):
     """Softmax with a trained gate per head and distance between query and key. Louizos 2018.
 
     Weights are proportional to gate · e^score; a gate of 0 removes the pair. Distances of
-    reach - 1 or more share the last gate. Gates have hard concrete distributions, which include
-    exactly 0 and 1. They are random in training, drawn from torch's global generator, and have no
-    noise in evaluation. All gates start open; `openness_loss` closes those that the task does not
-    need.
+    reach - 1 or more share the last gate. Gates have hard concrete distributions, in which exactly
+    0 and 1 have positive probability. In training they are drawn from torch's global generator; in
+    evaluation they have no noise. All gates start open; `openness_loss` closes the gates that the
+    task does not need.
     """
 
     by_distance = True

@@ -25,7 +25,7 @@ class NamedOnce(nn.Module):
 
 
 def shared_names(model):
-    """{other name: first name} of parameters and buffers that have several names."""
+    """{other name: first name} of parameters and buffers with several names."""
     first, found = {}, {}
     named = (
         model.named_parameters(remove_duplicate=False),
@@ -54,7 +54,7 @@ def _tie_again(model, incompatible_keys):
 
 
 def tie(model, names):
-    """For each {other name: first name}, make the other name refer to the first one's tensor."""
+    """For each {other name: first name}, make the other name refer to the tensor of the first."""
     for name, first in names.items():
         module, _, own = name.rpartition(".")
         source, _, there = first.rpartition(".")

@@ -1,4 +1,4 @@
-"""The next-byte model of all lessons on source code, and its n-gram baselines."""
+"""The next-byte model used in all lessons on source code, and its n-gram baselines."""
 
 import torch
 
@@ -30,11 +30,11 @@ def byte_model(steps, *, batch=16, context=64, learning_rate=0.016, corpus="", *
 
 
 def trained_model(config, task, schedule, seed=0):
-    """Train the Transformer of a ModelConfig on a task with a TrainConfig, and return it.
+    """Train a Transformer on a task. Returns it in eval mode, on the device of the trial.
 
-    `seed` determines the initial weights and the batches. On the CPU the trained weights are
-    bitwise reproducible under the conditions in lab/device.py. The model is on the device of the
-    trial and in eval mode. `model.run` is the `run` that training.fit returned.
+    `config` is a ModelConfig, `schedule` a TrainConfig. `seed` determines the initial weights and
+    the batches. On the CPU the trained weights are bitwise reproducible under the conditions in
+    lab/device.py. `model.run` is the `run` that training.fit returned.
     """
     with as_in_a_trial(), preserve_rng():
         seed_all(seed)
@@ -46,7 +46,7 @@ def trained_model(config, task, schedule, seed=0):
 
 @torch.no_grad()
 def validation_loss(model, task, windows=WINDOWS):
-    """Loss of the model in nats per token on `windows` validation windows of a task."""
+    """Loss of the model on `windows` validation windows of a task, in nats per token."""
     tokens, targets = (
         to_device(x, next(model.parameters()).device) for x in task.validation(windows)
     )
@@ -56,7 +56,7 @@ def validation_loss(model, task, windows=WINDOWS):
 def ngram_baselines(task, schedule, seed, windows=WINDOWS):
     """Validation losses of n-gram models: {name in TABLES: nats per byte}.
 
-    The n-grams are counted on the batches that training with this schedule and seed reads, and
+    The n-grams are counted on the batches that training reads with this schedule and seed, and
     evaluated on the windows of `validation_loss`.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +66,7 @@ def ngram_baselines(task, schedule, seed, windows=WINDOWS):
 
 
 def windows_of(batches):
-    """Concatenate batches of tokens and targets, (b, t) each, to an array (windows, t + 1)."""
+    """Concatenate batches of tokens and targets, (b, t) each, into an array (windows, t + 1)."""
     return torch.cat(
         [torch.cat([tokens, targets[:, -1:]], 1) for tokens, targets in batches]
     ).numpy()

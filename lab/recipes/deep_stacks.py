@@ -9,7 +9,7 @@ from lab.training import TrainConfig, cross_entropy, fit
 
 
 def configured(placement, scheme):
-    """ModelConfig fields for a norm placement and an initialization scheme, given by name."""
+    """ModelConfig fields for a norm placement and an initialization scheme, both given by name."""
     placements = {
         "deepnorm": {"residual": "deepnorm"},
         "no norm": {"residual": "plain", "norm": "none"},
@@ -63,12 +63,13 @@ def learning(
     clamp=0.0,
     every=10,
 ):
-    """Trial that trains a stack until it has learnt the task, for at most `steps` steps.
+    """Trial: train a stack until it has learnt the task, for at most `steps` steps.
 
-    The stack has learnt when its loss is a quarter of the way from the unigram entropy to the
-    entropy rate; it is evaluated every `every` steps. `clip` is the maximal gradient norm; `clamp`
-    is the maximal activation in the feed-forward layer, 0 for no limit. Returns the `run` of
-    training.fit and loss (nats per token, last evaluation), learnt and steps_taken.
+    A stack has learnt the task when its validation loss is a quarter of the way from the unigram
+    entropy to the entropy rate; the loss is evaluated every `every` steps. `clip` is the maximum
+    gradient norm; `clamp` is the maximum activation in the feed-forward layer (0: no maximum).
+    Returns the `run` of training.fit and loss (nats per token, last evaluation), learnt and
+    steps_taken.
     """
     task, model = stack(seed, placement, scheme, n_layers, d_model)
     mark = task.unigram_entropy - (task.unigram_entropy - task.entropy_rate) / 4

@@ -1,4 +1,4 @@
-"""Functions without arguments to be timed or measured: a training step, and decoding.
+"""Argument-free functions for measuring time and memory: a training step, and decoding.
 
 Letters: n sequence length, d model width, h query heads, g key-value heads, B batch size, L layers.
 """
@@ -15,10 +15,10 @@ from lab.models.gpt import ModelConfig, Transformer
 def training_step(
     n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None
 ):
-    """Build a causal byte model; returns a function that computes the gradients of its loss.
+    """Build a causal byte model. Returns a function that computes the gradients of its loss.
 
     With checkpointed=True each block saves only its input and runs again in the backward pass
-    (Chen et al. 2016). heads: by default one per 64 of width.
+    (Chen et al. 2016). heads: default d / 64, at least 1.
     """
     sizes = {
         "block_size": n,
@@ -43,12 +43,12 @@ def training_step(
 
 
 def run_training_step(*sizes, **options):
-    """Build a model and run one training step; its peak_memory includes weights and gradients."""
+    """Build a model and run one training step, so that peak_memory counts weights and gradients."""
     training_step(*sizes, **options)()
 
 
 def saved_bytes(call):
-    """Bytes that autograd saves for the backward pass during call(), each storage counted once."""
+    """Bytes that autograd saves for the backward pass during call(); each storage counts once."""
     kept = {}
 
     def keep(tensor):
@@ -61,20 +61,20 @@ def saved_bytes(call):
 
 
 def decode_call(n, d, h, g, *, B=1, L=2, tokens=4, device="cpu"):
-    """Build a model and caches; returns a function that decodes the last `tokens` of n positions.
+    """Build a model and caches. Returns a function that decodes the last `tokens` of n positions.
 
-    The function decodes one position at a time, for B sequences in parallel. All its calls reuse
-    the same caches. Raises ValueError unless 0 < tokens <= n.
+    The function decodes one position at a time, for B sequences in parallel, and always reuses the
+    same caches. Raises ValueError unless 0 < tokens <= n.
     """
     if not 0 < tokens <= n:
         raise ValueError(f"tokens must be 1..{n}, the context, got {tokens}")
     sizes = {"block_size": n, "d_model": d, "n_layers": L, "n_heads": h, "kv_heads": g}
-    # no position encoding: RoPE would add a cost of its own, h + g rotated vectors per token
+    # no position encoding: RoPE would add the cost of rotating h + g vectors per token
     model = Transformer(ModelConfig(vocab_size=256, position="none", **sizes))
     model = model.to(device).eval().requires_grad_(False)
     caches = model.caches(B)
     new = torch.zeros(B, 1, dtype=torch.long, device=device)
-    for cache in caches:  # write once, so that the system allocates the memory before timing
+    for cache in caches:  # write once, so that the memory is allocated before timing
         cache.keys.fill_(0.01)
         cache.values.fill_(0.01)
 

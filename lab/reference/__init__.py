@@ -1,4 +1,4 @@
-"""The reference model: its weights, a record of its training, and make.py, which creates both."""
+"""The reference model: its weights and training record, and make.py, which creates both."""
 
 import hashlib
 import json
@@ -11,13 +11,13 @@ WEIGHTS = Path(__file__).parent / "model.safetensors"
 
 
 def reference_model():
-    """The trained reference model, on the CPU: it predicts the next byte of source code.
+    """Load the trained reference model, on the CPU. It predicts the next byte of source code.
 
     It has 4 layers and d_model 128. Its attribute `story` is a dict that records the training:
-    config, schedule, seed, corpus (a hash), validation_loss and marks, the losses of n-gram models
-    (both in nats per byte, over `windows` validation windows), curve (losses by step), torch
-    (version) and more. Raises OSError if a file is missing and ValueError if the weights do not
-    match their recorded hash.
+    config, schedule, seed, corpus (a hash), validation_loss, marks (the losses of n-gram models),
+    curve (losses by step), torch (version) and more. validation_loss and marks are in nats per
+    byte, over `windows` validation windows. Raises OSError if a file is missing, and ValueError if
+    the weights do not match their recorded hash.
     """
     from safetensors.torch import load
 

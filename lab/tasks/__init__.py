@@ -1,4 +1,4 @@
-"""Tasks on which models are trained and measured; see `Task` in task.py for their interface.
+"""Tasks to train and measure models on. Their interface is `Task` in task.py.
 
-The docstring of a task shows an example sequence; "." marks a position without an answer.
+The docstring of each task shows an example sequence; "." marks a position without an answer.
 """

@@ -1,4 +1,4 @@
-"""Next-byte prediction on source code or other text, and windows of code with labels."""
+"""Next-byte prediction on source code or other text, and labelled windows of code."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +37,7 @@ class Code(Task):
     def text(self, held_out=False):
         """Bytes of the training (or held-out) files, joined by newlines: uint8 (bytes,).
 
-        Raises ValueError if the text is too short for a window.
+        Raises ValueError unless the text is longer than a window of context + 1 bytes.
         """
         text = joined(self.path, self.hash, self.validation_share)[held_out]
         if len(text) <= self.context + 1:
@@ -68,10 +68,10 @@ class Code(Task):
         )
 
     def validation(self, size, seed=0):
-        """Validation windows that do not occur in the training text, as in `batch`.
+        """Validation windows, as in `batch`, that do not occur in the training text.
 
-        The windows depend only on the text, the context, `size` and `seed`. Raises ValueError if
-        there are too few.
+        They depend only on the text, the context, `size` and `seed`. Raises ValueError if there are
+        too few.
         """
         return self._windows(self.text(held_out=True), self.unseen(self.context + 1, size, seed))
 
@@ -87,10 +87,10 @@ class Code(Task):
         """Validation windows of Python code that contain a bracket pair, with labels.
 
         Returns a dict of int64 tensors (windows, context): tokens, targets, kind, opener, last_use.
-        kind is an index into labels.KINDS. opener is, at a closing bracket, the position in the
-        window of its opening bracket. last_use is, at the last byte of a name, the position of the
-        last byte of the previous use of that name. opener and last_use are -1 at other bytes, and
-        where the position would be before the window. Raises ValueError if there are too few
+        kind is an index into labels.KINDS. At a closing bracket, opener is the position of its
+        opening bracket in the window. At the last byte of a name, last_use is the position of the
+        last byte of the previous use of that name. opener and last_use are -1 at all other bytes,
+        and where the position would be before the window. Raises ValueError if there are too few
         windows.
         """
         text, kind, opener, last_use = _annotations(self.path, self.hash, self.validation_share)
@@ -123,8 +123,8 @@ def joined(path, sha, share):
 def _unseen(path, sha, share, length, size, seed):
     """Start indices of validation windows that do not occur in the training text: int64 (size,).
 
-    Windows of fewer than 64 bytes are extended to 64 before the comparison: short pieces of code,
-    such as imports, repeat everywhere. Raises ValueError if there are too few windows.
+    Windows of fewer than 64 bytes are extended to 64 before the comparison, because short pieces of
+    code, such as imports, repeat everywhere. Raises ValueError if there are too few windows.
     """
     known, text = (part.numpy() for part in joined(path, sha, share))
     span = min(max(length, 64), len(text) - 1, len(known))
@@ -151,8 +151,8 @@ def _candidates(known, span, drawn, bits=20):
 def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
     """Yield polynomial hashes, modulo 2**64 with base `odd`, of all windows of `span` bytes.
 
-    The hash of a window is built from those of its halves. Hashes are in text order, in blocks that
-    fit into the CPU cache.
+    The hash of a window is computed from the hashes of its halves. Hashes are in text order, in
+    blocks that fit into the CPU cache.
     """
     for start in range(0, len(text) - span + 1, block):
         tokens = hashes = text[start : start + block + span - 1].astype(np.uint64)
@@ -168,10 +168,10 @@ def _hashes(text, span, odd=0x9E3779B97F4A7C15, block=1 << 16):
 
 @uses.cache
 def _annotations(path, sha, share, limit=1_000_000):
-    """About `limit` bytes of validation text, and the kind, opener and last use of each byte.
+    """About `limit` bytes of validation text, with the kind, opener and last use of each byte.
 
-    Openers and last uses are positions in this text, or -1. Files that are not Python are skipped.
-    Raises ValueError if no file is left.
+    Openers and last uses are positions in this text, or -1. Files that do not parse as Python are
+    skipped. Raises ValueError if no file is left.
     """
     texts, golds, start = [], [], 0
     for text in parts(path, sha, share)[1].values():
@@ -197,7 +197,7 @@ def _annotations(path, sha, share, limit=1_000_000):
 
 
 def _placed(pointers, text, start):
-    """An array over the bytes of `text`: array[i] = pointers[i] + start; -1 elsewhere."""
+    """An array over the bytes of `text`: pointers[i] + start at each i in `pointers`, else -1."""
     array = np.full(len(text), -1)
     array[list(pointers)] = np.array(list(pointers.values()), dtype=np.int64) + start
     return array

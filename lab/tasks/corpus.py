@@ -1,8 +1,8 @@
 """A text corpus without a download: the source code of networkx and sympy.
 
-Both are pure-Python packages that torch requires, pinned in pyproject.toml, so the text is the same
-on every system. Their tests and generated files are left out. A path selects another file or folder
-as the corpus. Uses only the standard library.
+Both are pure-Python packages that torch requires. They are pinned in pyproject.toml, so the text is
+the same on every system. Their tests and generated files are excluded. A path selects another file
+or folder as the corpus. This module uses only the standard library.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ GENERATED = {
 
 
 def read_corpus(path=""):
-    """({name: bytes}, hash) of the text at `path`, a file or folder; by default of PACKAGES.
+    """Read the text at `path`, a file or folder (default: PACKAGES): ({name: bytes}, hash).
 
     Line ends become "\\n". Names are relative paths with "/", sorted by character. The hash is the
     first 12 hex digits of the sha256 of names and contents. The text is cached until a file
-    changes; links to folders are followed. Raises FileNotFoundError if `path` does not exist. Warns
-    if the source of the installed packages differs from that of the pinned versions.
+    changes. Symbolic links to folders are followed. Raises FileNotFoundError if `path` does not
+    exist. Warns if the source of the installed packages differs from that of the pinned versions.
     """
     found = _read(path, _files(path))
     uses.reads(f"corpus {path}".strip())
@@ -51,8 +51,8 @@ def corpus_hash(path=""):
 def split(files, share=0.1):
     """Split {name: bytes} into two such dicts, for training and validation.
 
-    About `share` of the files go to validation. The split of a file depends only on its name, so it
-    is the same on every machine and for any set of other files. A single file is cut in two.
+    About `share` of the files go to validation. Whether a file does depends only on its name, not
+    on the machine or on the other files. A single file is cut in two.
     """
     if len(files) == 1:
         ((name, text),) = files.items()

@@ -1,7 +1,7 @@
 """Labels of Python source code: kinds of bytes, matching brackets, previous uses of names.
 
 The labels are the same in every Python version that parses the source: an f-string is one string,
-although Python 3.12 and later tokenize its inside. Uses only the standard library.
+although Python 3.12 and later tokenize its contents. This module uses only the standard library.
 """
 
 import ast
@@ -25,7 +25,7 @@ _CLOSES = getattr(tokenize, "FSTRING_END", None)
 
 
 def annotate(text):
-    """Kinds of all bytes of Python source code, and positions of matching brackets.
+    """Label the kind of every byte of Python source code, and find matching brackets.
 
     text: the source, as bytes. Returns (kinds, openers): kinds is bytes, an index into KINDS for
     each byte; openers maps the position of a closing bracket to that of its opening bracket.

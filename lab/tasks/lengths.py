@@ -1,4 +1,4 @@
-"""Tasks with sequences of any length: copying and addition."""
+"""Tasks with sequences of variable length: copying and addition."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,8 @@ from lab.tasks.task import Task
 class AnyLength(Task):
     """Base class of tasks that draw one length n per batch from shortest..longest.
 
-    A length counts items, such as symbols or digits, not tokens. Validation contains all lengths.
+    The length is a number of items, such as symbols or digits, not of tokens. Validation contains
+    all lengths.
     Subclasses define of_length(generator, size, n), which returns inputs and targets (size, t) for
     n items, with t at most text_length(n); n may exceed `longest`. Raises ValueError unless
     1 <= shortest <= longest.
@@ -28,7 +29,7 @@ class AnyLength(Task):
         return self.text_length(self.longest)
 
     def text_length(self, n):
-        """Number of input tokens at length n; by default n items and one token for the question."""
+        """Number of input tokens at length n; by default n items and one question token."""
         return n + 1
 
     def drawn_length(self, generator):
@@ -44,8 +45,8 @@ class AnyLength(Task):
     def validation(self, size, seed=0):
         """Inputs and targets (size, t) of equally many sequences of each length, shortest first.
 
-        Shorter sequences are padded at the end with their last token and target -100, which does
-        not affect causal models.
+        Shorter sequences are padded at the end with their last token and with targets of -100; this
+        does not affect causal models.
         """
         generator = torch.Generator().manual_seed(10**6 + seed)
         lengths = self.longest - self.shortest + 1
@@ -61,7 +62,7 @@ class AnyLength(Task):
 
 
 def next_token(text, answer_from, end=None):
-    """Next-token inputs and targets, (b, t) each, of texts (b, t + 1).
+    """Split texts (b, t + 1) into next-token inputs and targets, (b, t) each.
 
     Targets before column `answer_from` of the text are -100. If `end` is a token, targets after its
     first occurrence in the answer are -100 too.
@@ -123,15 +124,15 @@ PLUS, EQUALS, END = 10, 11, 12
 
 @dataclass(frozen=True)
 class Addition(AnyLength):
-    """Add two numbers of up to n digits; one token per digit.
+    """Add two numbers of up to n digits, with one token per digit.
 
     plain      7 5 + 9 6 3 = 1 0 3 8 E        one number has n digits, the other 1..n
-    reversed   7 5 + 9 6 3 = 8 3 0 1 E        ones first: the direction in which carries move
+    reversed   7 5 + 9 6 3 = 8 3 0 1 E        ones first: the order in which carries propagate
     padded     0 7 5 + 9 6 3 = 1 0 3 8 E      both have n digits: fixed distances between places
-    targets    . . . . . . . 1 0 3 8 E        of padded, not reversed
+    targets    . . . . . . . 1 0 3 8 E        (padded, not reversed)
 
-    About a tenth of all pairs of numbers is held out of training (`held_out_pairs`): batch draws
-    only other pairs, of_length and validation draw only held-out pairs.
+    About a tenth of all pairs of numbers is held out of training (`held_out_pairs`): `batch` draws
+    only the other pairs; `of_length` and `validation` draw only held-out pairs.
     """
 
     shortest: int = 1
@@ -151,7 +152,7 @@ class Addition(AnyLength):
         """Inputs and targets for held-out pairs or, with held_out=False, for training pairs."""
         widths = [n, n]
         if not self.padded:
-            # draw the width first, then which number gets it: the order fixes the random stream
+            # draw the width first, then the number that gets it: the order affects all later draws
             width = torch.randint(1, n + 1, (), generator=generator).item()
             widths[torch.randint(2, (), generator=generator)] = width
         # digits (b, width), ones first
@@ -171,7 +172,7 @@ class Addition(AnyLength):
         return next_token(text, sum(widths) + 2, end=END)
 
     def parts(self, generator, size, n):
-        """As in AnyLength; unpadded, one sum per batch, as a batch has only one pair of widths."""
+        """As in AnyLength, but unpadded sums get one batch each: a batch has one pair of widths."""
         if self.padded:
             return super().parts(generator, size, n)
         return [self.of_length(generator, 1, n) for _ in range(size)]
@@ -184,7 +185,7 @@ class Addition(AnyLength):
 
 
 def add(a, b):
-    """Digits (b, max(n, m) + 1) of the sum of numbers a (b, n) and b (b, m), all ones first."""
+    """Digits (b, max(n, m) + 1) of the sum of a (b, n) and b (b, m); all list the ones digit first."""
     n = max(a.shape[1], b.shape[1])
     columns = torch.zeros(len(a), n + 1, dtype=torch.long)
     columns[:, : a.shape[1]] += a
@@ -195,7 +196,7 @@ def add(a, b):
 
 
 def held_out_pairs(a, b):
-    """Whether each pair of numbers is held out of training, about one in ten: booleans (b,).
+    """Whether each pair of numbers is held out of training: booleans (b,), about one in ten True.
 
     Digits are as in `add`. The result does not depend on the order of the two numbers or on leading
     zeros.

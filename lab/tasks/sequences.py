@@ -11,7 +11,7 @@ from lab.tasks.task import Task
 
 @dataclass(frozen=True)
 class Lookup(Task):
-    """Predict, at every position, the tokens at several fixed offsets back: one output per offset.
+    """Predict, at every position, the tokens at several fixed offsets back, one output per offset.
 
     offsets 1 and 3     tokens   c  a  f  b  e
                         output 0 .  c  a  f  b      the token 1 back
@@ -41,9 +41,9 @@ class Lookup(Task):
 
 @dataclass(frozen=True)
 class Pairs(Task):
-    """Recall values: key-value pairs, one token each, then all keys in another order as queries.
+    """Recall values: key-value pairs, one token per pair, then all keys as queries in random order.
 
-    tokens   a7  c3  b7  c  a  b        keys differ within a sequence
+    tokens   a7  c3  b7  c  a  b        the keys of a sequence are distinct
     targets  .   .   .   3  7  7        a value 0..values-1
     """
 
@@ -79,13 +79,13 @@ class Pairs(Task):
 
 @dataclass(frozen=True)
 class Facts(Task):
-    """Recall facts: each (subject, relation) has a random object, asked in several wordings.
+    """Recall facts: each (subject, relation) has a random object; questions have several wordings.
 
     wording 0   tokens  w0 s r ?     targets  . . . o      even wordings name the subject first,
-    wording 1           w1 r s ?              . . . o      odd ones the relation
+    wording 1           w1 r s ?              . . . o      odd wordings the relation
 
     The order of token ids is subjects, relations, objects, wordings, question mark. `table_seed`
-    draws the objects.
+    is the seed for drawing the objects.
     """
 
     subjects: int = 16
@@ -155,7 +155,7 @@ def recalled(model, task):
 
 @dataclass(frozen=True)
 class Markov(Task):
-    """Predict the next token of a first-order Markov chain; `seed` draws its transition matrix.
+    """Predict the next token of a first-order Markov chain; `seed` fixes its transition matrix.
 
     tokens   c  a  c  b  c          row i of `transition` has the probabilities after token i
     targets  a  c  b  c  a
@@ -177,9 +177,9 @@ class Markov(Task):
 
     @cached_property
     def stationary(self):
-        """Stationary distribution p = p T of the transition matrix T: float64 (vocabulary,)."""
+        """Stationary distribution p = p T for the transition matrix T: float64 (vocabulary,)."""
         equations = (self.transition.T - torch.eye(self.vocabulary, dtype=torch.float64)).clone()
-        equations[-1] = 1  # replace a redundant equation by sum(p) = 1
+        equations[-1] = 1  # replace a redundant equation with sum(p) = 1
         return torch.linalg.solve(equations, torch.eye(self.vocabulary, dtype=torch.float64)[-1])
 
     @property
@@ -211,7 +211,7 @@ class Markov(Task):
 
 @dataclass(frozen=True)
 class Reversal(Task):
-    """Reverse the source, for encoder-decoders. Inputs are (source, target_in), (b, length) each.
+    """Reverse a sequence, for encoder-decoders. Inputs: (source, target_in), (b, length) each.
 
     source     c  a  f  b
     target_in  S  b  f  a        S, the last id of the vocabulary, starts the answer

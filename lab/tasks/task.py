@@ -6,7 +6,7 @@ import torch
 
 
 class Task(ABC):
-    """Base class of tasks. Batches are on the CPU and depend only on the given torch.Generator.
+    """Base class of tasks. Batches are on the CPU and depend only on the torch.Generator passed in.
 
     vocabulary  number of token ids
     length      number of tokens per sequence, or the maximum if lengths vary
@@ -32,10 +32,10 @@ class Task(ABC):
 
 
 def accuracy(logits, targets):
-    """Share of argmax predictions that are correct, where targets are not -100.
+    """Share of correct argmax predictions, over the targets that are not -100.
 
     Shapes are as in training.cross_entropy. Returns NaN if all logits of some answer are NaN, since
-    argmax would return class 0.
+    argmax would return class 0 for it.
     """
     scores = logits.reshape(*targets.shape, -1)[targets != -100]  # (answers, classes)
     right = scores.argmax(-1) == targets[targets != -100]

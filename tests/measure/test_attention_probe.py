@@ -1,6 +1,6 @@
 """The attention probe recovers the weights that F.scaled_dot_product_attention used.
 
-Of `lab.measure.attention`.
+Tests `lab.measure.attention`.
 """
 
 import math
@@ -58,7 +58,7 @@ def test_observed_weights_reproduce_the_attention_output(bgr, qk, mask, scale, b
     shape = (b, g * r, q, k) if mask == "bool per head" else (q, k)
     attn_mask = torch.rand(shape, generator=rng)
     visible = attn_mask > 0.3
-    visible[..., -1, :] = True  # else a key may be masked for all queries
+    visible[..., -1, :] = True  # otherwise a key may be masked for all queries
     attn_mask = {"none": None, "causal": None, "float": attn_mask}.get(mask, visible)
     if mask == "lower right" and q <= k:
         attn_mask = causal_lower_right(q, k)
@@ -188,7 +188,7 @@ def test_maps_are_detached_and_invalid_measures_raise():
 
 
 def test_measures_of_kept_maps_equal_streamed_measures():
-    """For whole maps and for blocks, causal and with a cache."""
+    """Tested for whole maps and blocks, causal and with a cache."""
     (query, key, value), rng = tensors(2, 3, 3, 4, 9, 4)
     targets = at.mass_on(torch.randint(-1, 4, (2, 9), generator=rng))
     measures = {"entropy": at.entropy, "distance": at.distance}
@@ -243,7 +243,7 @@ def test_unobservable_attention_raises_with_a_remedy():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_probe_observes_torch_transformer_encoder(training):
-    """The weights equal those that nn.MultiheadAttention returns with need_weights."""
+    """The observed weights equal those that nn.MultiheadAttention returns with need_weights."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     encoder, x = (
         nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training),

@@ -1,4 +1,4 @@
-"""Cost formulas against counted FLOPs and parameters."""
+"""Cost formulas equal counted FLOPs and parameters."""
 
 import pytest
 import sympy

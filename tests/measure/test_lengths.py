@@ -1,4 +1,4 @@
-"""Variable-length tasks against answers recomputed from the tokens; measures by length against known cases."""
+"""Variable-length tasks, compared with answers recomputed from the tokens; measures by length, on known cases."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_addition_targets_are_correct_for_any_digit_count(task, n):
 
 
 def test_validation_covers_every_digit_arrangement():
-    """A single draw has one arrangement, which would bias validation."""
+    """A single draw has only one arrangement, which would bias validation."""
     tokens, targets = Addition(shortest=3, longest=3, padded=False).validation(200)
     signs = {tuple((row == sign).nonzero()[0, 0].item() for sign in (PLUS, EQUALS)) for row in tokens}
     assert signs == {(1, 5), (2, 6), (3, 5), (3, 6), (3, 7)} and tokens.shape == targets.shape
@@ -106,7 +106,7 @@ def test_invalid_task_options_raise(wrong, message):
 
 
 def oracle(tokens):
-    """Oracle for forward copying at any length."""
+    """A predictor that solves forward copying at any length."""
     n = tokens.shape[1] // 2
     answer = torch.cat([tokens, torch.full((len(tokens), 1), 17)], 1)[:, 1:].clone()
     answer[:, n:-1], answer[:, -1] = tokens[:, :n], 17
@@ -180,7 +180,7 @@ def test_sequences_without_targets_raise():
 
 
 def successor(tokens):
-    """Predicts the last token plus one, modulo 64, with certainty."""
+    """A predictor that is certain of the last token plus one, modulo 64."""
     return torch.nn.functional.one_hot((tokens + 1) % 64, 64) * 30.0
 
 

@@ -1,4 +1,4 @@
-"""Peak memory of known calls, of attention kernels, and of the probe, which holds one block of weights at a time."""
+"""Peak memory of known calls, of attention kernels, and of the probe, which stores one block of weights at a time."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from lab.models.kernels import run_attention
 
 
 def probed_entropy(n, heads, d_head=16):
-    """Probe entropy per head of causal attention over n positions, with its query and key."""
+    """(entropy per head as probed, query, key) of causal attention over n positions."""
     rng = torch.Generator().manual_seed(0)
     query, key, value = (1.5 * torch.randn(1, heads, n, d_head, generator=rng) for _ in range(3))
     with torch.no_grad(), attention_probe([at.entropy, at.distance]) as probe:

@@ -1,4 +1,4 @@
-"""N-gram losses against a dictionary that counts, and against the entropy of the source."""
+"""N-gram losses, compared with dictionary counts and with the entropy of the source."""
 
 from collections import Counter, defaultdict
 from math import log

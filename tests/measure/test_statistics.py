@@ -1,4 +1,4 @@
-"""Intervals and effect sizes against simulation, scipy and published values."""
+"""Intervals and effect sizes, compared with simulations, scipy and published values."""
 
 from math import inf, isinf, isnan
 
@@ -14,7 +14,7 @@ from lab.measure import statistics
 
 def test_minimum_detectable_effect_has_80_percent_power():
     rng = np.random.default_rng(1)
-    # Five differences with a sample std of exactly 1, so that the MDE is in units of the true std.
+    # Five differences with a sample std of exactly 1, so that the MDE is in units of the std.
     unit = rng.normal(size=5)
     unit = (unit - unit.mean()) / unit.std(ddof=1)
     mde = statistics.mean(unit).mde

@@ -27,7 +27,7 @@ def test_rounds_call_every_function_once_in_shuffled_order():
 
 @pytest.fixture
 def clocks(monkeypatch):
-    """(call, runs): on a fake clock, the i-th run of `call(name, ticks)` takes ticks(i); `runs` logs all."""
+    """(call, runs) on a fake clock: the i-th run of call(name, ticks) takes ticks(i); `runs` logs all runs."""
     now, runs = [0.0], []
     monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
     monkeypatch.setattr(timing, "process_time", lambda: now[0] / 2)
@@ -83,7 +83,7 @@ def test_short_calls_repeat_within_rounds_and_long_calls_run_in_three_rounds(clo
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="allocator settings are for glibc")
 def test_benchmark_does_not_time_page_faults(monkeypatch):
-    """2 and 48 MiB in shuffled rounds: after warmup the allocator reuses most pages."""
+    """Buffers of 2 and 48 MiB in shuffled rounds: after warmup the allocator reuses most pages."""
     faults = []
 
     def call(elements):

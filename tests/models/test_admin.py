@@ -1,4 +1,4 @@
-"""Admin initialization: residual weights set from branch variances tame a deep post-norm stack at the start."""
+"""Admin initialization: skip weights set from branch variances stabilize a deep post-norm stack at initialization."""
 
 from functools import partial
 

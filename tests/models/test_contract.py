@@ -1,9 +1,9 @@
-"""Contract tests: every variant of every seam passes, or raises a ValueError that names it.
+"""Contract tests: every variant of every seam passes, or raises a ValueError that names the variant.
 
-Outputs must be causal, and padding, KV caches, low precision, copies, checkpoints and recomputation must not
-change them beyond rounding. REFUSALS lists the variants that refuse one of these.
+Outputs must be causal. Padding, key/value caches, low precision, copies, checkpoints and recomputation must change
+them by no more than rounding. REFUSALS lists the variants that raise ValueError for one of these.
 
-Of `lab.models.precision`.
+Tests `lab.models.precision`.
 """
 
 import copy
@@ -22,7 +22,7 @@ from lab.models.gpt import SEAMS, Block
 from lab.models.padding import Padding, SeesPadding
 from lab.models.rotation import rotations
 
-REQUIRED = {  # fields that a variant needs
+REQUIRED = {  # config fields that a variant needs
     "linformer": {"mask": "none", "position": "none"},
     "gru": {"position": "none"},
     "convolution": {"position": "none"},
@@ -241,7 +241,7 @@ def greedy_uncached(model, x, n=5):
 @pytest.mark.parametrize("name", [name for name in CASES if name == "default" or name.startswith("mixer")])
 @torch.no_grad()
 def test_greedy_generation_matches_uncached_argmax(name):
-    """For every mixer, whether it keeps keys and values, a state of constant size, or earlier inputs."""
+    """Tested for every mixer, with a key/value cache, a state of constant size, or earlier inputs."""
     model, x = model_of(name), tokens(6)
     slow = greedy_uncached(model, x)
     assert torch.equal(model.generate(x, 5, temperature=0), slow)
@@ -270,7 +270,7 @@ SELECTING = {
     "score top-k, position alibi",
     "ffn mixture",
     "ffn top-k",
-}  # discrete selection: rounding may flip a choice
+}  # they select discretely, so rounding may change the selection
 
 
 @each_case
@@ -411,7 +411,7 @@ def without_recomputation(x, layers):
 
 
 @pytest.mark.parametrize("name", NON_RESIDUAL_CASES)
-def test_reversible_gradients_match_stored_activations(name):
+def test_reversible_gradients_equal_those_with_stored_activations(name):
     config = small_config(**fields(name) | {"residual": "reversible"})
     if refused(name, "reversible", lambda: Transformer(config)):
         return

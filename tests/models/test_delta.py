@@ -1,4 +1,4 @@
-"""Delta rule: the chunked form equals the recurrence, which equals the published formula; a write replaces."""
+"""Delta rule: the chunked form equals the recurrence, and the recurrence equals the published formula."""
 
 import pytest
 import torch

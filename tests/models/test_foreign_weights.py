@@ -1,6 +1,6 @@
 """GPT-2 and Llama checkpoints (small, random) load strictly and give the same logits and greedy text.
 
-Of `lab.models.lm_head` and `lab.models.weights`.
+Tests `lab.models.lm_head` and `lab.models.weights`.
 """
 
 import pytest
@@ -59,7 +59,7 @@ def llama(kv_heads, biases=False, tied=False):
     )  # fmt: skip
     theirs = LlamaForCausalLM(config).eval()
     with torch.no_grad():
-        for parameter in theirs.parameters():  # else biases are 0 and gains 1
+        for parameter in theirs.parameters():  # otherwise biases are 0 and gains 1
             parameter += torch.randn_like(parameter) / 10
     ours = ModelConfig(
         vocab_size=VOCABULARY, block_size=CONTEXT, d_model=D, n_layers=LAYERS, n_heads=HEADS, kv_heads=kv_heads,

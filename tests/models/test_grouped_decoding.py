@@ -1,4 +1,4 @@
-"""Grouped-query attention in decoding: cache layout, kernel inputs, and results equal to repeated KV heads."""
+"""Grouped-query attention in decoding: cache layout, kernel inputs, and agreement with repeated key-value heads."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """Low-rank value projections.
 
-Of `lab.models.heads`.
+Tests `lab.models.heads`.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Initialization schemes: the property that defines each."""
+"""Initialization schemes: the defining property of each."""
 
 import math
 

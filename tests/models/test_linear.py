@@ -1,6 +1,6 @@
 """Linear, windowed, hashed and low-rank attention match their definitions.
 
-Of `lab.models.sparse_scores`.
+Tests `lab.models.sparse_scores`.
 """
 
 import itertools
@@ -100,7 +100,7 @@ def test_performer_error_falls_with_the_number_of_features():
 
 @torch.no_grad()
 def test_performer_stabilizer_ignores_later_keys():
-    """Features of keys with a large norm are tiny; under a maximum shared with a small key, they would underflow."""
+    """Keys with a large norm have tiny features, which would underflow if a later, small key set the maximum."""
     part = mixer({"kind": "performer", "chunk": 8})
     q, v = randn(1, 4, 20, 8) / 10, randn(1, 4, 20, 8, seed=1)
     k = 40 * F.normalize(1 + randn(1, 4, 20, 8, seed=2) / 100, dim=-1)
@@ -196,7 +196,7 @@ def test_lsh_collisions_fall_with_distance():
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
-def test_sorted_lsh_equals_masked_lsh_when_chunks_hold_buckets(rounds):
+def test_sorted_lsh_equals_masked_lsh_for_equal_q_and_k_if_every_bucket_fits_in_a_chunk(rounds):
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
     part = score({"kind": "lsh", "buckets": 8, "rounds": rounds})
     sizes = [torch.bincount(h, minlength=8).max() for h in hashes(k, part.rotations).flatten(0, 2)]
@@ -206,7 +206,7 @@ def test_sorted_lsh_equals_masked_lsh_when_chunks_hold_buckets(rounds):
 
 
 def test_sorted_lsh_counts_repeated_pairs_once():
-    """Identical rounds equal one round, also where a chunk border splits a bucket."""
+    """Identical rounds equal one round, even where a chunk border splits a bucket."""
     q, k, v = (randn(2, 4, 64, 8, seed=i) for i in range(3))
     rotations = score({"kind": "lsh", "buckets": 4, "rounds": 1}).rotations
     for chunk in (8, 16, 32, 64):

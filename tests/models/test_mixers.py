@@ -1,6 +1,6 @@
-"""Mixers: requirements on every registered variant, then properties of single ones.
+"""Mixers: requirements on every registered variant, then properties of single variants.
 
-Of `lab.models.mixers` and `lab.models.gpt`.
+Tests `lab.models.mixers` and `lab.models.gpt`.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""Position encodings that are stretched, combined, randomized or two-dimensional: the property that defines each.
+"""Position encodings that are stretched, combined, randomized or two-dimensional: the defining property of each.
 
-Of `lab.models.composed_positions`.
+Tests `lab.models.composed_positions`.
 """
 
 import copy
@@ -120,7 +120,7 @@ def test_by_layer_assigns_an_encoding_per_layer():
 
 
 SINGLE = [{"kind": k, **({"unit": 5} if k == "hierarchical" else {})} for k in sorted(Position.kinds)]
-WRAPPED = {  # wrappers that act like the wrapped encoding
+WRAPPED = {  # wrappers that behave like the encoding they wrap
     "hybrid": lambda one: {"kind": "hybrid", "parts": [one]},
     "by-layer": lambda one: {"kind": "by-layer", "layers": [one]},
     "randomized": lambda one: {"kind": "randomized", "encoding": one, "reach": CONTEXT},  # as many positions as tokens
@@ -159,7 +159,7 @@ def test_layers_with_different_head_counts_share_tables_and_random_positions(pos
 @pytest.mark.parametrize(
     "buckets, reach", [(2, 1), (4, 1), (32, 8), (32, 16), (32, 17), (8, 2), (8, 4), (3, 2), (1, 9)]
 )
-def test_t5_handles_every_distance_or_raises(buckets, reach, mask):
+def test_t5_accepts_every_distance_or_raises_at_construction(buckets, reach, mask):
     single = buckets // (2 if mask == "causal" else 4)  # distances with their own bucket
     if 0 < single < reach:
         build({"kind": "t5", "buckets": buckets, "max_distance": reach}, mask=mask, block_size=300)(tokens(300))
@@ -179,7 +179,7 @@ def test_invalid_hybrid_parts_raise_at_construction():
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "rotary", "alibi", "t5", "none"])
-def test_randomized_positions_equal_a_longer_masked_sequence(encoding):
+def test_randomized_positions_give_the_outputs_of_a_longer_sequence_with_masked_gaps(encoding):
     """Equal to a longer sequence whose gaps are masked as keys and dropped as queries."""
     model = build({"kind": "randomized", "encoding": encoding, "reach": 40})
     places = model.position.places(12)
@@ -236,11 +236,11 @@ def test_randomized_positions_reject_lengths_beyond_context():
         build({"kind": "randomized", "reach": 20})
 
 
-# No encoding
+# No position encoding
 
 
 @pytest.mark.parametrize("head, sizes", [(0, {}), (3, {}), (3, {"kv_heads": 2}), (1, {"d_model": 64, "n_layers": 1})])
-def test_nope_head_can_encode_position_as_one_over_t(head, sizes):
+def test_head_without_position_encoding_can_compute_one_over_position(head, sizes):
     model, n, marker = build("none", **sizes), CONTEXT, 5
     preset_position_counter(model, marker, head=head)
     x = tokens(n).where(tokens(n) != marker, 0)
@@ -254,7 +254,7 @@ def test_nope_head_can_encode_position_as_one_over_t(head, sizes):
     assert torch.equal((1 / mixed[:, head, :, 0]).round().long(), t.expand(2, n))
 
 
-def test_position_counter_requires_width_and_pre_norm():
+def test_position_counter_requires_pre_norm_and_enough_features():
     with pytest.raises(ValueError, match="40 tokens.*32 features"):
         preset_position_counter(build("none", vocab_size=40), 0)
     with pytest.raises(ValueError, match="must be pre, not post"):

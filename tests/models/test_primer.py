@@ -20,7 +20,7 @@ def test_primer_convolution_is_depthwise_and_causal(width):
     torch.testing.assert_close(torch.cat(heads.split(x), 1), expected)
 
 
-def test_primer_taps_start_at_published_values():
+def test_primer_convolution_weights_start_at_published_values():
     for scheme in ("fan-in", "normal"):
         config = ModelConfig(vocab_size=13, block_size=8, projection="primer", initialization=scheme)
         taps = Transformer(config).blocks[0].mixer.heads.conv_weight

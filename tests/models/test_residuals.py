@@ -1,6 +1,6 @@
-"""Norms, residual connections and reversible layers: the property that defines each.
+"""Norms, residual connections and reversible layers: the defining property of each.
 
-Of `lab.models.norms` and `lab.models.blocks`.
+Tests `lab.models.norms` and `lab.models.blocks`.
 """
 
 import math
@@ -131,7 +131,7 @@ def test_weighted_residual_shrinks_the_skip_path_geometrically():
         close(model.hidden(tokens()), expected * x)
 
 
-def test_dense_residual_with_unit_weights_equals_pre_norm():
+def test_dense_residual_with_weights_of_one_equals_pre_norm():
     pre, dense = small_model(residual="pre", n_layers=3), small_model(residual="dense", n_layers=3)
     close(dense(tokens()), pre(tokens()))
     dense(tokens()).square().sum().backward()

@@ -1,4 +1,4 @@
-"""Attention scores: requirements on every registered variant, then properties of single ones."""
+"""Attention functions: requirements on every registered variant, then properties of single variants."""
 
 import math
 

@@ -34,7 +34,7 @@ def test_memory_extends_the_context_by_one_segment_per_layer(position):
     assert changed == [False, True, True, True, False, False]
 
 
-def test_gradients_stop_at_segments_but_memory_trains_keys_and_values():
+def test_no_gradient_crosses_segments_but_memory_adds_to_the_gradient_of_w_k_and_w_v():
     model = build(mixer="transformer-xl")
     x = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7]])
     first, second = segments(model, x, 4)

@@ -1,6 +1,6 @@
 """Encoder-decoder models.
 
-Of `lab.models.encoder_decoder`.
+Tests `lab.models.encoder_decoder`.
 """
 
 import inspect

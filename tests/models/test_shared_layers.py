@@ -1,6 +1,6 @@
 """Layer sharing.
 
-Of `lab.models.gpt`.
+Tests `lab.models.gpt`.
 """
 
 import pytest

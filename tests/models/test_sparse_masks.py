@@ -1,4 +1,4 @@
-"""Sparse attention masks: properties of every mask, then of single patterns."""
+"""Sparse attention masks: properties of all masks, then of single masks."""
 
 import itertools
 

@@ -1,6 +1,6 @@
-"""The decoder-only model and requirements on every registered variant.
+"""The decoder-only model, and requirements on every registered variant.
 
-Of `lab.models.gpt` and `lab.models.masks`.
+Tests `lab.models.gpt` and `lab.models.masks`.
 """
 
 import ast
@@ -89,7 +89,7 @@ def test_attention_equals_its_formula():
     close(got, torch.cat(mixed, -1) @ attention.heads.out.weight.T)
 
 
-def test_sliced_heads_read_their_slice_and_full_heads_read_all_features():
+def test_sliced_heads_read_one_slice_and_full_heads_read_all_features():
     for heads, reach in (("sliced", torch.eye(4)), ("full", torch.ones(4, 4))):
         part = small_model(projection=heads).blocks[0].mixer.heads
         x = randn(1, 3, 32)
@@ -185,7 +185,7 @@ def test_composed_masks_are_elementwise_and_or(i, j):
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_fully_masked_queries_give_finite_outputs_and_gradients(kv_heads, position):
     model, x = small_model(position=position, kv_heads=kv_heads), tokens(batch=3)
-    real = torch.arange(12) >= torch.tensor([[0], [5], [12]])  # leading queries see no key
+    real = torch.arange(12) >= torch.tensor([[0], [5], [12]])  # the first queries see no key
     logits = model(x, mask=Seen(real[:, None, None].expand(3, 1, 12, 12)))
     assert logits.isfinite().all()
     logits[real].square().sum().backward()
@@ -392,7 +392,7 @@ def test_unknown_option_error_lists_valid_options(field, seam):
 
 @pytest.fixture
 def bent():
-    """A variant as a notebook might define it; unregistered after the test."""
+    """A variant as a notebook would define it; unregistered after the test."""
 
     class Bent(FeedForward, kind="bent"):
         activation = nn.Tanh
@@ -454,7 +454,7 @@ def test_variant_names_are_unique_per_seam():
 
 @pytest.mark.parametrize("field, seam", SEAMS.items(), ids=SEAMS)
 def test_variants_of_a_seam_give_different_outputs(field, seam):
-    """A variant without effect would look like a tie in a comparison."""
+    """In a comparison, a variant that does nothing would look like a tie."""
     defaults = {"bias": True}
     defaults |= {"position": "none"} if seam is Mixer else {}  # not every mixer supports rotary
     defaults |= {"residual": "admin"} if seam is Initialization else {}  # otherwise "admin" equals Xavier

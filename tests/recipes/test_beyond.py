@@ -46,7 +46,7 @@ def test_run_returns_complete_rows(run_beyond):
     assert table.order_before.notna().all() and run_beyond(position="none").order_before.isna().all()
 
 
-def test_only_rotary_is_rescaled_and_only_beyond_training_lengths(run_beyond):
+def test_only_rotary_is_rescaled_and_only_beyond_the_training_length(run_beyond):
     table = run_beyond(position="rotary")
     lengths_by_way = table[table.what == "accuracy"].groupby("way").length.apply(list).to_dict()
     assert lengths_by_way == {"as trained": [4, 6, 8], "interpolated": [6, 8], "larger base": [6, 8]}
@@ -61,7 +61,7 @@ def test_t5_learns_to_copy(run_beyond):
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
-def test_source_of_answer_points_to_the_copied_symbol(cells, order):
+def test_source_of_an_answer_is_the_position_of_the_copied_symbol(cells, order):
     tokens, targets = Copy(symbols=16, longest=5, order=order).of_length(torch.Generator().manual_seed(0), 8, 5)
     (key,) = cells.source_of_answer(order, 5)
     has_target = key >= 0

@@ -47,7 +47,7 @@ STEPS = 3
 
 
 def total(seed, factor):
-    """Trial: sum of trained weights times factor; training does not depend on factor."""
+    """Trial: the sum of the trained weights, times `factor`, which does not affect training."""
     model = trained_model(*small(), seed)
     return {"value": factor * sum(p.double().sum().item() for p in model.parameters()), "drawn": torch.rand(()).item()}
 

@@ -1,4 +1,4 @@
-"""The trial of deep stacks: it separates learning from failing runs, and arms match their names."""
+"""The trial of deep stacks: it distinguishes learning from failing runs, and arms match their names."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from lab.training import fit
 USUAL = {"seed": 0, "placement": "pre", "scheme": "xavier", "n_layers": 2, "d_model": 16, "steps": 60}
 
 
-def test_stack_learns_at_a_sensible_rate_only():
+def test_stack_learns_only_at_a_reasonable_learning_rate():
     learned, failed = learning(**USUAL, learning_rate=0.01), learning(**USUAL, learning_rate=1e-6)
     assert learned["learnt"] and learned["steps_taken"] < 60
     assert not failed["learnt"] and failed["steps_taken"] == 60

@@ -122,7 +122,7 @@ def test_attention_and_feed_forward_share_no_weights():
 
 
 def test_ffn_dropout_is_also_applied_after_w2():
-    """The chapter: dropout in the feed-forward layer usually stands before W_2 only (§1.4.6).
+    """The chapter: dropout in the feed-forward layer is usually applied before W_2 only (§1.4.6).
     False: GPT-2 applies it after W_2, torch's encoder layer in both places.
     """
     transformers = pytest.importorskip("transformers")

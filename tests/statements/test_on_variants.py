@@ -13,7 +13,7 @@ from lab.models.gpt import Mixer, Position
 
 
 def exponent(a, b, times):
-    """Scaling exponent: the quantity grows from a to b when its argument grows by the factor `times`."""
+    """Scaling exponent of a quantity that grows from a to b when its argument grows by a factor of `times`."""
     return math.log(b / a) / math.log(times)
 
 

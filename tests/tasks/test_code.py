@@ -1,4 +1,4 @@
-"""Windows of source code against the corpus, and bracket and token labels against the text."""
+"""Windows of source code, compared with the corpus; bracket and token labels, compared with the text."""
 
 import random
 

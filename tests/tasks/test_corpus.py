@@ -37,7 +37,7 @@ def test_corpus_excludes_tests_and_generated_files():
     assert not any(b"\r" in text for text in files.values())
 
 
-def test_other_package_versions_warn_once(monkeypatch):
+def test_unpinned_package_versions_warn_once(monkeypatch):
     monkeypatch.setattr(corpus, "PACKAGES", {"networkx": "3.5", "sympy": "1.14.0"})
     monkeypatch.setattr(corpus, "HASH", "another")
     monkeypatch.setattr(corpus.metadata, "version", {"networkx": "3.6.1", "sympy": "1.14.0"}.get)

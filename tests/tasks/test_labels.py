@@ -28,7 +28,7 @@ def labels(source):
     ("f(-1.5e3, not x)\n",     "noo#####obkkkbnob"),
     ("ä = 'ü€'  # ö\n",        "nnbobsssssssbbccccb"),
     ("a\\\n= 1\n",             "nbbob#b"),
-    ("'\x0c\x85\u2028' + a\n",  "ssssssssbobnb"),  # line ends for str.splitlines, not for Python
+    ("'\x0c\x85\u2028' + a\n",  "ssssssssbobnb"),  # line ends for str.splitlines, but not for Python
     ("x = 0b1 if y else 2j\r\n", "nbob###bkkbnbkkkkb##bb"),
 ])  # fmt: skip
 def test_every_byte_has_the_correct_token_type(source, kinds):

@@ -1,6 +1,6 @@
-"""Task contract: batches follow their generator, targets are in range, held-out data is not trained on.
+"""Task contract: generators determine batches, targets are in range, held-out data does not occur in training.
 
-Of `lab.tasks.lengths` and `lab.tasks.task`.
+Tests `lab.tasks.lengths` and `lab.tasks.task`.
 """
 
 import math
@@ -54,7 +54,7 @@ def test_seed_determines_batches_and_validation_and_the_global_generator_is_unch
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if isinstance(task, AnyLength)], ids=str)
-def test_validation_has_every_length_with_targets_where_of_length_has_them(task):
+def test_validation_has_every_length_and_its_targets_start_as_in_of_length(task):
     lengths = range(task.shortest, task.longest + 1)
     tokens, targets = task.validation(3 * len(lengths))
     assert tokens.shape[1] == task.length

@@ -1,4 +1,4 @@
-"""Synthetic tasks against answers computed by brute force."""
+"""Synthetic tasks, compared with answers computed by brute force."""
 
 import math
 
