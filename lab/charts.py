@@ -443,8 +443,8 @@ def numbers_met(weights, keys, values):
     """Show all numbers by which a block multiplies for one token: weights, keys and values.
 
     weights (12, d, d): four matrices of attention, then eight of the feed-forward layer. keys,
-    values (n, d). There are two bands of 2 d rows: the weights, and the keys with the values. So the
-    length of a band is proportional to its work.
+    values (n, d). There are two bands of 2 d rows: the weights, and the keys with the values. So
+    the length of a band is proportional to its work.
     """
     met, pairs = weights.numel(), keys.numel() + values.numel()
     caption = (

@@ -220,8 +220,8 @@ def exponent(x, y, seeds=None) -> Interval:
     """Exponent p of y ~ x^p: the slope on log-log axes, with a t interval.
 
     The interval comes from the residuals or, if `seeds` gives the seed of each point (x, y), from
-    one fit per seed. Raises ValueError if a number is not positive, or unless every seed has exactly
-    one y at every x.
+    one fit per seed. Raises ValueError if a number is not positive, or unless every seed has one y
+    at every x.
     """
     x = _positive(_numbers(x, "x"), "x")
     y = _positive(_numbers(y, "y"), "y")

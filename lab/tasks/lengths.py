@@ -185,7 +185,7 @@ class Addition(AnyLength):
 
 
 def add(a, b):
-    """Digits (b, max(n, m) + 1) of the sum of a (b, n) and b (b, m); all list the ones digit first."""
+    """Digits (b, max(n, m) + 1) of the sum of a (b, n) and b (b, m), ones digits first."""
     n = max(a.shape[1], b.shape[1])
     columns = torch.zeros(len(a), n + 1, dtype=torch.long)
     columns[:, : a.shape[1]] += a
