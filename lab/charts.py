@@ -374,7 +374,8 @@ def rope_and_alibi(before, after, weights, turns):
 def _draw_two_ways(before, after, score, weights, turns):
     _, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.4), width_ratios=[1, 1.3])
     left.add_patch(plt.Circle((0, 0), 1, fill=False, ec="0.85"))
-    pairs = zip(("query", "key"), COLORS[:2], before, after, turns, (0.3, 0.45), strict=True)
+    colors = ("#333333", "#7a4fa3")  # other than those of RoPE and ALiBi
+    pairs = zip(("query", "key"), colors, before, after, turns, (0.3, 0.45), strict=True)
     for name, color, old, new, (position, speed), radius in pairs:
         for tip, alpha in ((old, 0.3), (new, 1.0)):
             style = {"arrowstyle": "->", "color": color, "alpha": alpha, "lw": 1.8}
@@ -384,13 +385,14 @@ def _draw_two_ways(before, after, score, weights, turns):
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
         words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
         left.text(1.22 * new[0], 1.22 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
+    left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.13, "before", fontsize=8, ha="center")
     left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
     bars = right.bar(range(len(weights)), weights, color=COLORS[0])
     right.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
     marks(right, {"1%": 0.01})
     right.set(xlabel="position of the key", ylabel="weight", xticks=range(len(weights)))
-    right.set(ylim=(0, 1.05), title=f"ALiBi: seen from position {len(weights) - 1}")
+    right.set(ylim=(0, 1.2 * max(weights)), title=f"ALiBi: seen from position {len(weights) - 1}")
 
 
 def seen_keys(masks, reach, *, trained, share):
@@ -403,7 +405,7 @@ def seen_keys(masks, reach, *, trained, share):
     caption = (
         f"Left: the keys that each query sees; those {trained} or more positions before it, which "
         f"training never had, are pale. Right: how many of the nearest keys hold {share:.0%} of "
-        "the weight in each head of ALiBi, if all keys are alike."
+        f"the weight in each head of ALiBi, if all keys are alike; pale beyond {trained}."
     )
     offsets = {}
     for name, mask in masks.items():
@@ -427,7 +429,9 @@ def _draw_seen(offsets, reach, trained, share):
         axes.set(title=name, xlabel="key", ylabel="query", xticks=ticks[::2], yticks=ticks[::2])
         if (square == 1).any():
             axes.text(0.05, 0.12, "never seen\nin training", transform=axes.transAxes, fontsize=8)
-    bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0])
+    near = [min(keys, trained) for keys in reach.values()]
+    grid[-1].barh(list(reach), near, color=COLORS[0])
+    bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0], alpha=0.3)
     box = {"fc": "white", "ec": "none", "pad": 0.5}  # covers the dashed line behind the label
     grid[-1].bar_label(bars, padding=3, fontsize=8, bbox=box)
     grid[-1].axvline(trained, **PREDICTION)

@@ -211,7 +211,7 @@ def test_rope_and_alibi_figure_shows_the_score_and_every_weight(monkeypatch):
     after = (torch.tensor([0.6, 0.8]), torch.tensor([0.0, 1.0]))
     charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]), ((2, 0.4), (4, 0.0)))
     assert seen["title"] == "RoPE: score 0.80" and seen["weights"] == [0.25, 0.75]
-    assert seen["texts"] == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0"]
+    assert seen["texts"] == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0", "before"]
 
 
 def test_figure_of_numbers_met_shows_and_counts_every_number(monkeypatch):
@@ -266,7 +266,8 @@ def test_seen_keys_figure_shows_visible_keys_and_the_reach_of_each_head(monkeypa
     everything, window = seen["squares"]
     assert everything == [[2, 0, 0, 0], [2, 2, 0, 0], [1, 2, 2, 0], [1, 1, 2, 2]]
     assert window == [[2, 0, 0, 0], [2, 2, 0, 0], [0, 2, 2, 0], [0, 0, 2, 2]]
-    assert seen["reach"] == [2, 4]
+    assert seen["reach"][:2] == [2, 2]  # solid up to the trained length
+    assert seen["reach"][2:] == [2, 4]
     assert "2 or more positions" in seen["caption"] and "90%" in seen["caption"]
 
 
