@@ -506,8 +506,8 @@ def stream_parts(streams):
     component i what branch i added; they are at right angles, so their squares add up.
     """
     caption = (
-        "Height: squared length of the stream after so many branches. Blue: what is left of the "
-        "token that came in. Orange: what branches added, one shade each."
+        "Height: squared length of the stream after so many branches. Black: what is left of the "
+        "token that came in. Purple: what branches added, one shade each."
     )
     parts = {name: [x.square().tolist() for x in stream] for name, stream in streams.items()}
     with drawn(_draw_parts, parts) as figure:
