@@ -384,9 +384,9 @@ def _draw_two_ways(before, after, score, weights, turns):
         angle = np.arctan2(*old[::-1]) + np.linspace(0, position * speed)
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
         words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
-        left.text(1.22 * new[0], 1.22 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
+        left.text(1.3 * new[0], 1.3 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
     left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.13, "before", fontsize=8, ha="center")
-    left.set(xlim=(-1.45, 1.45), ylim=(-1.45, 1.45), aspect="equal")
+    left.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
     bars = right.bar(range(len(weights)), weights, color=COLORS[0])
     right.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
