@@ -41,7 +41,7 @@ TEX_TO_MATHTEXT = (
 
 
 def folder_of(run, profile="quick"):
-    """The folder of a run, or of a lesson's latest run. Raises Refused if there is none."""
+    """The folder of a run, or of a lesson's local or else published run. Refused if none."""
     places = [Path(run), files.project_root() / run]
     folder = next((place for place in places if (place / "run.json").exists()), None)
     if folder is None:
@@ -93,7 +93,7 @@ def show(lesson: Run, profile: Profile = "quick"):
 
 
 def diff(a: Run, b: Run):
-    """Compare the answers of two runs: the lines that differ, or all lines if none differs."""
+    """Compare two runs: print the answers that differ, or all answers if none differs."""
     from lab import claims
 
     both = [claims.read_answers(folder_of(name)) for name in (a, b)]
@@ -107,7 +107,7 @@ def diff(a: Run, b: Run):
     for line in (differ if len(differ) else lines).itertuples():
         name = " ".join(filter(None, (line.id, line.part, line.where)))
         print(f"{name}\n  {line.text:40}  |  {line.text_b}")
-    print(f"{len(differ)} of {len(lines)} lines differ")
+    print(f"{len(differ)} of {len(lines)} answers differ")
 
 
 # The page of a lesson

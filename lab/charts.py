@@ -315,7 +315,7 @@ def weighted_means(values, weights, output):
     """
     caption = (
         "Each head has columns of its own. There it multiplies the numbers of each token by its "
-        "weight for this token (after \u00d7), and adds up each column over the tokens. Grey "
+        "weight for this token (next to \u00d7), and adds up each column over the tokens. Grey "
         "numbers have weight 0. Last row: the output."
     )
     with drawn(_draw_means, values.tolist(), weights.tolist(), output.tolist()) as figure:
@@ -358,12 +358,12 @@ def rope_and_alibi(before, after, weights, turns):
     """Show a query and a key before and after RoPE's rotation, and ALiBi's weights for equal keys.
 
     before, after: (query, key), two numbers each. weights: (keys,), ordered by position. turns:
-    (position, speed) of the query and of the key.
+    (position, frequency) of the query and of the key.
     """
     score = float(after[0] @ after[1])
     caption = (
         "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
-        f"speed; the score after it is {score:.2f}. "
+        f"frequency; the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
     pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
@@ -396,7 +396,7 @@ def _draw_two_ways(before, after, score, weights, turns):
 
 
 def seen_keys(masks, reach, *, trained, share):
-    """Show which keys each query sees under several masks, and how far the heads of ALiBi reach.
+    """Show which keys each query sees under two masks, and how far the heads of ALiBi reach.
 
     masks: {name: (t, t) booleans}, True where the query (row) sees the key (column). reach: {slope:
     number of nearest keys that have `share` of the weight}. Keys at a distance of `trained` or more
@@ -452,7 +452,7 @@ def numbers_met(weights, keys, values):
     """
     met, pairs = weights.numel(), keys.numel() + values.numel()
     caption = (
-        "Each number shown is multiplied once for one token: above those of the weights, below "
+        "Each number shown is multiplied once for one token: on top those of the weights, below "
         "those of the keys and values of all tokens."
     )
     words = f"{met} multiply-adds with weights, {pairs} with keys and values"
@@ -502,11 +502,11 @@ def _draw_numbers(axes, table, left, top, color, columns):
 def stream_parts(streams):
     """Show how the residual stream of one token grows, branch by branch, in each kind of stack.
 
-    streams: {name: [vector after 0, 1, ... branches]}. Component 0 is the token that came in,
-    component i what branch i added; they are at right angles, so their squares add up.
+    streams: {name: [vector after 0, 1, ... branches]}. Coordinate 0 is the embedding,
+    coordinate i what branch i added: these parts are orthogonal, so squared norms add up.
     """
     caption = (
-        "Height: squared length of the stream after so many branches. Black: what is left of the "
+        "Height: squared norm of the stream after each branch. Black: what is left of the "
         "token that came in. Purple: what branches added, one shade each."
     )
     parts = {name: [x.square().tolist() for x in stream] for name, stream in streams.items()}
@@ -606,7 +606,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
         axes.axvline(at, **PREDICTION)
-        axes.annotate(f"bar {at:g}", (at, -0.6), (3, 0), textcoords="offset points", fontsize=7)
+        axes.annotate(f"threshold {at:g}", (at, -0.6), (3, 0), textcoords="offset points", size=7)
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
     axes.set_yticklabels([_label(name, names) for name in groups.groups])
     axes.grid(False, axis="y")

@@ -32,7 +32,7 @@ ROUNDING = 2e-15  # relative tolerance of exact statements
 NUMBERS = ("effect", "low", "high", "n")
 COLUMNS = ["id", "part", "question", "where", *NUMBERS, "unit", "bar", "answer", "why", "main"]
 COLUMNS += ["learned", "figure", "table", "note"]
-PERCENT = ("relative", "share", "difference of shares")  # values with these units are shown in %
+PERCENT = ("relative", "share", "difference of shares")  # units shown in % or, for the last, points
 Words = Annotated[str, Field(min_length=1)]
 
 
@@ -419,10 +419,10 @@ def reasons_unclear(part, table, chosen, sides, shares):
         if n < MIN_LEARNED * of
     ]
     reference = reference_of(part, table, chosen, sides)
-    reasons += [f"not {need}" for need in part.needs if not reference.eval(need).all()]
+    reasons += [f"`{need}` is false" for need in part.needs if not reference.eval(need).all()]
     both = pd.concat(sides.values())
     differ = [name for name in part.same if (both.groupby("seed")[name].nunique() > 1).any()]
-    return reasons + [f"{name} differs" for name in differ]
+    return reasons + [f"{name} is not equal in all arms" for name in differ]
 
 
 def verdict(part, interval, values=()):
@@ -492,7 +492,7 @@ def suggestion(part, interval):
 def format_numbers(unit, *values):
     """Format numbers with three significant digits.
 
-    Relative changes and shares are in percent, differences of shares in points.
+    Relative changes and shares are in percent, differences of shares in percentage points.
     """
     if unit.startswith(PERCENT):
         sign = "" if unit.startswith("share") else "+"
@@ -544,7 +544,7 @@ def card(claim, lines):
         rows.append(row | {"note": line.note})
     table = markdown(pd.DataFrame(rows).astype(str))
     because = dict.fromkeys(part.because for part in claim.parts if part.because)
-    return "\n\n".join([*quotes, table, *(f"The bar: {reason}" for reason in because)])
+    return "\n\n".join([*quotes, table, *(f"The threshold: {reason}" for reason in because)])
 
 
 def scorecard(lines):
@@ -553,7 +553,7 @@ def scorecard(lines):
 
 
 def lesson_card(lines):
-    """The answers of a lesson as a Markdown table, one row per line.
+    """The answers of a lesson as a Markdown table, one row per answer.
 
     The main lines of a question come first.
     """
@@ -608,7 +608,7 @@ def markdown(table):
 
 
 def rounds_to(value, words):
-    """Whether a value rounds to the number in a text, such as "3.5 %", ignoring signs."""
+    """Whether a value rounds to the number in a text; "3.5 %" is 0.035; signs are ignored."""
     number = re.search(r"[-+−]?\d[\d,]*\.?\d*", words)[0]
     digits = number.replace("−", "-").replace(",", "").replace("+", "")
     decimals = len(digits.partition(".")[2])

@@ -36,7 +36,7 @@ def preserve_rng():
 
 @contextmanager
 def preserved():
-    """Restore the process-wide state that a trial may change when the block ends.
+    """When the block ends, restore the process-wide state that a trial may change.
 
     It restores the random generators, the number of threads, grad mode, the default dtype and
     device, and the working directory. The block starts with gradients enabled, default dtype

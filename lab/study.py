@@ -275,7 +275,7 @@ class Study:
     def told(self, numbers, *facts):
         """Compare numbers in the lesson's text with this run, and show those that differ.
 
-        `numbers` maps a number as printed in the text, such as "3.5 %" or "-0.02", to its value in
+        `numbers` maps a number as in the text, such as "-0.02" or "3.5 %", to its value (0.035) in
         this run. The value must round to the printed number, ignoring signs; None or NaN means that
         this run did not measure it. `facts` are conditions that the text relies on. Does nothing in
         smoke runs.
@@ -283,14 +283,15 @@ class Study:
         if self.profile == "smoke":
             return
         text = files.prose_of(self.notebook) if self.notebook.exists() else ""
-        wrong = [f"fact {i} is false" for i, fact in enumerate(facts, 1) if not fact]
+        wrong = [f"condition {i} of this cell fails" for i, fact in enumerate(facts, 1) if not fact]
         for words, value in numbers.items():
             if text and words not in text:
                 wrong.append(f"{words} is not in the text")
             if value is None or value != value:
                 wrong.append(f"{words} was not measured in this run")
             elif not claims.rounds_to(value, words):
-                wrong.append(f"{words} is {value:.4g} in this run")
+                shown = f"{value:.2%}" if "%" in words else f"{value:.4g}"
+                wrong.append(f"{words} is {shown} in this run")
         if wrong:
             self.say(f"The text differs from this run: {'; '.join(wrong)}.")
 

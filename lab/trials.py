@@ -8,7 +8,7 @@ results/record use the same format: the first line holds the code hashes, each o
      "seconds": 1.5, "by": "..."}
 
 `n` is the number of rows. `rows` has their columns; a column with equal values is stored as one
-value. `also` has the hashes of kinds that the trial looked up by name and of data that it read.
+value. `also` hashes the data that it read and the kinds, outside CODE, that it looked up by name.
 `seconds` is the run time; `by` names the machine, the torch version and the date. CODE is the hash
 of the trial's code (lab.key), so rows of older code are reused only with `--anyway`.
 """
@@ -50,7 +50,7 @@ class TrialsFailed(RuntimeError):
 
 @dataclass
 class Place:
-    """Where the trials of a notebook are cached and run.
+    """Settings for running a notebook's trials: cache folders, workers, device.
 
     notebook   name of its subfolder in `store` and `record`
     store      folder of the local cache
@@ -375,7 +375,7 @@ class TrialCache:
         """Cached timings, {name of a point: line}: all from the store, or else all from the record.
 
         If neither is complete and `anyway` is set, returns the timings of both together, outdated
-        ones included, if these are complete. Otherwise only the repeats that the store has
+        ones included, if these are complete. Otherwise returns the repeats that the store holds
         completely.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
@@ -410,7 +410,7 @@ class TrialCache:
                 minutes = sum(line["seconds"] for line in stale) / 60
                 print(
                     f"{len(stale)} trials of {self.trial.__name__} run again because {names} "
-                    f"changed; they took {minutes:.1f} core minutes before"
+                    f"changed; they took {minutes:.1f} minutes before"
                 )
                 return
 

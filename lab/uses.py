@@ -1,6 +1,6 @@
 """Run-time dependencies of a trial: kinds it looks up by name, data it reads, clocks it uses.
 
-A kind is a registered variant of an exchangeable part of a model, such as Position.rotary.
+A kind is the name of a registered variant of a part of a model, such as Position.rotary.
 
 `lab.trials.run` runs every trial inside `watched()`. Registries, tasks and measurements report to
 this module, which imports none of them. Reports outside a trial are ignored.

@@ -16,7 +16,7 @@ DEFINING = (ast.FunctionDef, ast.ClassDef)
 
 @contextlib.contextmanager
 def definitions(stem, *names):
-    """Yield a module with the definitions called `names` of a notebook, everything they use, its imports and kinds.
+    """Yield a module with a notebook's imports and kinds, the definitions `names`, and all they use.
 
     `stem` is the beginning of the notebook's file name. The kinds are unregistered when the block ends.
     """

@@ -37,7 +37,7 @@ def test_only_gated_layers_report_statistics_of_gate_and_linear_factor(learned):
     assert rises["linear_size"] != 0 and "gate_mean" not in learned("relu")[-1]
 
 
-def test_deaths_counts_units_that_fell_silent_that_woke_and_that_stayed_silent(lesson):
+def test_deaths_counts_units_that_died_revived_and_stayed_dead(lesson):
     silent = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]], dtype=torch.bool)
     assert lesson.deaths(silent) == {"fell": 75.0, "woke": 25.0, "lasting": 25.0}
 

@@ -93,7 +93,7 @@ def test_timed_calls_return_gradients_or_next_byte_logits(lesson):
         assert lesson.writing_step(arm, 64, 32, 2)().shape == (2, 1, 256)
 
 
-def test_timings_accept_again_as_a_second_softmax_arm(lesson):
+def test_timings_accept_a_second_softmax_arm_called_again(lesson):
     steps = lesson.time_steps({"softmax": [64], "again": [64], "linear": [64, 128]}, 32)
     tokens = lesson.time_tokens(["softmax", "again"], [32], 32, 2)
     assert len(steps) == 4 and len(tokens) == 2 and set(tokens.arm) == {"softmax", "again"}

@@ -88,8 +88,8 @@ def test_forest_plot():
     assert [text.get_text() for text in axes.texts] == [
         "2.0 [-0.5, 4.5]",
         "-1.0",
-        "bar -0.5",
-        "bar 0.5",
+        "threshold -0.5",
+        "threshold 0.5",
     ] and axes.get_xlabel() == "gain"
     low, high = axes.get_ylim()
     assert low > high, "the first arm is at the top"

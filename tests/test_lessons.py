@@ -1,4 +1,4 @@
-"""Lessons: complete in English and Chinese, and the results in their text are checked against the run."""
+"""Lessons 1.1 to 1.14: complete in English and Chinese; `told` checks the results in their text."""
 
 import ast
 import json

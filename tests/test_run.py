@@ -318,13 +318,13 @@ def test_list_on_an_ascii_terminal(done):
 
 def test_diff(done, tmp_path):
     output = lab("diff", done.folder, done.folder).output
-    assert "dice-count" in output and "0 of 2 lines differ" in output
+    assert "dice-count" in output and "0 of 2 answers differ" in output
     shutil.copytree(done.folder, tmp_path / "other")
     table = pd.read_csv(tmp_path / "other" / "answers.csv", dtype=str, keep_default_na=False)
     table.loc[0, ["effect", "answer"]] = ["0.123456", "no"]
     files.write_table(tmp_path / "other" / "answers.csv", table)
     output = lab("diff", done.folder, tmp_path / "other").output
-    assert "dice-more-sides" in output and "dice-count" not in output and "1 of 2 lines differ" in output
+    assert "dice-more-sides" in output and "dice-count" not in output and "1 of 2 answers differ" in output
     assert re.search(r"not judged .* \|  no 0.123", output)
 
 

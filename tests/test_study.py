@@ -294,7 +294,7 @@ def test_told_compares_numbers_of_the_text_with_the_run(project, displayed):
     mine.told({"3.5 %": 0.0349, "12": 12.3}, 1 < 2)
     assert len(displayed) == before, "nothing is shown if all numbers agree"
     mine.told({"3.5 %": 0.031, "13": 13.0}, 1 > 2)
-    differs = "fact 1 is false; 3.5 % is 0.031 in this run; 13 is not in the text"
+    differs = "condition 1 of this cell fails; 3.5 % is 3.10% in this run; 13 is not in the text"
     assert displayed[-1] == f"The text differs from this run: {differs}."
     mine.told({"3.5 %": None, "12": float("nan")})
     assert displayed[-1].count("was not measured in this run") == 2

@@ -1,6 +1,6 @@
 """Ablation of single attention heads, and similarity of their maps (chapter §1.1.4, §1.2).
 
-Maps are causal attention weights (b, h, q, k). A head is identified by its layer, which is the
+Maps are attention weights (b, h, q, k). A head is identified by its layer, which is the
 index of the attention call within a forward pass, and its index among the query heads.
 """
 
@@ -81,7 +81,7 @@ def match_entropy(maps, reference):
     """Sharpen or flatten maps (b, h, q, k) until their mean entropy equals that of `reference`.
 
     This multiplies all scores z by one number c. The scores themselves are not needed, because
-    softmax(c z) is softmax(z)^c, normalized. The result is the null model of heads that differ only
+    softmax(c z) is softmax(z)^c, normalized. It is the null model in which `reference` differs only
     in entropy.
     """
     target = entropy(reference).mean()

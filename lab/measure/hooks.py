@@ -232,7 +232,7 @@ class Calls(TorchFunctionMode):
         # importing dynamo takes seconds; before it is imported, nothing can be compiled
         if "torch._dynamo" in sys.modules:
             self.inside.enter_context(torch.compiler.set_stance("force_eager"))
-        # otherwise transformers may pass the query heads of a single token as queries of one head
+        # otherwise transformers may fold the query heads of a group into the query axis
         unpacked = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
         self.inside.enter_context(patch.dict(os.environ, unpacked))
         return super().__enter__()

@@ -127,7 +127,7 @@ def enough(interval: Interval, bar: float, most: int = 10_000) -> int | None:
 
 
 def outcomes(*arms) -> bool:
-    """Whether the arms are binary outcomes: one is boolean, or all are 0 and 1, both present.
+    """Whether the arms are binary: one is boolean, or all values are 0 or 1 and both occur.
 
     Numbers that are all 0 or all 1 do not count, because any measure may have such values.
     """

@@ -77,7 +77,7 @@ def delta_rule(q, k, v, beta, log_alpha, state=None, chunk=64):
 
 
 class DeltaRule(QKVStateMixer, kind="delta"):
-    """Keys and queries have norm 1, β = sigmoid(w·x) per head, α = 1; RMSNorm on head outputs.
+    """Delta rule with unit q and k, β = sigmoid(w·x) per head and α = 1; RMSNorm on head outputs.
 
     The recurrence runs in float32 or wider, also under autocast.
     """

@@ -42,7 +42,7 @@ class CrossAttention(Part):
 class DecoderBlock(Block):
     """A layer of self-attention, cross-attention and feed-forward. Vaswani 2017 §3.1.
 
-    Raises ValueError for a residual other than "pre" and "post".
+    Raises ValueError for a residual other than "pre" and "post", and for options of these.
     """
 
     def __init__(self, config, position):

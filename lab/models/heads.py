@@ -122,7 +122,7 @@ class FullValue(QueryKey, kind="full-value"):
         return x[:, None].expand(-1, self.n, -1, -1)
 
     def value_weights(self):
-        return []  # the value maps are W_O
+        return []  # the value maps are in `out`
 
 
 class Primer(QKVProjection, kind="primer"):

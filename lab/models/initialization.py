@@ -220,7 +220,7 @@ def scale(weights, factor):
 
 @torch.no_grad()
 def preset_position_counter(model, marker, *, head=0):
-    """Set the weights of a head in layer 0 so that its first output number is 1 / t at token t.
+    """Set a head in layer 0 so that the first component of its output is 1 / t at the t-th token.
 
     Its queries become 0, so that it attends uniformly to all tokens so far. The first component of
     its values becomes 1 at the token `marker` and 0 at all others (Kazemnejad 2023, theorem 1);

@@ -81,7 +81,7 @@ class Global(Mask, kind="global"):
 class Random(Mask, kind="random"):
     """About `links` random keys per query, determined by `seed`.
 
-    The keys are at positions up to the query's or, if `length` is given, at any of `length`.
+    The keys are at positions up to the query's or, if `length` is given, below `length`.
     """
 
     def __init__(self, *, links, seed=0, length=None):

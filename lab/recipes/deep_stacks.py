@@ -65,7 +65,7 @@ def learning(
 ):
     """Trial: train a stack until it has learnt the task, for at most `steps` steps.
 
-    A stack has learnt the task when its validation loss is a quarter of the way from the unigram
+    A stack has learnt the task if its validation loss is over a quarter of the way from the unigram
     entropy to the entropy rate; the loss is evaluated every `every` steps. `clip` is the maximum
     gradient norm; `clamp` is the maximum activation in the feed-forward layer (0: no maximum).
     Returns the `run` of training.fit and loss (nats per token, last evaluation), learnt and

@@ -14,7 +14,7 @@ def reference_model():
     """Load the trained reference model, on the CPU. It predicts the next byte of source code.
 
     It has 4 layers and d_model 128. Its attribute `story` is a dict that records the training:
-    config, schedule, seed, corpus (a hash), validation_loss, marks (the losses of n-gram models),
+    config, schedule, seed, corpus (a hash), validation_loss, marks (the n-gram baselines),
     curve (losses by step), torch (version) and more. validation_loss and marks are in nats per
     byte, over `windows` validation windows. Raises OSError if a file is missing, and ValueError if
     the weights do not match their recorded hash.

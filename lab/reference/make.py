@@ -25,7 +25,7 @@ SIZES = {
 def make(path=WEIGHTS, seed=0, sizes=SIZES):
     """Train the reference model on one thread. Write its weights and, next to them, a JSON record.
 
-    The marks in the record are losses of n-gram models. The n-grams are counted on the windows that
+    The marks in the JSON file are n-gram baselines. The n-grams are counted on the windows that
     training reads and evaluated on the same validation windows as the model.
     """
     from safetensors.torch import save_file

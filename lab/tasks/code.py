@@ -68,7 +68,7 @@ class Code(Task):
         )
 
     def validation(self, size, seed=0):
-        """Validation windows, as in `batch`, that do not occur in the training text.
+        """Validation windows, as in `batch`; extended to 64 bytes, none is in the training text.
 
         They depend only on the text, the context, `size` and `seed`. Raises ValueError if there are
         too few.
@@ -76,7 +76,7 @@ class Code(Task):
         return self._windows(self.text(held_out=True), self.unseen(self.context + 1, size, seed))
 
     def unseen(self, length, size, seed):
-        """Start indices of validation windows that do not occur in the training text: (size,)."""
+        """Start indices (size,) of such validation windows; see `_unseen`."""
         return _unseen(self.path, self.hash, self.validation_share, length, size, seed)
 
     def _windows(self, text, starts):

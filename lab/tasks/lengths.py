@@ -12,7 +12,7 @@ class AnyLength(Task):
     """Base class of tasks that draw one length n per batch from shortest..longest.
 
     The length is a number of items, such as symbols or digits, not of tokens. Validation contains
-    all lengths.
+    all lengths, if its size is at least their number.
     Subclasses define of_length(generator, size, n), which returns inputs and targets (size, t) for
     n items, with t at most text_length(n); n may exceed `longest`. Raises ValueError unless
     1 <= shortest <= longest.
@@ -152,7 +152,7 @@ class Addition(AnyLength):
         """Inputs and targets for held-out pairs or, with held_out=False, for training pairs."""
         widths = [n, n]
         if not self.padded:
-            # draw the width first, then the number that gets it: the order affects all later draws
+            # draw the width first, then which operand has it: the order affects all later draws
             width = torch.randint(1, n + 1, (), generator=generator).item()
             widths[torch.randint(2, (), generator=generator)] = width
         # digits (b, width), ones first

@@ -115,7 +115,7 @@ def test_invalid_head_splits_raise(wrong):
 
 
 def perturbed(model):
-    """The model after one training-mode batch and name-seeded noise on every weight."""
+    """The model after one batch in training mode, with noise on each weight, seeded by its name."""
     model.train()(tokens(seed=1))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
