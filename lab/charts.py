@@ -361,15 +361,20 @@ def rope_and_alibi(before, after, weights, turns):
     (position, frequency) of the query and of the key.
     """
     score = float(after[0] @ after[1])
+    pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
+    between = "the thick arc is the angle between the two, offset \u00d7 frequency; "
     caption = (
         "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
-        "frequency; the thick arc is the angle between the two, offset \u00d7 frequency; the score "
-        f"after it is {score:.2f}. "
+        f"frequency; {between if _alike(pairs[0], turns) else ''}the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
-    pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
     with drawn(_draw_two_ways, *pairs, score, weights.tolist(), turns) as figure:
         show(png(figure, caption), caption)
+
+
+def _alike(before, turns):
+    """Whether query and key start alike and rotate equally fast: only the offset parts them."""
+    return before[0] == before[1] and turns[0][1] == turns[1][1]
 
 
 def _draw_two_ways(before, after, score, weights, turns):
@@ -387,10 +392,11 @@ def _draw_two_ways(before, after, score, weights, turns):
         words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
         left.text(1.3 * new[0], 1.3 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
     (m, speed), (n, _) = turns
-    angle = np.arctan2(*before[1][::-1]) + np.linspace(n * speed, m * speed)
-    left.plot(0.7 * np.cos(angle), 0.7 * np.sin(angle), color=COLORS[1], lw=2.2)
-    offset = f"offset {m - n} \u00d7 {speed:g} = {(m - n) * speed:g} rad"
-    left.text(0, -1.75, offset, fontsize=8, color=COLORS[1], ha="center", va="center")
+    if _alike(before, turns):
+        angle = np.arctan2(*before[1][::-1]) + np.linspace(n * speed, m * speed)
+        left.plot(0.7 * np.cos(angle), 0.7 * np.sin(angle), color=COLORS[1], lw=2.2)
+        offset = f"offset {m - n} \u00d7 {speed:g} = {(m - n) * speed:g} rad"
+        left.text(0, -1.75, offset, fontsize=8, color=COLORS[1], ha="center", va="center")
     left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.17, "before", fontsize=8, ha="center")
     left.set(xlim=(-1.7, 1.7), ylim=(-1.9, 1.5), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
