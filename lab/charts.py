@@ -361,14 +361,20 @@ def rope_and_alibi(before, after, weights, turns):
     (position, frequency) of the query and of the key.
     """
     score = float(after[0] @ after[1])
+    pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
+    between = "the thick arc is the angle between the two, offset \u00d7 frequency; "
     caption = (
         "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
-        f"frequency; the score after it is {score:.2f}. "
+        f"frequency; {between if _alike(pairs[0], turns) else ''}the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
-    pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
     with drawn(_draw_two_ways, *pairs, score, weights.tolist(), turns) as figure:
         show(png(figure, caption), caption)
+
+
+def _alike(before, turns):
+    """Whether query and key start alike and rotate equally fast: only the offset parts them."""
+    return before[0] == before[1] and turns[0][1] == turns[1][1]
 
 
 def _draw_two_ways(before, after, score, weights, turns):
@@ -385,8 +391,14 @@ def _draw_two_ways(before, after, score, weights, turns):
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
         words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
         left.text(1.3 * new[0], 1.3 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
-    left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.13, "before", fontsize=8, ha="center")
-    left.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
+    (m, speed), (n, _) = turns
+    if _alike(before, turns):
+        angle = np.arctan2(*before[1][::-1]) + np.linspace(n * speed, m * speed)
+        left.plot(0.7 * np.cos(angle), 0.7 * np.sin(angle), color=COLORS[1], lw=2.2)
+        offset = f"offset {m - n} \u00d7 {speed:g} = {(m - n) * speed:g} rad"
+        left.text(0, -1.75, offset, fontsize=8, color=COLORS[1], ha="center", va="center")
+    left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.17, "before", fontsize=8, ha="center")
+    left.set(xlim=(-1.7, 1.7), ylim=(-1.9, 1.5), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
     bars = right.bar(range(len(weights)), weights, color=COLORS[0])
     right.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
@@ -403,7 +415,7 @@ def seen_keys(masks, reach, *, trained, share):
     are pale.
     """
     caption = (
-        f"Left: the keys that each query sees; those {trained} or more positions before it, which "
+        f"Left and middle: the keys that each query sees; those {trained} or more positions before it, which "
         f"training never had, are pale. Right: how many of the nearest keys hold {share:.0%} of "
         f"the weight in each head of ALiBi, if all keys are alike; pale beyond {trained}."
     )
@@ -431,14 +443,15 @@ def _draw_seen(offsets, reach, trained, share):
             axes.text(0.05, 0.12, "never seen\nin training", transform=axes.transAxes, fontsize=8)
     near = [min(keys, trained) for keys in reach.values()]
     grid[-1].barh(list(reach), near, color=COLORS[0])
-    bars = grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0], alpha=0.3)
-    box = {"fc": "white", "ec": "none", "pad": 0.5}  # covers the dashed line behind the label
-    grid[-1].bar_label(bars, padding=3, fontsize=8, bbox=box)
+    grid[-1].barh(list(reach), list(reach.values()), color=COLORS[0], alpha=0.3)
+    beside = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+    for slope, keys in reach.items():  # numbers stand right of the dashed line
+        grid[-1].annotate(str(keys), (max(keys, trained), slope), (4, 0), **beside)
     grid[-1].axvline(trained, **PREDICTION)
     words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
-    grid[-1].annotate("trained length", (trained, 1), (4, -3), va="top", **words)
-    grid[-1].set(xlim=(0, 1.1 * size), xticks=ticks)
-    grid[-1].invert_yaxis()
+    grid[-1].annotate("trained length", (trained, 1), (4, -2), va="top", **words)
+    grid[-1].set(xlim=(0, 1.1 * size), xticks=sorted({*ticks.tolist(), trained}))
+    grid[-1].set_ylim(len(reach) - 0.4, -1.4)  # from the top, below the words
     grid[-1].set(xlabel=f"nearest keys with {share:.0%} of the weight", ylabel="slope of the head")
     grid[-1].set_title("ALiBi")
 
