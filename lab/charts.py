@@ -362,19 +362,13 @@ def rope_and_alibi(before, after, weights, turns):
     """
     score = float(after[0] @ after[1])
     pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
-    between = "the thick arc is the angle between the two, offset \u00d7 frequency; "
     caption = (
         "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
-        f"frequency; {between if _alike(pairs[0], turns) else ''}the score after it is {score:.2f}. "
+        f"frequency, the thick one the angle between the two; the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
     with drawn(_draw_two_ways, *pairs, score, weights.tolist(), turns) as figure:
         show(png(figure, caption), caption)
-
-
-def _alike(before, turns):
-    """Whether query and key start alike and rotate equally fast: only the offset parts them."""
-    return before[0] == before[1] and turns[0][1] == turns[1][1]
 
 
 def _draw_two_ways(before, after, score, weights, turns):
@@ -391,8 +385,8 @@ def _draw_two_ways(before, after, score, weights, turns):
         left.plot(radius * np.cos(angle), radius * np.sin(angle), color=color, lw=1)
         words = {"color": color, "fontsize": 8, "ha": "center", "va": "center"}
         left.text(1.3 * new[0], 1.3 * new[1], f"{name}\n{position} \u00d7 {speed:g}", **words)
-    (m, speed), (n, _) = turns
-    if _alike(before, turns):
+    (m, speed), (n, key_speed) = turns
+    if before[0] == before[1] and speed == key_speed:  # only the offset parts them
         angle = np.arctan2(*before[1][::-1]) + np.linspace(n * speed, m * speed)
         left.plot(0.7 * np.cos(angle), 0.7 * np.sin(angle), color=COLORS[1], lw=2.2)
         offset = f"offset {m - n} \u00d7 {speed:g} = {(m - n) * speed:g} rad"
@@ -415,9 +409,10 @@ def seen_keys(masks, reach, *, trained, share):
     are pale.
     """
     caption = (
-        f"Left and middle: the keys that each query sees; those {trained} or more positions before it, which "
-        f"training never had, are pale. Right: how many of the nearest keys hold {share:.0%} of "
-        f"the weight in each head of ALiBi, if all keys are alike; pale beyond {trained}."
+        f"Left and middle: the keys that each query sees; those {trained} or more positions before "
+        "it, which training never had, are pale. Right: how many of the nearest keys hold "
+        f"{share:.0%} of the weight in each head of ALiBi, if all keys are alike; pale beyond "
+        f"{trained}."
     )
     offsets = {}
     for name, mask in masks.items():

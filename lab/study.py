@@ -158,7 +158,7 @@ class Study:
         at_edge = lowest[(lowest == grid["min"]) | (lowest == grid["max"])]
         if self.profile != "smoke" and len(at_edge):
             self.say(
-                "A better learning rate may lie beyond those tried: the best is at the edge ({edges}).",
+                "A better learning rate may lie beyond those tried: best at the edge ({edges}).",
                 "更好的学习率可能在所试范围之外：最佳值位于边缘（{edges}）。",
                 edges=", ".join(f"{words(arm)} {rate:g}" for arm, rate in at_edge.items()),
             )
