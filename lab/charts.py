@@ -610,6 +610,7 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
         if np.isfinite(interval.high):
             axes.plot((interval.low, interval.high), (row, row), color=color)
             text += f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        text = text.replace("-", "−")
         axes.annotate(text, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
