@@ -615,7 +615,13 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
     for at in np.atleast_1d(bar):
         axes.axvline(at, **PREDICTION)
-        axes.annotate(f"threshold {at:g}", (at, -0.6), (3, 0), textcoords="offset points", size=7)
+        axes.annotate(
+            f"threshold {at:g}".replace("-", "−"),
+            (at, -0.6),
+            (3, 0),
+            textcoords="offset points",
+            size=7,
+        )
     axes.set(ylim=(groups.ngroups - 0.5, -0.8), yticks=range(groups.ngroups), **words)
     axes.set_yticklabels([_label(name, names) for name in groups.groups])
     axes.grid(False, axis="y")

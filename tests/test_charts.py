@@ -86,9 +86,9 @@ def test_forest_plot():
     assert drawn[3:] == [(-1,), (-1,), (0, 0), (-0.5, -0.5), (0.5, 0.5)], "a single run has no interval"
     assert [text.get_text() for text in axes.get_yticklabels()] == ["first", "b"]
     assert [text.get_text() for text in axes.texts] == [
-        "2.0 [-0.5, 4.5]",
-        "-1.0",
-        "threshold -0.5",
+        "2.0 [−0.5, 4.5]",
+        "−1.0",
+        "threshold −0.5",
         "threshold 0.5",
     ] and axes.get_xlabel() == "gain"
     low, high = axes.get_ylim()
