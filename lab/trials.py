@@ -201,10 +201,8 @@ def with_defaults(trial, point):
         signature.bind(**point)
     except TypeError as error:
         raise TypeError(f"{trial.__name__}{signature}: {error}") from None
-    optional = [p for p in signature.parameters.values() if p.default is not Parameter.empty]
-    defaults = {p.name: p.default for p in optional if p.name not in point}
     try:
-        values = json.loads(json.dumps(point | defaults, default=as_number))
+        values = json.loads(json.dumps(defaults_of(trial) | point, default=as_number))
     except (TypeError, ValueError) as error:
         raise TypeError(f"parameters of {trial.__name__} must be JSON values: {error}") from None
     for name, kind in inspect.get_annotations(trial, eval_str=True).items():
@@ -212,6 +210,12 @@ def with_defaults(trial, point):
             if kind(values[name]) == values[name]:
                 values[name] = kind(values[name])
     return values
+
+
+def defaults_of(trial):
+    """{name: default} of the parameters of a trial that have one."""
+    parameters = inspect.signature(trial).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not Parameter.empty}
 
 
 def as_number(value):
@@ -346,10 +350,16 @@ class TrialCache:
         """The folder of the notebook in the record."""
         return Path(self.place.record) / self.place.notebook
 
+    def read(self, path):
+        """As read(); lines older than a parameter of the trial get its default."""
+        code, lines = read(path)
+        defaults = defaults_of(self.trial)
+        return code, [line | {"at": defaults | line["at"]} for line in lines]
+
     def valid_points(self, path):
         """{name of a point: line} of a file, except lines whose kinds or data have changed."""
         points = {}
-        for line in read(path)[1]:
+        for line in self.read(path)[1]:
             files = {name for name in line["also"] if name.startswith("file ")}
             if key.is_valid(line["also"], self.hashes) and files == set(key.paths_in(line["at"])):
                 points[name_of(line["at"])] = line
@@ -361,7 +371,7 @@ class TrialCache:
         paths = [p for folder in folders for p in folder.glob(f"{self.trial.__name__}-*.jsonl")]
         stale = []
         for path in sorted(paths, key=lambda path: path.stat().st_mtime):
-            code, lines = read(path)
+            code, lines = self.read(path)
             valid = self.valid_points(path) if path.name == self.path.name else {}
             lines = [line for line in lines if name_of(line["at"]) not in valid]
             stale += [(path, code, lines)] if lines else []

@@ -63,6 +63,16 @@ def test_recorded_points_do_not_run(place, tmp_path):
     assert RUNS == [1, 2, 1, 1], "notebooks do not share trials"
 
 
+def test_rows_older_than_a_parameter_have_its_default(place):
+    sweep(squared, {"seed": [1, 2]}, place)
+    path = the_file(place.store, squared)
+    path.write_text(path.read_text().replace(', "scale": 1.0', ""))
+    table = sweep(squared, {"seed": [1, 2]}, place)
+    assert RUNS == [1, 2] and table.scale.tolist() == [1.0] * 4
+    sweep(squared, {"seed": [1], "scale": 2.0}, place)
+    assert RUNS == [1, 2, 1]
+
+
 @pytest.mark.parametrize("words", [["None", "NA", "nan", "01", "1", ""], ["a\u0085b", "a\u2028b", "\ud800", "\r", '"']])
 def test_strings_round_trip(place, words):
     def echo(seed, word):
