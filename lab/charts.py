@@ -10,6 +10,7 @@ import io
 import itertools
 import textwrap
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 
 import matplotlib as mpl
@@ -514,7 +515,7 @@ def stream_parts(streams):
     coordinate i what branch i added: these parts are orthogonal, so squared norms add up.
     """
     caption = (
-        "Height: squared norm of the stream after each branch. Black: what is left of the "
+        "Height: squared length of the stream after each branch. Black: what is left of the "
         "token that came in. Purple: what branches added, one shade each."
     )
     parts = {name: [x.square().tolist() for x in stream] for name, stream in streams.items()}
@@ -523,9 +524,10 @@ def stream_parts(streams):
 
 
 def _draw_parts(streams):
-    _, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2), squeeze=False)
+    fig, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2), squeeze=False)
     for axes, (name, stream) in zip(panels[0], streams.items(), strict=True):
         parts = np.array(stream)  # (branches passed, parts)
+        v = Fraction(parts[1, 1] / parts[1, 0]).limit_denominator(1000)  # added over what was there
         below = np.zeros(len(parts))
         for i, sizes in enumerate(parts.T):
             shade = plt.get_cmap("Purples")(0.25 + 0.5 * i / len(parts))
@@ -537,7 +539,8 @@ def _draw_parts(streams):
         left = parts[-1, 0] / below[-1]
         axes.set(title=f"{name}: {left:.2g} of it is the token", xlabel="branches passed")
         axes.set(xticks=range(0, len(parts), 1 + len(parts) // 9), ylim=(0, 1.15 * below.max()))
-        axes.grid(False, axis="x")
+        axes.grid(False)
+    fig.suptitle(f"What is left of the token with v = {v}?")
     panels[0, 0].set_ylabel("squared length of the stream")
 
 
