@@ -552,18 +552,22 @@ def scorecard(lines):
     return markdown(scores(lines))
 
 
-def lesson_card(lines):
+def lesson_card(lines, words=None):
     """The answers of a lesson as a Markdown table, one row per answer.
 
-    The main lines of a question come first.
+    The main lines of a question come first. `words` is a function that says in words what a line
+    means, such as "worse, by 6 %"; its column replaces the reasons beside the answers.
     """
     rows = []
     for question, part in lines.groupby("question", sort=False):
         for line in part.sort_values("main", ascending=False, kind="stable").itertuples():
-            row = {"question": question, "where": line.where}
+            row = {"question": question, "where": line.where.removeprefix("where ")}
+            if words:
+                row["in words"] = words(line) if pd.notna(line.effect) else ""
             row["measured [95 % interval]"] = format_effect(line)
             row["n"] = "" if pd.isna(line.n) else f"{line.n:.0f}"
-            rows.append(row | {"answer": format_answer(line)})
+            answer = f"**{line.answer}**" if words else format_answer(line)
+            rows.append(row | {"answer": answer})
             question = ""  # only in the first row
     return markdown(pd.DataFrame(rows))
 

@@ -295,14 +295,16 @@ class Study:
         if wrong:
             self.say(f"The text differs from this run: {'; '.join(wrong)}.")
 
-    def scorecard(self, measured, *, figure=""):
+    def scorecard(self, measured, *, figure="", words=None):
         """Judge {claim: table} and show all answers in one table; `finish` then shows none.
 
-        The tables are as in `judge`. `figure` names a saved figure of the measurements.
+        The tables are as in `judge`. `figure` names a saved figure of the measurements, and `words`
+        is a function that says what a line means.
         """
         for claim, table in measured.items():
             self._judge(claim, table, figure)
-        show(claims.lesson_card(pd.concat([self._lines[claim] for claim in measured])))
+        lines = pd.concat([self._lines[claim] for claim in measured])
+        show(claims.lesson_card(lines, words))
         self._shown = True
 
     def _all_lines(self):

@@ -302,6 +302,13 @@ def test_lesson_card_has_a_row_per_condition_with_the_main_one_first():
     assert where == ["size 2", "size 1"] and question == [entry.parts[0].question, ""]
 
 
+def test_lesson_card_says_in_words_what_a_line_means():
+    lines = judge(claim(by={"size": [1]}), table(size=1))
+    head, _, row = claims.lesson_card(lines, lambda line: f"so {line.answer}").splitlines()
+    assert head == "| question | where | in words | measured [95 % interval] | n | answer |"
+    assert f"| so {lines.answer[0]} |" in row and row.endswith(f"| **{lines.answer[0]}** |")
+
+
 def test_effect_above_zero_but_below_the_bar_is_no_with_a_reason():
     part = claim(measure="", compare={}, direction="above", bar=0.01, unit="relative change").parts[0]
     answer = claims.verdict(part, statistics.Interval(0.005, 0.001, 0.009, 8))
