@@ -497,7 +497,10 @@ def format_numbers(unit, *values):
     if unit.startswith(PERCENT):
         sign = "" if unit.startswith("share") else "+"
         name = "points" if unit.startswith("difference of shares") else "%"
-        percents = [round(100 * value, 2) + 0.0 for value in values]  # + 0.0 makes -0 positive
+        percents = [
+            100 * value if abs(value) >= 0.01 else round(100 * value, 2) + 0.0  # not -0
+            for value in values
+        ]
         return [f"{percent:{sign}.3g} {name}" for percent in percents]
     return [f"{value:.3g}" for value in values]
 

@@ -205,6 +205,12 @@ def with_defaults(trial, point):
         values = json.loads(json.dumps(defaults_of(trial) | point, default=as_number))
     except (TypeError, ValueError) as error:
         raise TypeError(f"parameters of {trial.__name__} must be JSON values: {error}") from None
+    return as_annotated(trial, values)
+
+
+def as_annotated(trial, values):
+    """The parameters of a point, with numbers of the annotated types: 1 and 1.0 are one point."""
+    values = dict(values)
     for name, kind in inspect.get_annotations(trial, eval_str=True).items():
         if kind in (int, float) and type(values.get(name)) in (int, float):
             if kind(values[name]) == values[name]:
@@ -353,7 +359,7 @@ class TrialCache:
     def read(self, path):
         """As read(); lines older than a parameter of the trial get its default."""
         code, lines = read(path)
-        defaults = defaults_of(self.trial)
+        defaults = as_annotated(self.trial, defaults_of(self.trial))
         return code, [line | {"at": defaults | line["at"]} for line in lines]
 
     def valid_points(self, path):

@@ -16,7 +16,7 @@ from lab.trials import Place, TrialsFailed, points_of, read, sweep
 RUNS = []  # seeds of the trials that ran in this process
 
 
-def squared(seed, power: int = 2, scale: float = 1.0):
+def squared(seed, power: int = 2, scale: float = 1):
     mark(seed)
     return [{"step": step, "value": scale * seed**power + step, "word": "None"} for step in range(2)]
 
