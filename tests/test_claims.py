@@ -271,6 +271,7 @@ def test_number_formats():
     assert claims.format_effect(percent).startswith("-49 % [-55.1 %")
     points = line(claim(**{"as": "difference", "unit": "difference of shares"}), table())
     assert claims.format_effect(points) == "-100 points [-113, -87]"
+    assert claims.format_numbers("relative change", 0.111497, -1e-9) == ["+11.1 %", "+0 %"]
     assert claims.format_bar(claim(unit="share", bar=0.2, direction="above").parts[0]) == "> 20 %"
     assert claims.format_bar(claim(value=1.0, direction="within").parts[0]) == "1 ± 0.1"
 
