@@ -245,3 +245,10 @@ def test_parameter_values_that_omit_an_arm_of_a_claim_are_valid(stem, values):
     notebook = files.notebook_of(stem)
     checked = parameters.validate(notebook, ("here", values))
     assert {name: checked[name] for name in values} == values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem, values", PARTIAL_VALUES.items(), ids=PARTIAL_VALUES)
+def test_notebook_runs_where_an_arm_of_a_claim_is_omitted(stem, values, tmp_path):
+    notebook = files.notebook_of(stem)
+    cells.run(notebook, smoke(notebook) | values, tmp_path / stem, record="none", store=tmp_path / ".trials")
