@@ -609,10 +609,10 @@ def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words)
         interval = intervals[row]
         axes.plot(values, [row + 0.25] * len(values), ".", color=color, alpha=0.45)
         axes.plot(interval.effect, row, "o", color=color, ms=6)
-        text = f"{interval.effect:.{digits}f}"
+        text = f"{interval.effect:z.{digits}f}"
         if np.isfinite(interval.high):
             axes.plot((interval.low, interval.high), (row, row), color=color)
-            text += f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+            text += f" [{interval.low:z.{digits}f}, {interval.high:z.{digits}f}]"
         text = text.replace("-", "−")
         axes.annotate(text, (1, row), (4, 0), **AT_RIGHT, va="center", fontsize=7)
     axes.axvline(0, color="#555555", lw=0.8, zorder=1)
