@@ -364,8 +364,8 @@ def rope_and_alibi(before, after, weights, turns):
     score = float(after[0] @ after[1])
     pairs = [[arrow.tolist() for arrow in arrows] for arrows in (before, after)]
     caption = (
-        "Left: pale arrows are before the rotation, thin arcs are its angles, position \u00d7 "
-        f"frequency, the thick one the angle between the two; the score after it is {score:.2f}. "
+        "Left: the pale arrow is both before the rotation, thin arcs are its angles, position \u00d7 "
+        f"speed, the thick one the angle between the two; the score after it is {score:.2f}. "
         "Right: all keys are equal, so their weights differ only because of their distances."
     )
     with drawn(_draw_two_ways, *pairs, score, weights.tolist(), turns) as figure:
@@ -433,6 +433,12 @@ def _draw_seen(offsets, reach, trained, share):
     for axes, color, (name, square) in looks:
         paint = mpl.colors.ListedColormap(["white", mpl.colors.to_rgba(color, 0.3), color])
         axes.imshow(square, paint, vmin=0, vmax=2, interpolation="nearest")
+        hidden = np.tril(square == 0)
+        if hidden.any():
+            with mpl.rc_context({"hatch.linewidth": 0.4, "hatch.color": "0.6"}):
+                axes.contourf(hidden, levels=[0.5, 1.5], colors="none", hatches=["////"])
+            words = {"bbox": {"fc": "white", "ec": "none", "pad": 1}, "fontsize": 8}
+            axes.text(0.05, 0.12, "hidden by\nthe mask", transform=axes.transAxes, **words)
         axes.grid(False)
         axes.set(title=name, xlabel="key", ylabel="query", xticks=ticks[::2], yticks=ticks[::2])
         if (square == 1).any():
