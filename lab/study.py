@@ -75,7 +75,6 @@ class Study:
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
         self._shown = False  # whether a scorecard already shows the answers
-        self._faults = {}  # {figure: layout faults}
         self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
@@ -178,7 +177,6 @@ class Study:
         caption = " ".join((inspect.getdoc(plot) or "").split())
         with charts.drawn(plot, self.table(stem, frame)) as figure:
             picture = charts.png(figure, caption)
-            self._faults |= {stem: faults} if (faults := charts.faults(figure)) else {}
         (self.folder / "figures" / f"{stem}.png").write_bytes(picture)
         charts.show(picture, caption)
 
@@ -352,7 +350,6 @@ class Study:
             "core_seconds": self.place.core_seconds(),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
             "told": origins,
-            "faults": self._faults,
         }
         files.write_run(self.folder, run)
 

@@ -36,7 +36,6 @@ def rough():
     with (
         patch.object(Code, "validation", few_windows),
         patch.dict(charts.LOOK, {"savefig.dpi": 20.0}),
-        patch.object(charts, "faults", lambda figure: []),
         patch.object(ConstrainedLayoutEngine, "execute", lambda self, figure: None),
         patch.multiple(timing, ROUND=1e-5, TOTAL=1e-5),
     ):
