@@ -566,7 +566,7 @@ def run_parallel(cache, points, jobs, cluster=""):
     if cluster:
         yield from workers.outcomes(call_of(cache), points, cluster=cluster)
         return
-    if jobs > 1 and not workers.is_started(jobs):
+    if jobs > 1 and jobs not in workers.pools:
         *points, last = points  # time the last point, usually the most expensive one
         for point, outcome in workers.outcomes(here, [last]):
             seconds = 0 if isinstance(outcome, Exception) else outcome["seconds"]
@@ -582,7 +582,7 @@ def run_timings(cache, points):
     call = call_of(cache, timing=True)
     for _, group in itertools.groupby(points, lambda point: point["repeat"]):
         with workers.processes(1) as process:
-            yield from workers.run_concurrently(process, call, group, 1)
+            yield from workers.run_concurrently(process, call, group)
 
 
 def dry_run(trial, grid, processes):
