@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -211,8 +210,7 @@ def succeeds(name, job, options):
     """Run a job and print the outcome. Returns whether it succeeded."""
     began = time.time()
     try:
-        with tempfile.TemporaryDirectory() as folder, runs.progress(Path(folder) / "sweep"):
-            runs.execute(job, progress=Path(folder) / "sweep", **options)
+        runs.execute(job, **options)
     except Exception as error:  # the other notebooks still run
         print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False

@@ -12,16 +12,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import files, parameters
 from lab.files import Refused
-
-PROGRESS_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -126,11 +124,11 @@ def environment(job, aside, fresh, anyway, options):
     """Set the environment variables of the job's kernel.
 
     LAB_RUN: output folder; LAB_NOTEBOOK: the notebook; LAB_STORE: the local cache of trials;
-    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: file for the progress line; LAB_CHECK: output
-    folder of --check. LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY: the command-line options.
+    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: the terminal; LAB_CHECK: output folder of
+    --check. LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY: the command-line options.
     """
     variables = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
-    variables |= {"record": "none"} if fresh else {}
+    variables |= {"record": "none" if fresh else "", "progress": terminal()}
     before = dict(os.environ)
     os.environ |= {f"LAB_{name.upper()}": str(value or "") for name, value in variables.items()}
     try:
@@ -212,23 +210,9 @@ def tidy(executed, moved):
     return nbformat.writes(notebook)
 
 
-@contextlib.contextmanager
-def progress(file):
-    """Print the progress line in `file` whenever it changes."""
-    done = threading.Event()
-
-    def poll():
-        previous = ""
-        while not done.wait(PROGRESS_SECONDS):
-            line = file.read_text("utf-8") if file.exists() else ""
-            if line and line != previous:
-                print(f"  {line}")
-            previous = line
-
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
+def terminal():
+    """The device file of the terminal, which shows progress bars; if there is none, of nothing."""
     try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+        return os.ttyname(sys.stderr.fileno())
+    except (OSError, AttributeError):
+        return os.devnull

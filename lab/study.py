@@ -104,15 +104,15 @@ class Study:
         table = pd.DataFrame(rows, columns=["what the book says", "question", "yes if"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
-    def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
+    def sweep(self, trial, grid, *, threads=1, timing=False, processes=0):
         """Run the trial at every point of the grid. Returns a DataFrame; see trials.sweep.
 
-        Smoke runs start no worker processes unless `jobs` or `--jobs` is set. With `processes`,
-        they run every point in this process, at most twice, and cache nothing.
+        Smoke runs start no worker processes unless `--jobs` is set. With `processes`, they run
+        every point once, in this process.
         """
         if processes and self.profile == "smoke":
-            return trials.dry_run(trial, grid, min(processes, 2))
-        options = {"jobs": jobs, "threads": threads, "timing": timing, "processes": processes}
+            return trials.sweep(trial, grid, self.place, timing=True).assign(repeat=0)
+        options = {"threads": threads, "timing": timing, "processes": processes}
         try:
             return trials.sweep(trial, grid, self.place, **options)
         except KeyboardInterrupt:
@@ -123,7 +123,7 @@ class Study:
     def place(self):
         """Where the trials of this study are cached and run, by default or as set by `lab run`."""
         record = variable("RECORD", self.home / "record")
-        check, progress = variable("CHECK"), variable("PROGRESS")
+        check = variable("CHECK")
         return trials.Place(
             self.cache_name,
             store=Path(variable("STORE", self.home / ".trials")),
@@ -133,7 +133,7 @@ class Study:
             device=variable("DEVICE", "auto"),
             anyway=bool(variable("ANYWAY")),
             check=Path(check) if check else None,
-            progress=Path(progress) if progress else None,
+            progress=variable("PROGRESS"),
         )
 
     def best_rates(self, tried, by, score, within=0.0):

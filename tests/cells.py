@@ -68,8 +68,7 @@ def run(notebook, values, folder, **variables):
     gives the cell number.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    quiet = folder.with_name(f".{folder.name}.progress")  # suppresses progress bars
-    variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": quiet} | variables
+    variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": os.devnull} | variables
     injected, shown = PythonTranslator.codify(values), []
     with shell() as here, patch.dict(os.environ, {f"LAB_{name.upper()}": str(x) for name, x in variables.items()}):
         for number, (kind, tags, source) in enumerate(files.cells_of(notebook), 1):

@@ -67,11 +67,11 @@ def test_button_runs_match_a_sweep_and_use_new_seeds(run, shown, tmp_path, capsy
     press, drawn = run
     for _ in range(2):
         press(n_heads=2)
+    assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
     place = trials.Place("n", tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, place)
     rows = without_times(drawn[-1])
     assert rows.equals(without_times(swept)[[*rows]])
-    assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
 
 
 def test_run_restores_global_random_state(run):

@@ -311,11 +311,6 @@ def test_timings_of_two_machines_are_not_mixed(place, tmp_path):
     assert again.process[:2].equals(larger.process[:2]) and not set(again.process[2:]) & set(larger.process)
 
 
-def test_dry_run_caches_nothing(tmp_path):
-    table = trials.dry_run(clocked, {"n": [1, 2]}, 2)
-    assert table.repeat.tolist() == [0, 0, 1, 1] and set(table.process) == {os.getpid()}
-
-
 # The record
 
 
@@ -350,8 +345,8 @@ def test_record_holds_only_used_points(place, tmp_path):
         ("RuntimeError()", {"a": 1.0}, math.inf),
     ],
 )
-def test_max_difference(here, there, difference):
-    assert trials.max_difference(here, there) == pytest.approx(difference, rel=1e-6)
+def test_difference(here, there, difference):
+    assert trials.difference(here, there) == pytest.approx(difference, rel=1e-6)
 
 
 def test_check_runs_one_row_per_set_of_kinds_and_accept_moves_all_rows(place, tmp_path, monkeypatch):
