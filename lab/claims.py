@@ -8,7 +8,7 @@ one condition and, if arms are compared, one pair of arms.
 *Yes*: the whole 95 % confidence interval lies in the band of effects that mean yes (`Part.band`).
 *No*: the whole interval lies outside the band. *Unclear*: neither; or the interval ends at the bar
 (unless `direction` is within) or is not defined, a number is not finite, too few runs learned,
-`needs` or `same` is violated, or an exact test of binary outcomes is not significant.
+or `needs` or `same` is violated.
 """
 
 import re
@@ -164,8 +164,6 @@ class Claim(Strict):
         if bool(self.parts) == bool(self.open):
             raise ValueError("give either a question or `open`")
         for part in self.parts:
-            if self.kind == "exact" and part.measure:
-                raise ValueError("measure: an exact statement takes a number, not a table")
             if part.bar is None and part.measure:
                 bar_of(part.measure, part.how)
         return self
@@ -181,8 +179,7 @@ def folder():
 
 
 def load(path):
-    """Load a YAML file, with the fast loader if it is installed."""
-    return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
 
 
 def read(path):
@@ -234,8 +231,6 @@ def judge(claim, measured, **where):
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
     """
-    if not claim.parts:
-        raise ValueError(f"claim {claim.id} has no question")
     lines = []
     for part in claim.parts:
         source = part.name.removeprefix("control of ")
@@ -327,7 +322,7 @@ def judge_condition(part, table, chosen, arms):
     line["learned"] = ", ".join(f"{name} {n}/{of}" for name, (n, of) in shares.items())
     if reasons := reasons_unclear(part, table, chosen, sides, shares):
         return line | {"answer": UNCLEAR, "why": "; ".join(reasons)}
-    return line | verdict(part, interval, [by_seed(side, part.measure) for side in sides.values()])
+    return line | verdict(part, interval)
 
 
 def select(table, chosen):
@@ -425,7 +420,7 @@ def reasons_unclear(part, table, chosen, sides, shares):
     return reasons + [f"{name} is not equal in all arms" for name in differ]
 
 
-def verdict(part, interval, values=()):
+def verdict(part, interval):
     """{answer, why} of an interval.
 
     An interval that ends exactly on a limit of `part.band` is unclear; for `within`, the limits
@@ -438,29 +433,10 @@ def verdict(part, interval, values=()):
         return {"answer": UNCLEAR, "why": "the interval is not defined"}
     touches = part.direction != "within" and (interval.low == low or interval.high == high)
     if low <= interval.low and interval.high <= high and not touches:
-        binary = part.how == "difference" and len(values) == 2 and statistics.outcomes(*values)
-        if binary and statistics.exact_p([counts(each) for each in values]) >= 0.05:
-            return {"answer": UNCLEAR, "why": "not significant in an exact test of the counts"}
         return {"answer": YES, "why": ""}
     if interval.high < low or interval.low > high:
-        return {"answer": NO, "why": but_not_zero(part, interval)}
+        return {"answer": NO, "why": ""}
     return {"answer": UNCLEAR, "why": suggestion(part, interval)}
-
-
-def but_not_zero(part, interval):
-    """The reason for a "no" if the effect is small: "above 0, by less than 1 %"; else ""."""
-    bar = format_numbers(part.unit, part.smallest)[0].removeprefix("+")
-    if part.value == 0 and part.direction == "above" and interval.low > 0:
-        return f"above 0, by less than {bar}"
-    if part.value == 0 and part.direction == "below" and interval.high < 0:
-        return f"below 0, by less than {bar}"
-    return ""
-
-
-def counts(values):
-    """[ones, zeros] of a binary arm."""
-    ones = int(values.sum())
-    return [ones, len(values) - ones]
 
 
 def suggestion(part, interval):
@@ -550,11 +526,6 @@ def card(claim, lines):
     return "\n\n".join([*quotes, table, *(f"The threshold: {reason}" for reason in because)])
 
 
-def scorecard(lines):
-    """The answers of a lesson as a Markdown table; see `scores`."""
-    return markdown(scores(lines))
-
-
 def lesson_card(lines, words=None):
     """The answers of a lesson as a Markdown table, one row per answer.
 
@@ -576,31 +547,13 @@ def lesson_card(lines, words=None):
 
 
 def scorecard_text(lines):
-    """The answers of a lesson as ASCII text."""
+    """The answers of a lesson as text, the main lines first."""
     text = ""
-    for row in scores(lines).itertuples():
-        text += f"  {row.question}\n      {'; '.join(filter(None, [row.effect, row.answer]))}\n"
-    return text.rstrip().replace("**", "").encode("ascii", "replace").decode()
-
-
-def scores(lines):
-    """A DataFrame of strings (question, effect, answer), with the main lines first and in bold.
-
-    It has one row per question, or two if only some of its lines are main.
-    """
-    rows = []
-    main_first = lines.sort_values("main", ascending=False, kind="stable")
-    for _, part in main_first.groupby(["main", "id", "part"], sort=False):
-        first = next(part.itertuples())
-        effect = format_effect(first) if len(part) == 1 else ""
-        effect += f", n = {first.n:.0f}" if effect and pd.notna(first.n) else ""
-        answers = [
-            f"{line.where}: **{line.answer}**" if line.where else format_answer(line)
-            for line in part.itertuples()
-        ]
-        bold = "**" if first.main else ""
-        rows.append((f"{bold}{first.question}{bold}", effect, "; ".join(answers)))
-    return pd.DataFrame(rows, columns=["question", "effect", "answer"])
+    for line in lines.sort_values("main", ascending=False, kind="stable").itertuples():
+        where = f" ({line.where})" if line.where else ""
+        found = "; ".join(filter(None, [format_effect(line), line.answer]))
+        text += f"  {line.question}{where}\n      {found}\n"
+    return text.rstrip()
 
 
 def markdown(table):

@@ -18,41 +18,21 @@ from IPython.display import Markdown, display
 
 from lab import charts, claims, files, interact, parameters, trials, workers
 from lab.device import machine
-from lab.measure.statistics import NotFinite
 
 FRONTENDS = ("JPY_SESSION_NAME", "VSCODE_PID")  # environment variables of JupyterLab and VS Code
 
 
-def study(exercise, namespace):
-    """Start the study of an exercise, such as "1.4", or of your own notebook, by its name.
+class Study:
+    """The study of an exercise, such as "1.4", or of your own notebook, by its name.
 
-    `namespace` is the notebook's globals(). Declared parameters are validated and updated in place:
-    the string "1e-3" becomes a float, and the profile overrides defaults.
+    Notebooks write `study = lab.study("1.4", globals())`. Declared parameters are validated and
+    updated in place: the string "1e-3" becomes a float, and the profile overrides defaults.
 
     `finish` writes the results to results/interactive, or to the folder in the parameter `results`.
     For your own notebook mine.ipynb, call lab.study("mine", globals()). Its claims are read from
     mine.yaml, if it exists, and its results are written to lab-results, both in the notebook's
-    folder.
+    folder. Raises Refused for invalid parameters.
     """
-    try:
-        return Study(exercise, namespace)
-    except files.Refused as error:
-        namespace["study"] = Stopped(error)  # replaces an earlier study with valid values
-        raise
-
-
-class Stopped:
-    """Placeholder for a study with invalid parameters: any use raises the error again."""
-
-    def __init__(self, error):
-        self._error = error
-
-    def __getattr__(self, name):
-        raise self._error
-
-
-class Study:
-    """The claims, sweeps, tables, figures and answers of one exercise; created by `lab.study`."""
 
     def __init__(self, exercise, namespace):
         self.exercise = exercise
@@ -224,8 +204,7 @@ class Study:
         """Judge a claim and show its card; smoke runs are not judged.
 
         `measured` is a table with one row per seed, arm and condition, or another value described
-        in claims.judge. `measured` and `note` may be functions without arguments; if `measured`
-        raises NotFinite, the answer is unclear.
+        in claims.judge.
         """
         entry, lines = self._judge(claim, measured, figure, table, note)
         show(claims.card(entry, lines))
@@ -233,24 +212,14 @@ class Study:
     def _judge(self, claim, measured, figure, table="", note=""):
         """Judge a claim; returns (claim, its lines)."""
         entry = self._claim(claim)
-        self._check_produced(claim, figure, table or figure)
         if self.profile == "smoke":
             lines = claims.unanswered(entry, claims.NOT_JUDGED)
+            lines = lines.assign(figure=figure, table=table or figure)
         else:
-            try:
-                measured = measured() if callable(measured) else measured
-                note = note() if callable(note) else note
-                where = {"figure": figure, "table": table or figure, "note": note}
-                lines = claims.judge(entry, measured, **where)
-            except NotFinite:
-                lines = claims.unanswered(entry, claims.UNCLEAR, "some numbers are not finite")
+            where = {"figure": figure, "table": table or figure, "note": note}
+            lines = claims.judge(entry, measured, **where)
         self._lines[claim] = lines
         return entry, lines
-
-    def _check_produced(self, claim, figure, table):
-        for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
-            if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
-                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} does not exist")
 
     def _claim(self, claim):
         if claim not in self.ledger:
@@ -324,7 +293,7 @@ class Study:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
         lines = self._all_lines()
         if len(lines) and not self._shown:
-            show(claims.scorecard(lines))
+            show(claims.lesson_card(lines))
         claims.write_answers(self.folder, self.exercise, lines)
         origins = self.place.origins()
         self._write_run(origins)
@@ -400,11 +369,10 @@ def own_notebook(name):
 
 
 class _Callable(ModuleType):
-    """Makes this module callable: `lab.study("1.4", globals())` calls `study`."""
+    """Makes this module callable: `lab.study("1.4", globals())` returns a `Study`."""
 
     def __call__(self, exercise, namespace):
-        return study(exercise, namespace)
+        return Study(exercise, namespace)
 
 
 sys.modules[__name__].__class__ = _Callable
-sys.modules[__name__].__signature__ = inspect.signature(study)
