@@ -4,7 +4,6 @@ import base64
 import html
 import io
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -72,8 +71,7 @@ def lessons():
             state = "local run" if folder.parent.parent.name == "runs" else "published"
         title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
         print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
-    note = "The number before the state says how many minutes the last run took."
-    print(note if files.notebooks() else files.ALONE)
+    print("The number before the state says how many minutes the last run took.")
 
 
 def show(lesson: Run, profile: Profile = "quick"):
@@ -84,12 +82,7 @@ def show(lesson: Run, profile: Profile = "quick"):
     page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
     files.write_text(page, html_of(folder / "notebook.ipynb"))
     print(page.resolve())
-    try:
-        opened = webbrowser.open(page.resolve().as_uri())
-    except webbrowser.Error:
-        opened = False
-    if not opened:
-        print("no browser found: open this file in one", file=sys.stderr)
+    webbrowser.open(page.resolve().as_uri())
 
 
 def diff(a: Run, b: Run):

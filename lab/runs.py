@@ -56,13 +56,10 @@ class Job:
 def plan(names, profile, results, *overrides):
     """The jobs of the named notebooks (default: all lessons).
 
-    `overrides` are pairs (source, {name: value}). Raises Refused if there are no lessons, a value
-    is invalid, a value is given for the notebook parameter `results`, or two notebooks have the
-    same name.
+    `overrides` are pairs (source, {name: value}). Raises Refused if a value is invalid, a value is
+    given for the notebook parameter `results`, or two notebooks have the same name.
     """
     chosen = [files.notebook_of(name) for name in names] or files.notebooks()
-    if not chosen:
-        raise Refused(files.ALONE)
     jobs = []
     for notebook in dict.fromkeys(chosen):
         named = [values["profile"] for _, values in overrides if "profile" in values]

@@ -34,7 +34,7 @@ ALLOWED = {
     "claims": {"files", "measure"},
     "charts": {"measure"},
     "interact": {"charts", "trials"},
-    "parameters": {"files"},
+    "parameters": {"files", "names"},
     "study": {"charts", "claims", "device", "files", "interact", "measure", "parameters"} | {"trials", "workers"},
     "browse": {"claims", "files", "parameters"},
     "run": {"browse", "check", "device", "files", "parameters", "publish", "runs"},
