@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -140,11 +139,17 @@ def run_papermill(job):
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
+    from traitlets.config import Config
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     outputs = []
     try:
-        with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
+        with tempfile.TemporaryDirectory(prefix="lab-") as folder:
+            own = {
+                "transport": "ipc",
+                "connection_file": f"{folder}/kernel.json",
+            }  # not a TCP port,
+            own = {} if os.name == "nt" else own  # which another new kernel could take
             executed = papermill.execute_notebook(
                 nbformat.read(job.notebook, 4),
                 None,
@@ -153,7 +158,8 @@ def run_papermill(job):
                 language="python",
                 progress_bar=False,
                 start_timeout=180,
-                kernel_manager_class=kernel_manager(sockets),
+                config=Config({"AsyncKernelManager": own}),
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 on_cell_error=lambda cell, **_: outputs.extend(cell.outputs),
                 cwd=job.notebook.parent,
             )
@@ -166,24 +172,6 @@ def run_papermill(job):
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
             raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
     return executed
-
-
-def kernel_manager(sockets):
-    """A kernel manager class whose kernels use sockets in this folder and do not write to stderr.
-
-    With TCP, another kernel that starts at the same time could take the same port.
-    """
-    from jupyter_client.manager import AsyncKernelManager
-
-    class KernelManager(AsyncKernelManager):
-        def __init__(self, **options):
-            own = {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
-            super().__init__(**options | (own if os.name != "nt" else {}))
-
-        async def start_kernel(self, **options):
-            await super().start_kernel(**options | {"stderr": subprocess.DEVNULL})
-
-    return KernelManager
 
 
 def tidy(executed, moved):
