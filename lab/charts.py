@@ -189,30 +189,18 @@ def characters(tokens):
     """Tick labels [(position, text)]: words are unchanged, bytes (numbers) are decoded as UTF-8.
 
     A multi-byte character has one label, centred on its bytes. Unprintable and incomplete
-    characters become a dot; None has no label.
+    characters become a dot, and so do other numbers.
     """
-    i = 0
-    labels = []
-    while i < len(tokens):
-        decoded = ((width, _decoded(tokens[i : i + width])) for width in (1, 2, 3, 4))
-        width, text = next(((w, t) for w, t in decoded if t), (1, DOT))
-        if tokens[i] is not None:
-            labels.append((i + (width - 1) / 2, text))
+    if any(isinstance(token, str) for token in tokens):
+        return [(i, token) for i, token in enumerate(tokens) if token is not None]
+    labels, i = [], 0
+    known = bytes(token if token in range(256) else 0 for token in tokens)
+    for text in known.decode(errors="surrogateescape"):
+        width = len(text.encode(errors="surrogateescape"))
+        visible = text.isprintable() and not text.isspace()
+        labels.append((i + (width - 1) / 2, text if visible else DOT))
         i += width
     return labels
-
-
-def _decoded(tokens):
-    """The single word or character that the tokens encode, or None."""
-    if isinstance(tokens[0], str):
-        return tokens[0] if len(tokens) == 1 else None
-    try:
-        text = bytes(tokens).decode()
-    except (TypeError, ValueError):  # a word, None, not a byte, or an incomplete character
-        return None
-    if len(text) != 1:
-        return None
-    return text if text.isprintable() and not text.isspace() else DOT
 
 
 def _axis_tokens(table, side):

@@ -49,33 +49,7 @@ class Says(Strict):
 
 
 class Part(Strict):
-    """A question.
-
-    name       name of the part; a part named "control of X" is judged on the table of part X
-    question   the question in words
-    measure    column to compare; empty if the notebook passes a number or Interval
-    as         difference (first - second) or change (geometric mean of first / second, minus 1),
-               both paired by seed; mean; ratio (geometric mean of a measure that is a ratio); or
-               slope per doubling, fitted for each seed
-    rows       {column: value} filter
-    by         {column: values}: every combination is a condition with its own answer
-    compare    {column: [first, second]}; if either is a list, each pair has its own line. With
-               `as: slope`, the values along which the slope is fitted; empty for a mean or ratio
-    direction  above: effect > value + bar; below: effect < value - bar; within: |effect - value| <=
-               bar; not above: effect < value + bar; not below: effect > value - bar
-    value      the number in the quoted sentence; default 0
-    bar        the smallest difference that matters; default: the bar of the measure in bars.yaml
-    because    the reason for this bar
-    main       {column: value} of the condition that the lesson's answer quotes; {} if there is only
-               one line; None if the answer quotes none
-    reference  {column: value} of the reference runs, to which `needs` and `learned` apply; default:
-               the compared arms
-    learned    pandas expressions that are true for runs that learned; applied to the compared arms
-               and to the reference
-    needs      pandas expressions that must be true for all reference runs
-    same       columns that must be equal across the arms of a seed
-    unit       unit of the effect; shown in percent or points if it begins with an entry of PERCENT
-    """
+    """A question; experiments/claims/README.md explains the fields."""
 
     name: str = ""
     question: Words
@@ -353,10 +327,7 @@ def interval_of(part, sides, arms):
             runs = pd.concat(values, axis=1).to_numpy()
             return statistics.mean([np.polyfit(np.log2(arms), run, 1)[0] for run in runs])
         if part.how == "ratio":
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logs = statistics.mean(np.log(values[0]))
-            effect, low, high, mde = np.exp([logs.effect, logs.low, logs.high, logs.mde]).tolist()
-            return statistics.Interval(effect, low, high, logs.n, mde)
+            return statistics.ratio(values[0], pd.Series(1.0, values[0].index))
         if statistics.outcomes(values[0]):
             return statistics.share(values[0])
         mean = statistics.mean(values[0])
@@ -503,34 +474,21 @@ def format_bar(part):
     return (words | {"not above": f"< {high}", "not below": f"> {low}"})[part.direction]
 
 
-def format_answer(line):
-    """The answer in bold, with its reason."""
-    return f"**{line.answer}** ({line.why})" if line.why else f"**{line.answer}**"
-
-
 def card(claim, lines):
     """Format a claim in Markdown: the quotes, and a table with one row per line."""
     quotes = [f"**{claim.sentence}**"] if claim.says else []
     quotes += [f"{quote.zh} *{quote.place}*" for quote in claim.says]
-    rows = []
-    previous = None
-    for line in lines.itertuples():
-        question = "" if line.question == previous else line.question
-        previous = line.question
-        n = "" if pd.isna(line.n) else f"{line.n:.0f}"
-        row = {"question": question, "where": line.where, "effect": format_effect(line), "n": n}
-        row |= {"yes if": line.bar, "answer": format_answer(line), "learned": line.learned}
-        rows.append(row | {"note": line.note})
-    table = markdown(pd.DataFrame(rows).astype(str))
     because = dict.fromkeys(part.because for part in claim.parts if part.because)
-    return "\n\n".join([*quotes, table, *(f"The threshold: {reason}" for reason in because)])
+    reasons = [f"The threshold: {reason}" for reason in because]
+    return "\n\n".join([*quotes, lesson_card(lines, details=True), *reasons])
 
 
-def lesson_card(lines, words=None):
+def lesson_card(lines, words=None, details=False):
     """The answers of a lesson as a Markdown table, one row per answer.
 
     The main lines of a question come first. `words` is a function that says in words what a line
-    means, such as "worse, by 6 %"; its column replaces the reasons beside the answers.
+    means, such as "worse, by 6 %"; its column replaces the reasons beside the answers. With
+    `details`, the table also has the effects that mean yes, the runs that learned and the notes.
     """
     rows = []
     for question, part in lines.groupby("question", sort=False):
@@ -540,8 +498,11 @@ def lesson_card(lines, words=None):
                 row["in words"] = words(line) if pd.notna(line.effect) else ""
             row["measured [95 % interval]"] = format_effect(line)
             row["n"] = "" if pd.isna(line.n) else f"{line.n:.0f}"
-            answer = f"**{line.answer}**" if words else format_answer(line)
-            rows.append(row | {"answer": answer})
+            why = f" ({line.why})" if line.why and not words else ""
+            row["answer"] = f"**{line.answer}**{why}"
+            if details:
+                row |= {"yes if": line.bar, "learned": line.learned, "note": line.note}
+            rows.append(row)
             question = ""  # only in the first row
     return markdown(pd.DataFrame(rows))
 

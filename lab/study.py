@@ -37,7 +37,8 @@ class Study:
     def __init__(self, exercise, namespace):
         self.exercise = exercise
         lesson = files.notebook_of(exercise) if re.fullmatch(r"1\.\d+", exercise) else None
-        self.notebook = Path(variable("NOTEBOOK", lesson)) if lesson else own_notebook(exercise)
+        own = notebook_here() or Path.cwd() / f"{exercise}.ipynb"
+        self.notebook = Path(variable("NOTEBOOK", lesson)) if lesson else own
         self.cache_name = lesson.stem if lesson else exercise
         self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
@@ -316,7 +317,6 @@ class Study:
             "machine": machine(),
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
-            "core_seconds": self.place.core_seconds(),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
             "told": origins,
         }
@@ -351,21 +351,6 @@ def notebook_here():
     names = (variable("NOTEBOOK"), os.environ.get("JPY_SESSION_NAME", ""))
     paths = [Path(name) for name in names if name.endswith(".ipynb")]
     return next((path.resolve() for path in paths if path.is_file()), None)
-
-
-def own_notebook(name):
-    """The path of a user's notebook; outside JupyterLab and `lab run` it need not exist.
-
-    Raises Refused if the running notebook has a different name.
-    """
-    here = notebook_here()
-    if here is None:
-        return Path.cwd() / f"{name}.ipynb"
-    if here.stem != name:
-        raise files.Refused(
-            f'this notebook is called {here.stem}: call lab.study("{here.stem}", globals())'
-        )
-    return here
 
 
 class _Callable(ModuleType):

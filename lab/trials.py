@@ -83,11 +83,6 @@ class Place:
         by = Counter(line["by"] for lines in self.used.values() for line in lines.values())
         return "Trials: " + ("; ".join(f"{n} by {name}" for name, n in by.items()) or "none") + "."
 
-    def core_seconds(self):
-        """Total run time of the used trials."""
-        seconds = [line["seconds"] for lines in self.used.values() for line in lines.values()]
-        return round(sum(seconds), 1)
-
 
 def sweep(trial, grid, place, *, threads=1, timing=False, processes=0):
     """Run the trial at every point of the grid. Returns a DataFrame of the rows in grid order.
@@ -124,7 +119,9 @@ def sweep(trial, grid, place, *, threads=1, timing=False, processes=0):
     if missing:
         cache.report_stale(missing)
         outcomes = outcomes_of(cache, list(missing.values()), timing, processes)
-        for point, outcome in with_progress(outcomes, trial.__name__, len(missing), place.progress):
+        out = open(place.progress, "w") if place.progress else sys.stdout  # stderr would be red
+        bar = {"bar_format": BAR, "mininterval": 1, "leave": False, "file": out}
+        for point, outcome in tqdm(outcomes, trial.__name__, len(missing), **bar):
             if isinstance(outcome, key.CodeMismatch):
                 raise outcome
             if isinstance(outcome, Exception):
@@ -259,12 +256,10 @@ def read(path):
         try:
             entry = json.loads(text) if text else {}
             if "at" in entry:
-                lines.append(
-                    {name: entry[name] for name in ("at", "n", "rows", "also", "seconds", "by")}
-                )
+                lines.append(entry)
             else:
                 code |= entry
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, TypeError):
             corrupt.append(i)
     if corrupt:
         numbers = ", ".join(map(str, corrupt))
@@ -312,7 +307,8 @@ class TrialCache:
         self.recorded = self.valid_points(self.folder / name) if place.record else {}
         self.known = self.recorded | self.stored
         if place.anyway:
-            self.known = self.stale_points() | self.known
+            stale = [line for _, _, lines in self.stale_files() for line in lines]
+            self.known = {name_of(line["at"]): line for line in stale} | self.known
 
     @property
     def folder(self):
@@ -346,10 +342,6 @@ class TrialCache:
             stale += [(path, code, lines)] if lines else []
         return stale
 
-    def stale_points(self):
-        """{name of a point: line} of outdated lines."""
-        return {name_of(line["at"]): line for _, _, lines in self.stale_files() for line in lines}
-
     def known_timings(self, points):
         """Cached timings, {name of a point: line}: all from the store, or else all from the record.
 
@@ -369,40 +361,28 @@ class TrialCache:
 
     def save(self, point, outcome):
         """Append an outcome to the store. Returns its line."""
-        data = outcome.pop("data")
-        names = {*outcome.pop("names"), *data}
-        also = key.hashes_of(names, self.code, data)
-        line = {"at": point} | {name: outcome[name] for name in ("n", "rows", "seconds", "by")}
-        line["also"] = also
+        names, data = outcome.pop("names"), outcome.pop("data")
+        line = {"at": point} | outcome | {"also": key.hashes_of(names, self.code, data)}
         append(self.path, self.code, line)
         return json.loads(json.dumps(line))
 
     def report_stale(self, missing):
-        """For the newest file with outdated results of missing points, print what has changed.
+        """Print what has changed since the newest outdated results of missing points.
 
         It also prints the number of these results and their run time.
         """
         for _, code, lines in reversed(self.stale_files()):
             stale = [line for line in lines if name_of(line["at"]) in missing]
             if stale:
-                names = ", ".join(self.changed_names(code, stale))
+                names = {n for n in code | self.code if code.get(n) != self.code.get(n)}
+                hashes = {item for line in stale for item in line["also"].items()}
+                names |= {n for n, old in hashes if not key.is_valid({n: old}, self.hashes)}
                 minutes = sum(line["seconds"] for line in stale) / 60
                 print(
-                    f"{len(stale)} trials of {self.trial.__name__} run again because {names} "
-                    f"changed; they took {minutes:.1f} minutes before"
+                    f"{len(stale)} trials of {self.trial.__name__} run again because "
+                    f"{', '.join(sorted(names)[:4])} changed; they took {minutes:.1f} minutes before"
                 )
                 return
-
-    def changed_names(self, code, lines):
-        """The modules, definitions, kinds and data that changed since the lines were written."""
-        code = code or self.code
-        changed = {
-            name for name in code.keys() | self.code.keys() if code.get(name) != self.code.get(name)
-        }
-        hashes = [item for line in lines for item in line["also"].items()]
-        changed |= {name for name, old in hashes if not key.is_valid({name: old}, self.hashes)}
-        names = sorted(changed)
-        return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
 
     def check(self):
         """Group the outdated lines by the kinds and data that they used; rerun a point per group.
@@ -541,32 +521,24 @@ def outcomes_of(cache, points, timing=False, processes=0):
     yield from workers.outcomes(trial, points, jobs=jobs, cluster=cluster)
 
 
-def with_progress(outcomes, name, total, terminal):
-    """Yield the outcomes, with a progress bar in the notebook or in a terminal (a device file)."""
-    file = open(terminal, "w") if terminal else sys.stdout  # notebooks show stderr in red
-    yield from tqdm(outcomes, name, total, leave=False, mininterval=1, bar_format=BAR, file=file)
-
-
 # The record
 
 
 def record(place, used):
     """Replace the record of a notebook with the points that its run used, {file name: [point]}.
 
-    Lines of the store take precedence over recorded ones. Returns the number of points.
+    Lines of the store take precedence over recorded ones.
     """
-    folder, count = Path(place.record) / place.notebook, 0
+    folder = Path(place.record) / place.notebook
     for name, points in used.items():
         stored = Path(place.store) / place.notebook / name
         code, lines = read(folder / name)
         new_code, new_lines = read(stored)
         kept = [line for line in [*lines, *new_lines] if name_of(line["at"]) in set(points)]
         write(folder / name, code | new_code, kept)
-        count += len(points)
     for path in folder.glob("*.jsonl"):
         if path.name not in used:
             path.unlink()
-    return count
 
 
 def difference(one, other):

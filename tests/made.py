@@ -174,7 +174,7 @@ LEDGER = {
 }
 RUN = {
     "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own": {},
-    "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
+    "seconds": 60.0, "commit": "c0ffee", "changes": False,
     "machine": "A machine, 2 cores, Linux x86_64",
 }  # fmt: skip
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ff"

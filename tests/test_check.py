@@ -31,7 +31,7 @@ def recorded(tmp_path, monkeypatch):
     folder = made.ran(root, "runs/quick")
     used = json.loads((folder / "run.json").read_text())["trials"]
     place = trials.Place(DICE, root / "results" / ".trials", root / "results" / "record")
-    assert trials.record(place, used) == 12
+    trials.record(place, used)
     (root / ".gitignore").write_text("results/.*\nresults/runs\n")
     commit(root)
     return root

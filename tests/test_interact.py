@@ -99,6 +99,7 @@ def two_panels(n_heads, kind):
 def test_without_a_frontend_only_the_initial_figure_is_shown(lines, shown, monkeypatch):
     monkeypatch.setattr(ipywidgets, "interact", None)
     monkeypatch.setattr(ipywidgets, "interact_manual", None)
+    plt.close("all")
     interact.play(two_panels, {"n_heads": (3, 5), "kind": ["a", "c"]}, live=False)
     interact.live(lookups, draw, lines, {"n_heads": [1, 2]}, live=False)
     assert len(shown) == 2 and plt.get_fignums() == []

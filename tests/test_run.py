@@ -66,7 +66,7 @@ def test_finished_run_is_skipped(done):
     assert result.exit_code == 0 and f"{DICE}: up to date" in result.output
     assert files_of(done.folder) == before
     kept = files.read_run(done.folder)
-    about = ("status", "notebook", "title", "answer", "profile", "own", "changes", "machine", "started", "core_seconds")
+    about = ("status", "notebook", "title", "answer", "profile", "own", "changes", "machine", "started")
     assert set(about) < set(kept) and kept["parameters"] == done.values and kept["fingerprint"] == done.fingerprint
 
 

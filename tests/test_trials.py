@@ -322,7 +322,7 @@ def test_record_holds_only_used_points(place, tmp_path):
     later = Place("notebook", tmp_path / "store", tmp_path / "record")
     sweep(squared, {"seed": [2, 3]}, later)
     used = {file: list(lines) for file, lines in later.used.items()}
-    assert trials.record(later, used) == 2
+    trials.record(later, used)
     assert [line["at"]["seed"] for line in read(path)[1]] == [2, 3]
     assert [each.name for each in path.parent.glob("*.jsonl")] == [path.name]
     assert read(path)[0] == read(the_file(place.store, squared))[0]
