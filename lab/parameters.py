@@ -24,7 +24,6 @@ import yaml
 from lab import names
 from lab.files import Refused, cells_of, notebooks, project_root
 
-PROFILES = ("quick", "smoke")
 PLAIN = {kind.__name__: kind for kind in (bool, int, float, str, list, dict)}
 
 
@@ -78,14 +77,10 @@ def format_error(name, error):
 def read_parameters(notebook):
     """{name: Parameter} of the cell tagged `parameters`; empty if there is no such cell.
 
-    Raises Refused if several cells have this tag, a line is not a declaration, a type is invalid,
-    or a default is not a JSON value.
+    Raises Refused if a line is not a declaration, a type is invalid, or a default is not a JSON
+    value.
     """
     sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
-    if len(sources) > 1:
-        raise Refused(
-            f"{notebook.name}: {len(sources)} cells are tagged `parameters`; expected one"
-        )
     declared = {}
     try:
         for statement in ast.parse("".join(sources)).body:
@@ -185,8 +180,6 @@ def check(cell, values, sources):
 
 def of_profile(notebook, profile):
     """(source, {name: value}) of a profile: quick has the defaults, smoke is read from a file."""
-    if profile not in PROFILES:
-        raise Refused(f"no profile {profile!r}; choose {' or '.join(PROFILES)}")
     path = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
     if profile == "smoke" and notebook in notebooks() and path.exists():
         return path.relative_to(project_root()).as_posix(), {"profile": profile} | read_file(path)
@@ -236,8 +229,7 @@ def in_namespace(namespace, notebook):
     declared = read_parameters(notebook)
     injected = {name: namespace[name] for name in names_injected(namespace) if name in namespace}
     current = {name: namespace[name] for name in declared if name in namespace} | injected
-    profile = current.get("profile", "quick")
-    source, usual = of_profile(notebook, profile if profile in PROFILES else "quick")
+    source, usual = of_profile(notebook, current.get("profile", "quick"))
     for name, value in usual.items():
         if name not in injected and current.get(name) == declared[name].default:
             current[name] = value

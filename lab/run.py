@@ -202,7 +202,7 @@ def succeeds(name, job, options):
         return False
     print(f"{name}: done in {time.time() - began:.0f} s")
     run = files.read_run(job.folder)
-    for text in (run.get("answer"), browse.scorecard(job.folder), run.get("told")):
+    for text in (files.answer_of(job.notebook), browse.scorecard(job.folder), run.get("told")):
         if text:
             print(f"\n{text}")
     print(f"\nto open it: lab show {files.shown(job.folder)}")

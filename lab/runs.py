@@ -103,7 +103,7 @@ def execute(job, fresh=False, anyway=False, **options):
             raise RuntimeError(f"{job.notebook.name} did not call study.finish()")
         moved = {str(aside): str(job.folder), files.shown(aside): files.shown(job.folder)}
         files.write_text(aside / "notebook.ipynb", tidy(executed, moved))
-        about = {"status": "done", "notebook": job.notebook.stem} | run
+        about = {"notebook": job.notebook.stem} | run
         about |= {
             "parameters": job.values,
             "own": job.own,

@@ -304,12 +304,8 @@ class Study:
         show(f"{origins} Results: `{files.shown(self.final)}`.")
 
     def _write_run(self, origins):
-        has_notebook = self.notebook.exists()
         run = {
-            "status": "done",
             "notebook": self.notebook.stem,
-            "title": files.title_of(self.notebook)[0] if has_notebook else self.exercise,
-            "answer": files.answer_of(self.notebook) if has_notebook else "",
             "profile": self.profile,
             "parameters": self.parameters,
             "own": self.own,

@@ -156,8 +156,8 @@ def test_profiles(project):
     dice = notebooks()[0]
     quick, smoke = (validate(dice, of_profile(dice, profile)) for profile in ("quick", "smoke"))
     assert quick == validate(dice) and smoke == quick | {"profile": "smoke", "sides": [4, 8]}
-    with pytest.raises(Refused, match="no profile 'full'; choose quick or smoke"):
-        of_profile(dice, "full")
+    with pytest.raises(Refused, match="--profile full: profile = 'full': input should be 'quick' or 'smoke'"):
+        validate(dice, of_profile(dice, "full"))
 
 
 def test_error_names_the_profile_file(project):

@@ -66,7 +66,7 @@ def test_finished_run_is_skipped(done):
     assert result.exit_code == 0 and f"{DICE}: up to date" in result.output
     assert files_of(done.folder) == before
     kept = files.read_run(done.folder)
-    about = ("status", "notebook", "title", "answer", "profile", "own", "changes", "machine", "started")
+    about = ("notebook", "profile", "own", "changes", "machine", "started")
     assert set(about) < set(kept) and kept["parameters"] == done.values and kept["fingerprint"] == done.fingerprint
 
 
@@ -113,7 +113,10 @@ INVALID = {
     "no divisor": (["run", "1.1", "-p", "sides=[3]"], "-p: sides: 3 is no multiple of dice 2"),
     "no value": (["run", "1.1", "-p", "seeds"], "-p 'seeds': expected NAME=VALUE"),
     "twice": (["run", "1.1", "-p", "seeds=1", "-p", "seeds=2"], "seeds is set twice"),
-    "no such profile": (["run", "1.1", "--profile", "full"], "no profile 'full'; choose quick or smoke"),
+    "no such profile": (
+        ["run", "1.1", "--profile", "full"],
+        "--profile full: profile = 'full': input should be 'quick' or 'smoke'",
+    ),
     "no such file": (["run", "1.1", "-f", "none.yaml"], "none.yaml: cannot be read"),
     "folder as parameter": (
         ["run", "1.1", "-p", "results=x"],
