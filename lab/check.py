@@ -51,17 +51,16 @@ def check(jobs, options, accept):
                     rerun = json.loads(there.read_text())["rows"]
                     difference = trials.difference(here["rows"], rerun)
                 trial, rows = path.stem.rpartition("-")[0], len(here["points"])
-                typer.echo(f"{name}: {trial}: {rows} rows rerun, {describe(difference)}")
+                typer.echo(
+                    f"{name}: {trial}: {rows} rows rerun, "
+                    f"largest relative difference {difference:.2g}"
+                )
                 if difference > TOLERANCE:
                     agreed = False
                 elif accept:
                     record = files.project_root() / "results" / "record" / name
                     trials.accept(record, path.name, here)
     return agreed
-
-
-def describe(difference):
-    return "identical" if difference == 0 else f"largest relative difference {difference:.2g}"
 
 
 def run_recorded_commit(notebook, place):

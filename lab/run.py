@@ -62,7 +62,7 @@ def run(
         list[str] | None,
         typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; default: all lessons."),
     ] = None,
-    profile: browse.Profile = "quick",
+    profile: Annotated[str, typer.Option(help="quick or smoke.")] = "quick",
     parameter: Annotated[
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,

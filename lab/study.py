@@ -275,15 +275,6 @@ class Study:
         show(claims.lesson_card(lines, words))
         self._shown = True
 
-    def _all_lines(self):
-        if not self.ledger:
-            return pd.DataFrame(columns=claims.COLUMNS)
-        tables = [
-            self._lines.get(name, claims.unanswered(claim, "open", claim.open))
-            for name, claim in self.ledger.items()
-        ]
-        return pd.concat(tables, ignore_index=True)
-
     def finish(self):
         """Show all answers, write answers.csv and run.json, and move the run to its final folder.
 
@@ -292,18 +283,15 @@ class Study:
         missing = [c.id for c in self.ledger.values() if not c.open and c.id not in self._lines]
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        lines = self._all_lines()
+        lines = [
+            self._lines.get(name, claims.unanswered(claim, "open", claim.open))
+            for name, claim in self.ledger.items()
+        ]
+        lines = pd.concat(lines or [claims.line_table([])], ignore_index=True)
         if len(lines) and not self._shown:
             show(claims.lesson_card(lines))
         claims.write_answers(self.folder, self.exercise, lines)
         origins = self.place.origins()
-        self._write_run(origins)
-        if self.folder != self.final:
-            files.put(self.folder, self.final)
-            self.folder = self.final
-        show(f"{origins} Results: `{files.shown(self.final)}`.")
-
-    def _write_run(self, origins):
         run = {
             "notebook": self.notebook.stem,
             "profile": self.profile,
@@ -317,6 +305,10 @@ class Study:
             "told": origins,
         }
         files.write_run(self.folder, run)
+        if self.folder != self.final:
+            files.put(self.folder, self.final)
+            self.folder = self.final
+        show(f"{origins} Results: `{files.shown(self.final)}`.")
 
 
 def middle_rates(runs, by):

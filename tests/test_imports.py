@@ -36,7 +36,7 @@ ALLOWED = {
     "interact": {"charts", "trials"},
     "parameters": {"files", "names"},
     "study": {"charts", "claims", "device", "files", "interact", "measure", "parameters"} | {"trials", "workers"},
-    "browse": {"claims", "files", "parameters"},
+    "browse": {"claims", "files"},
     "run": {"browse", "check", "device", "files", "parameters", "publish", "runs"},
     "runs": {"files", "parameters"},
     "check": {"files", "runs", "trials"},

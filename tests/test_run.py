@@ -125,8 +125,7 @@ INVALID = {
     "no such device": (["run", "1.1", "--device", "tpu"], "--device: device 'tpu' is not available"),
     "below a file": (["run", "1.1", "--results", __file__], "; choose another folder with --results"),
     "one of two": (["run", "1.2", "1.1", "-p", "tosses=0"], "01_dice has no parameter 'tosses'"),
-    "nothing to show": (["show", "1.1"], "no quick run of 1.1: use `lab run 1.1` first"),
-    "no smoke run": (["show", "1.2", "--profile", "smoke"], "no smoke run of 1.2: use `lab run 1.2 --profile smoke`"),
+    "nothing to show": (["show", "1.1"], "no run of 1.1: use `lab run 1.1` first"),
     "nothing to publish": (["publish"], "there are no quick runs"),
 }
 
