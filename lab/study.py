@@ -18,6 +18,7 @@ from IPython.display import Markdown, display
 
 from lab import charts, claims, files, interact, parameters, trials, workers
 from lab.device import machine
+from lab.measure.statistics import NotFinite
 
 FRONTENDS = ("JPY_SESSION_NAME", "VSCODE_PID")  # environment variables of JupyterLab and VS Code
 
@@ -205,7 +206,8 @@ class Study:
         """Judge a claim and show its card; smoke runs are not judged.
 
         `measured` is a table with one row per seed, arm and condition, or another value described
-        in claims.judge.
+        in claims.judge, or a function that returns it; if this raises NotFinite, the answer is
+        unclear.
         """
         entry, lines = self._judge(claim, measured, figure, table, note)
         show(claims.card(entry, lines))
@@ -218,7 +220,11 @@ class Study:
             lines = lines.assign(figure=figure, table=table or figure)
         else:
             where = {"figure": figure, "table": table or figure, "note": note}
-            lines = claims.judge(entry, measured, **where)
+            try:
+                measured = measured() if callable(measured) else measured
+                lines = claims.judge(entry, measured, **where)
+            except NotFinite:
+                lines = claims.unanswered(entry, claims.UNCLEAR, "some numbers are not finite")
         self._lines[claim] = lines
         return entry, lines
 

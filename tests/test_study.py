@@ -10,7 +10,7 @@ import yaml
 
 from lab import charts, files, trials
 from lab.claims import Claim
-from lab.measure.statistics import Interval
+from lab.measure.statistics import Interval, NotFinite
 from lab.study import Study
 
 
@@ -251,7 +251,12 @@ def test_judge_shows_card_and_writes_answer(project, displayed):
     assert any("| four over one | 0.02 [0.01, 0.03] | 5 | **yes** |" in str(text) for text in displayed)
 
 
-def test_smoke_is_not_judged(project, displayed):
+def not_finite():
+    raise NotFinite("diverged")
+
+
+def test_not_finite_is_unclear_and_smoke_is_not_judged(project, displayed):
+    assert judged(not_finite, {})[1].answer == "unclear"
     assert judged(Interval(0.02, 0.01, 0.03, 5), {"profile": "smoke"})[1].answer == "not judged"
 
 
