@@ -229,9 +229,9 @@ def judge(claim, measured, **where):
 
 def unanswered(claim, answer, why=""):
     """The lines of a claim that has no measurement, with an answer such as "not judged"."""
-    parts = claim.parts or [None]
-    lines = [common_fields(claim, part, {}) | {"answer": answer, "why": why} for part in parts]
-    return line_table(lines)
+    lines = [common_fields(claim, part, {}) for part in claim.parts]
+    lines = lines or [{"id": claim.id, "question": claim.sentence, "main": False}]
+    return line_table([line | {"answer": answer, "why": why} for line in lines])
 
 
 def line_table(lines):
@@ -243,8 +243,6 @@ def line_table(lines):
 
 def common_fields(claim, part, line):
     """The fields of a line that do not depend on the measurement."""
-    if part is None:
-        return {"id": claim.id, "question": claim.sentence, "main": False}
     is_main = part.main is not None and part.main.items() <= line.pop("chosen", {}).items()
     bar = "" if claim.kind == "question" else format_bar(part)
     words = {"id": claim.id, "part": part.name, "question": part.question, "unit": part.unit}

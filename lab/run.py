@@ -118,13 +118,12 @@ def run(
 
 
 def assignments(items):
-    """{name: value} of arguments NAME=VALUE. Raises Refused for other forms and repeated names."""
+    """{name: value} of arguments NAME=VALUE. Raises Refused for other forms."""
     values = {}
     for item in items or ():
         name, equals, text = item.partition("=")
-        if not equals or name in values:
-            message = f"{name} is set twice" if equals else "expected NAME=VALUE"
-            raise Refused(f"-p {item!r}: {message}")
+        if not equals:
+            raise Refused(f"-p {item!r}: expected NAME=VALUE")
         values[name] = absolute_path(parameters.read_value(text))
     return values
 

@@ -112,7 +112,6 @@ INVALID = {
     "misspelt": (["run", "1.1", "-p", "seed=3"], "-p: 01_dice has no parameter 'seed'; did you mean 'seeds'"),
     "no divisor": (["run", "1.1", "-p", "sides=[3]"], "-p: sides: 3 is no multiple of dice 2"),
     "no value": (["run", "1.1", "-p", "seeds"], "-p 'seeds': expected NAME=VALUE"),
-    "twice": (["run", "1.1", "-p", "seeds=1", "-p", "seeds=2"], "seeds is set twice"),
     "no such profile": (
         ["run", "1.1", "--profile", "full"],
         "--profile full: profile = 'full': input should be 'quick' or 'smoke'",
