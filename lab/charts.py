@@ -225,29 +225,6 @@ def draw_map(axis, table):
     axis.grid(False)
 
 
-def plot_heads(tokens, maps):
-    """Draw the attention maps of all heads for one text, one row per layer.
-
-    `maps` has one tensor (1, h, q, k) per layer; `tokens` are as in `characters`.
-    """
-    rows = len(maps)
-    columns = maps[0].shape[1]
-    fig, axes = plt.subplots(
-        rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
-    )
-    texts = characters(tokens)
-    for (i, j), axis in np.ndenumerate(axes):
-        axis.imshow(maps[i][0, j].cpu(), cmap="Blues", vmin=0, vmax=1)
-        axis.set(title=f"{i + 1} . {j + 1}", xticks=[], yticks=[])
-        if len(texts) * columns <= 128:
-            axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
-            axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
-        axis.grid(False)
-    fig.suptitle(
-        "All heads (layer . head): queries in rows, keys in columns, darker is more weight"
-    )
-
-
 def weighted_means(values, weights, output):
     """Show the weighted mean that each head computes in its columns.
 
