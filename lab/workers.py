@@ -65,18 +65,19 @@ def run_concurrently(executor, call, points, client=None):
 
 def outcome(future):
     """The result or exception of a finished future; raises if its process or cluster is lost."""
-    try:
-        return future.result()
-    except (BrokenProcessPool, CancelledError):
-        raise
-    except Exception as error:
-        return error
+    error = future.exception()  # raises CancelledError
+    if isinstance(error, BrokenProcessPool):
+        raise error
+    return error or future.result()
 
 
 def stop(executor):
-    """Kill a pool; the next sweep starts a new one."""
+    """Kill a pool, so that the next sweep starts a new one; cancel the calls on a cluster."""
     pools.clear()
-    processes = list((getattr(executor, "_processes", None) or {}).values())
+    if not isinstance(executor, ProcessPoolExecutor):
+        executor.shutdown(wait=False)
+        return
+    processes = list((executor._processes or {}).values())
     executor.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.kill()
