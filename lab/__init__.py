@@ -4,7 +4,6 @@ A notebook begins with `study = lab.study("1.4", globals())`.
 """
 
 import importlib
-import pkgutil
 import sys
 import time
 
@@ -13,10 +12,6 @@ STARTED = time.time()  # set before any other module of the package is imported
 
 # keep jsonschema (imported by nbformat) from loading rfc3987_syntax, which takes five seconds
 sys.modules.setdefault("rfc3987_syntax", None)
-
-
-def __dir__():
-    return sorted({*globals(), *(module.name for module in pkgutil.iter_modules(__path__))})
 
 
 def __getattr__(name):  # import submodules lazily

@@ -4,16 +4,14 @@ import base64
 import html
 import io
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lab import files, parameters
+from lab import files
 from lab.files import Refused
 
-Profile = Annotated[str, typer.Option(help="quick or smoke.")]
 Run = Annotated[str, typer.Argument(help="1.4, 04, 04_head_count, or the folder of a run.")]
 
 TEMPLATE = """{% extends 'lab/index.html.j2' %}
@@ -40,17 +38,15 @@ TEX_TO_MATHTEXT = (
 )
 
 
-def folder_of(run, profile="quick"):
-    """The folder of a run, or of a lesson's local or else published run. Refused if none."""
+def folder_of(run):
+    """The folder of a run, or of a notebook's local or else published run. Refused if none."""
     places = [Path(run), files.project_root() / run]
     folder = next((place for place in places if (place / "run.json").exists()), None)
     if folder is None:
         notebook = files.notebook_of(run)
-        known = "profile" in parameters.read_parameters(notebook)
-        folder = files.latest(profile if known else "own", notebook.stem)
+        folder = files.latest("quick" if notebook in files.notebooks() else "own", notebook.stem)
     if files.read_run(folder) is None:
-        option = "" if profile == "quick" else f" --profile {profile}"
-        raise Refused(f"no {profile} run of {run}: use `lab run {run}{option}` first")
+        raise Refused(f"no run of {run}: use `lab run {run}` first")
     return folder
 
 
@@ -72,24 +68,18 @@ def lessons():
             state = "local run" if folder.parent.parent.name == "runs" else "published"
         title = re.sub(r"^1\.\d+\s*", "", files.title_of(notebook)[0])
         print(f"{files.exercise_of(notebook):6}{title[:50]:52}{minutes:>5}  {state}")
-    note = "The number before the state says how many minutes the last run took."
-    print(note if files.notebooks() else files.ALONE)
+    print("The number before the state says how many minutes the last run took.")
 
 
-def show(lesson: Run, profile: Profile = "quick"):
+def show(lesson: Run):
     """Open an executed lesson in the browser and print the path of the page."""
     import webbrowser
 
-    folder = folder_of(lesson, profile)
+    folder = folder_of(lesson)
     page = files.project_root() / "results" / ".shown" / f"{folder.name}.html"
     files.write_text(page, html_of(folder / "notebook.ipynb"))
     print(page.resolve())
-    try:
-        opened = webbrowser.open(page.resolve().as_uri())
-    except webbrowser.Error:
-        opened = False
-    if not opened:
-        print("no browser found: open this file in one", file=sys.stderr)
+    webbrowser.open(page.resolve().as_uri())
 
 
 def diff(a: Run, b: Run):

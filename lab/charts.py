@@ -7,7 +7,6 @@ weight: query, key, weight, query_token, key_token, and columns that identify th
 import base64
 import html
 import io
-import itertools
 import textwrap
 from contextlib import contextmanager
 from fractions import Fraction
@@ -115,41 +114,6 @@ def clear_ticks(axis):
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def faults(figure):
-    """Layout faults of a figure: axes with one tick, unlabelled lines, overlapping text."""
-    figure.draw_without_rendering()
-    faults = []
-    for axes in figure.axes:
-        if not axes.get_visible() or not axes.has_data():
-            continue
-        name = axes.get_title(loc="left") or axes.get_title() or "a panel"
-        for side, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
-            low, high = sorted(axis.get_view_interval())
-            ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
-            if 0 < len(ticks) < 2:
-                faults.append(f"{name}: one tick on {side}")
-        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-        labels = len([text for text in axes.texts if text.get_text()])
-        if unlabelled := [line for line in dashed if line.get_label().startswith("_")][labels:]:
-            faults.append(f"{name}: {len(unlabelled)} dashed lines without a label")
-    return faults + overlaps(figure)
-
-
-def overlaps(figure):
-    """A list with one sentence per pair of overlapping texts in a drawn figure."""
-    sentences = []
-    axes = [each for each in figure.axes if each.get_visible()]
-    texts = [text for each in axes for text in (*each.texts, each.title, each._left_title)]
-    texts += [text for each in axes for text in (each.xaxis.label, each.yaxis.label)]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    for (one, here), (other, there) in itertools.combinations(boxes, 2):
-        wide = min(here.x1, there.x1) - max(here.x0, there.x0)
-        high = min(here.y1, there.y1) - max(here.y0, there.y0)
-        if min(wide, high) > 3:
-            sentences.append(f"{one!r} overlaps {other!r}")
-    return sentences
-
-
 def legends_outside(figure):
     """Replace equal legends with one at the right; if they differ, move each below its axes."""
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
@@ -225,30 +189,18 @@ def characters(tokens):
     """Tick labels [(position, text)]: words are unchanged, bytes (numbers) are decoded as UTF-8.
 
     A multi-byte character has one label, centred on its bytes. Unprintable and incomplete
-    characters become a dot; None has no label.
+    characters become a dot, and so do other numbers.
     """
-    i = 0
-    labels = []
-    while i < len(tokens):
-        decoded = ((width, _decoded(tokens[i : i + width])) for width in (1, 2, 3, 4))
-        width, text = next(((w, t) for w, t in decoded if t), (1, DOT))
-        if tokens[i] is not None:
-            labels.append((i + (width - 1) / 2, text))
+    if any(isinstance(token, str) for token in tokens):
+        return [(i, token) for i, token in enumerate(tokens) if token is not None]
+    labels, i = [], 0
+    known = bytes(token if token in range(256) else 0 for token in tokens)
+    for text in known.decode(errors="surrogateescape"):
+        width = len(text.encode(errors="surrogateescape"))
+        visible = text.isprintable() and not text.isspace()
+        labels.append((i + (width - 1) / 2, text if visible else DOT))
         i += width
     return labels
-
-
-def _decoded(tokens):
-    """The single word or character that the tokens encode, or None."""
-    if isinstance(tokens[0], str):
-        return tokens[0] if len(tokens) == 1 else None
-    try:
-        text = bytes(tokens).decode()
-    except (TypeError, ValueError):  # a word, None, not a byte, or an incomplete character
-        return None
-    if len(text) != 1:
-        return None
-    return text if text.isprintable() and not text.isspace() else DOT
 
 
 def _axis_tokens(table, side):
@@ -271,41 +223,6 @@ def draw_map(axis, table):
         if len(texts) <= 32 and any(text != DOT for _, text in texts):
             ticks.set_ticks(*zip(*texts, strict=True), fontsize=7, family="monospace")
     axis.grid(False)
-
-
-def plot_maps(table, names=None):
-    """Draw a map per value of the column `panel`, three per row; `names` maps values to titles."""
-    panels = table.groupby("panel", sort=False)
-    rows = -(-panels.ngroups // 3)
-    fig, axes = plt.subplots(rows, min(3, panels.ngroups), figsize=(10, 3.9 * rows), squeeze=False)
-    for axis in axes.flat[panels.ngroups :]:
-        axis.set_visible(False)
-    for axis, (name, part) in zip(axes.flat, panels, strict=False):
-        draw_map(axis, part)
-        axis.set_title((names or {}).get(name, name))
-
-
-def plot_heads(tokens, maps):
-    """Draw the attention maps of all heads for one text, one row per layer.
-
-    `maps` has one tensor (1, h, q, k) per layer; `tokens` are as in `characters`.
-    """
-    rows = len(maps)
-    columns = maps[0].shape[1]
-    fig, axes = plt.subplots(
-        rows, columns, figsize=(9.6, 9.6 * rows / columns), squeeze=False, sharex=True, sharey=True
-    )
-    texts = characters(tokens)
-    for (i, j), axis in np.ndenumerate(axes):
-        axis.imshow(maps[i][0, j].cpu(), cmap="Blues", vmin=0, vmax=1)
-        axis.set(title=f"{i + 1} . {j + 1}", xticks=[], yticks=[])
-        if len(texts) * columns <= 128:
-            axis.set_xticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
-            axis.set_yticks(*zip(*texts, strict=True), fontsize=6, family="monospace")
-        axis.grid(False)
-    fig.suptitle(
-        "All heads (layer . head): queries in rows, keys in columns, darker is more weight"
-    )
 
 
 def weighted_means(values, weights, output):
@@ -560,43 +477,33 @@ def log2_xaxis(axes, values):
     axes.minorticks_off()
 
 
-def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o", shift=1.0):
-    """Draw runs as dots, with x multiplied by `shift`, and the mean as a line. Returns the line."""
+def seeds_and_mean(axes, table, x, y, *, color=None, label=None, marker="o"):
+    """Draw runs as dots, and the mean as a line. Returns the line."""
     means = table.groupby(x)[y].mean()
     (line,) = axes.plot(means.index, means, marker=marker, color=color, label=label)
-    axes.plot(table[x] * shift, table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
+    axes.plot(table[x], table[y], ".", color=line.get_color(), alpha=0.45, ms=3)
     return line
 
 
-def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, dodge=1.0, **words):
+def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, **words):
     """Draw one seeds_and_mean line per value of the column `arm`, with a legend.
 
     `names` is a function or dict from values to labels. `colors` and `markers` are dicts from all
-    values to colours and markers. The dots of successive arms are shifted by a factor of `dodge`,
-    so that they do not overlap on a logarithmic axis. `words`, such as the title and axis labels,
-    are passed to axes.set.
+    values to colours and markers. `words`, such as the title and axis labels, are passed to
+    axes.set.
     """
-    count = table[arm].nunique()
     for i, (value, part) in enumerate(table.groupby(arm, sort=False)):
         color = colors[value] if colors else None
         marker = markers[value] if markers else MARKERS[i % len(MARKERS)]
-        shift = dodge ** (i - (count - 1) / 2)
         label = _label(value, names)
-        seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker, shift=shift)
+        seeds_and_mean(axes, part, x, y, color=color, label=label, marker=marker)
     axes.set(**words)
     axes.legend()
 
 
 def _label(value, names):
-    """The label of a value from `names` (function, dict or None), else the value itself.
-
-    Escapes the characters that matplotlib interprets in a value: a leading "_" would hide the
-    legend entry, and "$" would delimit a formula.
-    """
-    label = (names if callable(names) else (names or {}).get)(value)
-    if label or not isinstance(value, str):
-        return label or value
-    return ("\u200b" if value.startswith("_") else "") + value.replace("$", r"\$")
+    """The label of a value from `names` (function, dict or None), else the value itself."""
+    return (names if callable(names) else (names or {}).get)(value) or value
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words):
@@ -642,27 +549,22 @@ def _decimals(widths):
     return max(0, 1 - int(np.floor(np.log10(max(known, default=1.0)))))
 
 
-def fit_line(axes, table, x, y, *, slope=None, seed="seed", color=None, label=None):
+def fit_line(axes, table, x, y, *, color=None, label=None):
     """Draw runs as dots on log-log axes, with a fitted power law as a line.
 
-    Returns the exponent: an Interval over seeds (statistics.exponent). `slope` is the predicted
-    exponent, drawn as a dashed line through the centre of the dots. The caller draws the legend.
+    Returns the exponent: an Interval over seeds (statistics.exponent). The caller draws the legend.
     """
     from lab.measure.statistics import exponent
 
     axes.set(xscale="log", yscale="log")
-    fit = exponent(table[x], table[y], table[seed])
+    fit = exponent(table[x], table[y], table["seed"])
     (dots,) = axes.plot(table[x], table[y], ".", alpha=0.45, color=color)
     ends = np.array([table[x].min(), table[x].max()])
-
-    def line(slope):
-        return np.exp(np.log(table[y]).mean() + slope * (np.log(ends) - np.log(table[x]).mean()))
-
+    offsets = np.log(ends) - np.log(table[x]).mean()
+    line = np.exp(np.log(table[y]).mean() + fit.effect * offsets)
     text = f"slope {fit.effect:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
     text = f"{label}: {text}" if label else text
-    axes.plot(ends, line(fit.effect), color=dots.get_color(), label=text)
-    if slope is not None:
-        axes.plot(ends, line(slope), **PREDICTION, label=f"predicted slope {slope:g}")
+    axes.plot(ends, line, color=dots.get_color(), label=text)
     return fit
 
 
@@ -671,31 +573,3 @@ def marks(axes, levels):
     for name, height in levels.items():
         axes.axhline(height, **PREDICTION)
         axes.annotate(name, (1, height), (4, 0), **AT_RIGHT, va="center", fontsize=7, gid="mark")
-
-
-def squares(table, *, value, across, down, names=None, title="", label=""):
-    """Draw a grid of heat maps of `value` over the columns x and y, with one colour scale.
-
-    The grid has a column for each value of `across` and a row for each value of `down`. `names`
-    maps these values to titles; `label` labels the colour bar.
-    """
-    columns, rows = (list(dict.fromkeys(table[name])) for name in (across, down))
-    size = (2.2 * len(columns) + 1.2, 2.2 * len(rows) + 0.4)
-    fig, axes = plt.subplots(
-        len(rows), len(columns), figsize=size, squeeze=False, layout="compressed"
-    )
-    for (i, j), ax in np.ndenumerate(axes):
-        part = table[(table[down] == rows[i]) & (table[across] == columns[j])]
-        image = ax.imshow(
-            part.pivot(index="y", columns="x", values=value),
-            "Blues",
-            vmin=0,
-            vmax=table[value].max(),
-        )
-        ax.set(
-            title=(names or {}).get(columns[j], columns[j]) if i == 0 else "", xticks=[], yticks=[]
-        )
-        ax.set_ylabel((names or {}).get(rows[i], rows[i]) if j == 0 else "")
-        ax.grid(False)
-    fig.suptitle(title)
-    fig.colorbar(image, ax=axes, label=label)

@@ -31,9 +31,8 @@ def check(jobs, options, accept):
         place = Path(place)
         for job in jobs:
             scratch = replace(job, folder=place / "runs" / job.notebook.stem)
-            where = {"check": place / "here", "store": place / "store", "progress": place / "sweep"}
-            with runs.progress(place / "sweep"):
-                runs.execute(scratch, **options | where | {"anyway": True})
+            where = {"check": place / "here", "store": place / "store"}
+            runs.execute(scratch, **options | where | {"anyway": True})
         for job in jobs:
             name = job.notebook.stem
             results = {
@@ -41,32 +40,27 @@ def check(jobs, options, accept):
             }
             if not results:
                 typer.echo(f"{name}: nothing to check")
-            elif any(largest_difference(r, r["recorded"]) > TOLERANCE for r in results.values()):
+            elif any(
+                trials.difference(r["rows"], r["recorded"]) > TOLERANCE for r in results.values()
+            ):
                 run_recorded_commit(job.notebook, place)
             for path, here in sorted(results.items()):
-                difference = largest_difference(here, here["recorded"])
+                difference = trials.difference(here["rows"], here["recorded"])
                 there = place / "there" / name / path.name
                 if difference > TOLERANCE and there.exists():
-                    difference = largest_difference(here, json.loads(there.read_text())["rows"])
+                    rerun = json.loads(there.read_text())["rows"]
+                    difference = trials.difference(here["rows"], rerun)
                 trial, rows = path.stem.rpartition("-")[0], len(here["points"])
-                typer.echo(f"{name}: {trial}: {rows} rows rerun, {describe(difference)}")
+                typer.echo(
+                    f"{name}: {trial}: {rows} rows rerun, "
+                    f"largest relative difference {difference:.2g}"
+                )
                 if difference > TOLERANCE:
                     agreed = False
                 elif accept:
                     record = files.project_root() / "results" / "record" / name
                     trials.accept(record, path.name, here)
     return agreed
-
-
-def largest_difference(here, rows):
-    """The largest relative difference between the rerun rows and `rows`, at the same points."""
-    return max(
-        trials.max_difference(here["rows"][name], rows.get(name, "")) for name in here["rows"]
-    )
-
-
-def describe(difference):
-    return "identical" if difference == 0 else f"largest relative difference {difference:.2g}"
 
 
 def run_recorded_commit(notebook, place):

@@ -8,7 +8,7 @@ one condition and, if arms are compared, one pair of arms.
 *Yes*: the whole 95 % confidence interval lies in the band of effects that mean yes (`Part.band`).
 *No*: the whole interval lies outside the band. *Unclear*: neither; or the interval ends at the bar
 (unless `direction` is within) or is not defined, a number is not finite, too few runs learned,
-`needs` or `same` is violated, or an exact test of binary outcomes is not significant.
+or `needs` or `same` is violated.
 """
 
 import re
@@ -49,33 +49,7 @@ class Says(Strict):
 
 
 class Part(Strict):
-    """A question.
-
-    name       name of the part; a part named "control of X" is judged on the table of part X
-    question   the question in words
-    measure    column to compare; empty if the notebook passes a number or Interval
-    as         difference (first - second) or change (geometric mean of first / second, minus 1),
-               both paired by seed; mean; ratio (geometric mean of a measure that is a ratio); or
-               slope per doubling, fitted for each seed
-    rows       {column: value} filter
-    by         {column: values}: every combination is a condition with its own answer
-    compare    {column: [first, second]}; if either is a list, each pair has its own line. With
-               `as: slope`, the values along which the slope is fitted; empty for a mean or ratio
-    direction  above: effect > value + bar; below: effect < value - bar; within: |effect - value| <=
-               bar; not above: effect < value + bar; not below: effect > value - bar
-    value      the number in the quoted sentence; default 0
-    bar        the smallest difference that matters; default: the bar of the measure in bars.yaml
-    because    the reason for this bar
-    main       {column: value} of the condition that the lesson's answer quotes; {} if there is only
-               one line; None if the answer quotes none
-    reference  {column: value} of the reference runs, to which `needs` and `learned` apply; default:
-               the compared arms
-    learned    pandas expressions that are true for runs that learned; applied to the compared arms
-               and to the reference
-    needs      pandas expressions that must be true for all reference runs
-    same       columns that must be equal across the arms of a seed
-    unit       unit of the effect; shown in percent or points if it begins with an entry of PERCENT
-    """
+    """A question; experiments/claims/README.md explains the fields."""
 
     name: str = ""
     question: Words
@@ -164,8 +138,6 @@ class Claim(Strict):
         if bool(self.parts) == bool(self.open):
             raise ValueError("give either a question or `open`")
         for part in self.parts:
-            if self.kind == "exact" and part.measure:
-                raise ValueError("measure: an exact statement takes a number, not a table")
             if part.bar is None and part.measure:
                 bar_of(part.measure, part.how)
         return self
@@ -181,8 +153,7 @@ def folder():
 
 
 def load(path):
-    """Load a YAML file, with the fast loader if it is installed."""
-    return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
 
 
 def read(path):
@@ -234,8 +205,6 @@ def judge(claim, measured, **where):
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
     """
-    if not claim.parts:
-        raise ValueError(f"claim {claim.id} has no question")
     lines = []
     for part in claim.parts:
         source = part.name.removeprefix("control of ")
@@ -260,9 +229,9 @@ def judge(claim, measured, **where):
 
 def unanswered(claim, answer, why=""):
     """The lines of a claim that has no measurement, with an answer such as "not judged"."""
-    parts = claim.parts or [None]
-    lines = [common_fields(claim, part, {}) | {"answer": answer, "why": why} for part in parts]
-    return line_table(lines)
+    lines = [common_fields(claim, part, {}) for part in claim.parts]
+    lines = lines or [{"id": claim.id, "question": claim.sentence, "main": False}]
+    return line_table([line | {"answer": answer, "why": why} for line in lines])
 
 
 def line_table(lines):
@@ -274,8 +243,6 @@ def line_table(lines):
 
 def common_fields(claim, part, line):
     """The fields of a line that do not depend on the measurement."""
-    if part is None:
-        return {"id": claim.id, "question": claim.sentence, "main": False}
     is_main = part.main is not None and part.main.items() <= line.pop("chosen", {}).items()
     bar = "" if claim.kind == "question" else format_bar(part)
     words = {"id": claim.id, "part": part.name, "question": part.question, "unit": part.unit}
@@ -327,7 +294,7 @@ def judge_condition(part, table, chosen, arms):
     line["learned"] = ", ".join(f"{name} {n}/{of}" for name, (n, of) in shares.items())
     if reasons := reasons_unclear(part, table, chosen, sides, shares):
         return line | {"answer": UNCLEAR, "why": "; ".join(reasons)}
-    return line | verdict(part, interval, [by_seed(side, part.measure) for side in sides.values()])
+    return line | verdict(part, interval)
 
 
 def select(table, chosen):
@@ -358,10 +325,7 @@ def interval_of(part, sides, arms):
             runs = pd.concat(values, axis=1).to_numpy()
             return statistics.mean([np.polyfit(np.log2(arms), run, 1)[0] for run in runs])
         if part.how == "ratio":
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logs = statistics.mean(np.log(values[0]))
-            effect, low, high, mde = np.exp([logs.effect, logs.low, logs.high, logs.mde]).tolist()
-            return statistics.Interval(effect, low, high, logs.n, mde)
+            return statistics.ratio(values[0], pd.Series(1.0, values[0].index))
         if statistics.outcomes(values[0]):
             return statistics.share(values[0])
         mean = statistics.mean(values[0])
@@ -425,7 +389,7 @@ def reasons_unclear(part, table, chosen, sides, shares):
     return reasons + [f"{name} is not equal in all arms" for name in differ]
 
 
-def verdict(part, interval, values=()):
+def verdict(part, interval):
     """{answer, why} of an interval.
 
     An interval that ends exactly on a limit of `part.band` is unclear; for `within`, the limits
@@ -438,29 +402,10 @@ def verdict(part, interval, values=()):
         return {"answer": UNCLEAR, "why": "the interval is not defined"}
     touches = part.direction != "within" and (interval.low == low or interval.high == high)
     if low <= interval.low and interval.high <= high and not touches:
-        binary = part.how == "difference" and len(values) == 2 and statistics.outcomes(*values)
-        if binary and statistics.exact_p([counts(each) for each in values]) >= 0.05:
-            return {"answer": UNCLEAR, "why": "not significant in an exact test of the counts"}
         return {"answer": YES, "why": ""}
     if interval.high < low or interval.low > high:
-        return {"answer": NO, "why": but_not_zero(part, interval)}
+        return {"answer": NO, "why": ""}
     return {"answer": UNCLEAR, "why": suggestion(part, interval)}
-
-
-def but_not_zero(part, interval):
-    """The reason for a "no" if the effect is small: "above 0, by less than 1 %"; else ""."""
-    bar = format_numbers(part.unit, part.smallest)[0].removeprefix("+")
-    if part.value == 0 and part.direction == "above" and interval.low > 0:
-        return f"above 0, by less than {bar}"
-    if part.value == 0 and part.direction == "below" and interval.high < 0:
-        return f"below 0, by less than {bar}"
-    return ""
-
-
-def counts(values):
-    """[ones, zeros] of a binary arm."""
-    ones = int(values.sum())
-    return [ones, len(values) - ones]
 
 
 def suggestion(part, interval):
@@ -527,39 +472,21 @@ def format_bar(part):
     return (words | {"not above": f"< {high}", "not below": f"> {low}"})[part.direction]
 
 
-def format_answer(line):
-    """The answer in bold, with its reason."""
-    return f"**{line.answer}** ({line.why})" if line.why else f"**{line.answer}**"
-
-
 def card(claim, lines):
     """Format a claim in Markdown: the quotes, and a table with one row per line."""
     quotes = [f"**{claim.sentence}**"] if claim.says else []
     quotes += [f"{quote.zh} *{quote.place}*" for quote in claim.says]
-    rows = []
-    previous = None
-    for line in lines.itertuples():
-        question = "" if line.question == previous else line.question
-        previous = line.question
-        n = "" if pd.isna(line.n) else f"{line.n:.0f}"
-        row = {"question": question, "where": line.where, "effect": format_effect(line), "n": n}
-        row |= {"yes if": line.bar, "answer": format_answer(line), "learned": line.learned}
-        rows.append(row | {"note": line.note})
-    table = markdown(pd.DataFrame(rows).astype(str))
     because = dict.fromkeys(part.because for part in claim.parts if part.because)
-    return "\n\n".join([*quotes, table, *(f"The threshold: {reason}" for reason in because)])
+    reasons = [f"The threshold: {reason}" for reason in because]
+    return "\n\n".join([*quotes, lesson_card(lines, details=True), *reasons])
 
 
-def scorecard(lines):
-    """The answers of a lesson as a Markdown table; see `scores`."""
-    return markdown(scores(lines))
-
-
-def lesson_card(lines, words=None):
+def lesson_card(lines, words=None, details=False):
     """The answers of a lesson as a Markdown table, one row per answer.
 
     The main lines of a question come first. `words` is a function that says in words what a line
-    means, such as "worse, by 6 %"; its column replaces the reasons beside the answers.
+    means, such as "worse, by 6 %"; its column replaces the reasons beside the answers. With
+    `details`, the table also has the effects that mean yes, the runs that learned and the notes.
     """
     rows = []
     for question, part in lines.groupby("question", sort=False):
@@ -569,38 +496,23 @@ def lesson_card(lines, words=None):
                 row["in words"] = words(line) if pd.notna(line.effect) else ""
             row["measured [95 % interval]"] = format_effect(line)
             row["n"] = "" if pd.isna(line.n) else f"{line.n:.0f}"
-            answer = f"**{line.answer}**" if words else format_answer(line)
-            rows.append(row | {"answer": answer})
+            why = f" ({line.why})" if line.why and not words else ""
+            row["answer"] = f"**{line.answer}**{why}"
+            if details:
+                row |= {"yes if": line.bar, "learned": line.learned, "note": line.note}
+            rows.append(row)
             question = ""  # only in the first row
     return markdown(pd.DataFrame(rows))
 
 
 def scorecard_text(lines):
-    """The answers of a lesson as ASCII text."""
+    """The answers of a lesson as text, the main lines first."""
     text = ""
-    for row in scores(lines).itertuples():
-        text += f"  {row.question}\n      {'; '.join(filter(None, [row.effect, row.answer]))}\n"
-    return text.rstrip().replace("**", "").encode("ascii", "replace").decode()
-
-
-def scores(lines):
-    """A DataFrame of strings (question, effect, answer), with the main lines first and in bold.
-
-    It has one row per question, or two if only some of its lines are main.
-    """
-    rows = []
-    main_first = lines.sort_values("main", ascending=False, kind="stable")
-    for _, part in main_first.groupby(["main", "id", "part"], sort=False):
-        first = next(part.itertuples())
-        effect = format_effect(first) if len(part) == 1 else ""
-        effect += f", n = {first.n:.0f}" if effect and pd.notna(first.n) else ""
-        answers = [
-            f"{line.where}: **{line.answer}**" if line.where else format_answer(line)
-            for line in part.itertuples()
-        ]
-        bold = "**" if first.main else ""
-        rows.append((f"{bold}{first.question}{bold}", effect, "; ".join(answers)))
-    return pd.DataFrame(rows, columns=["question", "effect", "answer"])
+    for line in lines.sort_values("main", ascending=False, kind="stable").itertuples():
+        where = f" ({line.where})" if line.where else ""
+        found = "; ".join(filter(None, [format_effect(line), line.answer]))
+        text += f"  {line.question}{where}\n      {found}\n"
+    return text.rstrip()
 
 
 def markdown(table):

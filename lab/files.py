@@ -1,4 +1,4 @@
-"""Project layout and atomic file writes.
+"""Project layout and files.
 
 notebooks/NN_slug.ipynb             lessons
 results/runs/PROFILE/NN_slug/       output of `lab run`:
@@ -10,7 +10,6 @@ results/record/NN_slug/             rows that published runs used, in git; see C
 results/.trials/                    local cache of trials
 """
 
-import contextlib
 import json
 import os
 import re
@@ -20,7 +19,6 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]  # the repository
 CODE = ("lab", "notebooks", "experiments", "pyproject.toml")  # paths that results depend on
-ALONE = "only the package is installed; clone Transformer Lab to get the lessons and their claims"
 
 
 class Refused(ValueError):
@@ -32,13 +30,8 @@ class Refused(ValueError):
 
 
 def project_root():
-    """The folder of notebooks/, experiments/ and results/: the checkout that contains this package.
-
-    Without a checkout, it is the working directory. The environment variable LAB_PROJECT overrides
-    both.
-    """
-    checkout = CHECKOUT if (CHECKOUT / "notebooks").is_dir() else Path.cwd()
-    return Path(os.environ.get("LAB_PROJECT") or checkout)
+    """The folder of notebooks/, experiments/ and results/: this checkout, or LAB_PROJECT if set."""
+    return Path(os.environ.get("LAB_PROJECT") or CHECKOUT)
 
 
 def shown(path):
@@ -67,8 +60,9 @@ def notebook_of(name):
     if name.endswith(".ipynb") and os.path.isfile(name):
         return Path(name).resolve()
     names = ", ".join(f"{exercise_of(path)} ({path.stem})" for path in notebooks())
-    hint = f"choose from {names}" if names else ALONE
-    raise Refused(f"{name!r} is neither an exercise nor the path of a notebook; {hint}")
+    raise Refused(
+        f"{name!r} is neither an exercise nor the path of a notebook; choose from {names}"
+    )
 
 
 def exercise_of(notebook):
@@ -122,44 +116,29 @@ def put(aside, final):
         os.replace(aside, final)
 
 
-@contextlib.contextmanager
-def replacing(path):
-    """Yield a temporary path; its file replaces `path` unless the block raises."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
 def write_text(path, text):
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Write a text file, in a new folder if necessary."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
 
 
 def write_table(path, frame):
     """Write a DataFrame as CSV, with floats at full precision."""
-    with replacing(path) as temporary:
-        frame.to_csv(temporary, index=False, lineterminator="\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, lineterminator="\n")
 
 
 def write_run(folder, run):
     """Write the dict `run` to run.json."""
-    write_text(Path(folder) / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
+    write_text(folder / "run.json", json.dumps(run, indent=1, ensure_ascii=False))
 
 
 def read_run(folder):
     """The dict in run.json; None if the file is missing or invalid."""
     try:
-        run = json.loads((Path(folder) / "run.json").read_text("utf-8"))
+        return json.loads((folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return run if isinstance(run, dict) else None
 
 
 def latest(profile, stem):
@@ -177,15 +156,11 @@ def commit():
 
     The values are "" and None without git.
     """
-
-    def git(*arguments):
-        command = ["git", "-C", str(project_root()), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    git = ["git", "-C", project_root()]
+    options = {"capture_output": True, "text": True, "check": True}
     try:
-        return {
-            "commit": git("rev-parse", "HEAD"),
-            "changes": bool(git("status", "--porcelain", "--", *CODE)),
-        }
+        head = subprocess.run([*git, "rev-parse", "HEAD"], **options).stdout.strip()
+        changes = subprocess.run([*git, "status", "--porcelain", "--", *CODE], **options).stdout
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "", "changes": None}
+    return {"commit": head, "changes": bool(changes)}

@@ -20,7 +20,6 @@ import io
 import json
 import linecache
 import os
-import site
 import sys
 import sysconfig
 import textwrap
@@ -51,14 +50,7 @@ OUTSIDE = (  # modules that schedule, run, cache, judge and plot trials; they ar
     "lab.uses",
     "lab.workers",
 )
-INSTALLED = tuple(
-    f"{os.path.realpath(folder)}{os.sep}"
-    for folder in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    }
-)
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 class ImpureTrial(TypeError):
@@ -274,7 +266,8 @@ def is_tracked(name, path):
     """Whether results may depend on a module: lab's models, tasks, … and the user's own files."""
     if name.split(".")[0] == "lab":
         return name not in OUTSIDE
-    return not os.path.realpath(path).startswith(INSTALLED)
+    installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
+    return not installed and not path.startswith(STANDARD_LIBRARY)
 
 
 def imported(tree, package):
@@ -320,11 +313,12 @@ def file_hashes(code):
 
 def hashes_of(names, code, data):
     """{name: hash} of the kinds and data of a trial, without kinds that its code contains."""
-    return {
-        name: data[name] if name in data else now(name)
-        for name in sorted(names)
-        if not is_covered(name, code)
-    }
+    hashes = {}
+    for name in sorted(names):
+        variant = kind_of(name)
+        if variant is None or variant.__module__ not in code:
+            hashes[name] = data[name] if name in data else now(name)
+    return hashes
 
 
 def kind_of(name):
@@ -335,12 +329,6 @@ def kind_of(name):
     if seam not in uses.SEAMS:
         importlib.import_module("lab.models")
     return dict.get(uses.SEAMS[seam].kinds, kind) if seam in uses.SEAMS else None
-
-
-def is_covered(name, code):
-    """Whether a kind is defined in a file that is part of the trial's code."""
-    variant = kind_of(name)
-    return variant is not None and variant.__module__ in code
 
 
 def now(name):
@@ -392,12 +380,10 @@ def paths_in(parameters):
 
 def content_hash(path):
     """The hash of a file, or of the names and contents in a folder; None if it does not exist."""
-    if os.path.isfile(path):
-        return digest(hashlib.sha256(Path(path).read_bytes()).hexdigest())
-    if not os.path.isdir(path):
+    path = Path(path)
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    if not path.is_dir():
         return None
-    entries = []
-    for folder, _, names in os.walk(path, followlinks=True):
-        for file in (Path(folder, name) for name in names):
-            entries.append(f"{file.relative_to(path)} {content_hash(file)}")
-    return digest(*sorted(entries))
+    inside = sorted(each for each in path.rglob("*") if each.is_file())
+    return digest(*(f"{each.relative_to(path)} {content_hash(each)}" for each in inside))

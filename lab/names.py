@@ -19,11 +19,6 @@ def known_fields(configuration, values):
 
 def meant(name, known):
     """The end of the message for an unknown name: "; did you mean 'steps'? Valid names: ..."."""
-    # {"lr": "learning_rate", ...}
-    initials = {"".join(word[:1] for word in each.split("_")): each for each in known}
-    likely = [
-        initials.get(each, each)
-        for each in difflib.get_close_matches(str(name), [*known, *initials], 1)
-    ]
+    likely = difflib.get_close_matches(str(name), list(known), 1)
     suggestion = f"; did you mean {likely[0]!r}?" if likely else "."
     return f"{suggestion} Valid names: {', '.join(sorted(known))}"

@@ -7,14 +7,12 @@
 
 The cell tagged `parameters` declares one parameter per line, with a default and optionally a type:
 bool, int, float, str, list, dict, or a type from pydantic or typing. Lists must be non-empty and
-free of duplicates; floats must be finite. The cell tagged `checks` contains asserts that involve
-several parameters, each with a message. `lab run` validates the values before it starts a kernel;
+floats finite. The cell tagged `checks` contains asserts that involve several parameters, each with
+a message. `lab run` validates the values before it starts a kernel;
 `lab.study` validates them again in the notebook.
 """
 
 import ast
-import copy
-import difflib
 import json
 import re
 import typing
@@ -23,9 +21,9 @@ from dataclasses import dataclass
 import pydantic
 import yaml
 
+from lab import names
 from lab.files import Refused, cells_of, notebooks, project_root
 
-PROFILES = ("quick", "smoke")
 PLAIN = {kind.__name__: kind for kind in (bool, int, float, str, list, dict)}
 
 
@@ -41,31 +39,16 @@ class Parameter:
 
         Raises ValueError if the value is invalid.
         """
-        first_error = None
-        for candidate in (value, with_numbers(value)):
-            try:
-                return checked(name, candidate, self.adapter.validate_python(candidate))
-            except pydantic.ValidationError as error:
-                first_error = first_error or error
-        raise ValueError(format_error(name, first_error))
-
-
-def checked(name, raw, value):
-    """Return `value`, which pydantic made from the input `raw`.
-
-    Raises ValueError for a bool or float that became an int, an empty list, and duplicate entries.
-    """
-    if isinstance(raw, bool | float) and type(value) is int:  # Literal[1] accepts True and 1.0
-        raise ValueError(f"{name} = {raw!r}: expected an integer")
-    if isinstance(value, list):
-        if not value:
+        if value == []:
             raise ValueError(f"{name} = []: expected at least one entry")
-        seen = [json.dumps(entry) for entry in value]
-        if duplicates := [value[i] for i, entry in enumerate(seen) if entry in seen[:i]]:
-            raise ValueError(f"{name} = {value!r}: duplicate entry {duplicates[0]!r}")
-        pairs = zip(raw, value, strict=True)
-        return [checked(f"{name}[{i}]", *pair) for i, pair in enumerate(pairs)]
-    return value
+        try:
+            return self.adapter.validate_python(value)
+        except pydantic.ValidationError as error:
+            wrong = format_error(name, error)
+        try:
+            return self.adapter.validate_python(with_numbers(value))
+        except pydantic.ValidationError:
+            raise ValueError(wrong) from None
 
 
 def with_numbers(value):
@@ -94,14 +77,10 @@ def format_error(name, error):
 def read_parameters(notebook):
     """{name: Parameter} of the cell tagged `parameters`; empty if there is no such cell.
 
-    Raises Refused if several cells have this tag, a line is not a declaration, a type is invalid,
-    or a default is not a JSON value.
+    Raises Refused if a line is not a declaration, a type is invalid, or a default is not a JSON
+    value.
     """
     sources = [source for _, tags, source in cells_of(notebook) if "parameters" in tags]
-    if len(sources) > 1:
-        raise Refused(
-            f"{notebook.name}: {len(sources)} cells are tagged `parameters`; expected one"
-        )
     declared = {}
     try:
         for statement in ast.parse("".join(sources)).body:
@@ -139,18 +118,19 @@ def declaration(statement):
 
 def type_of(name, annotation):
     """Evaluate an annotation. Raises ValueError for names not in PLAIN, pydantic or typing."""
-    known = {}
+    known = dict(PLAIN)
     for node in ast.walk(annotation):
-        if isinstance(node, ast.Name):
-            home = next((m for m in (pydantic, typing) if node.id in m.__all__), None)
-            if home is None and node.id not in PLAIN:
-                raise ValueError(
-                    f"{name}: {node.id} is not a parameter type; use {', '.join(PLAIN)} or a type "
-                    "of pydantic or typing, such as PositiveInt or Literal['a', 'b']"
-                )
-            known[node.id] = PLAIN[node.id] if home is None else getattr(home, node.id)
+        for module in (pydantic, typing):
+            if isinstance(node, ast.Name) and node.id in module.__all__:
+                known[node.id] = getattr(module, node.id)
     code = compile(ast.Expression(annotation), "<parameters>", "eval")
-    return eval(code, {"__builtins__": {}} | known)
+    try:
+        return eval(code, {"__builtins__": {}} | known)
+    except NameError as error:
+        raise ValueError(
+            f"{name}: {error.name} is not a parameter type; use {', '.join(PLAIN)} or a type of "
+            "pydantic or typing, such as PositiveInt or Literal['a', 'b']"
+        ) from None
 
 
 # Values
@@ -167,12 +147,8 @@ def validate(notebook, *sources):
     for source, overrides in sources:
         for name, value in overrides.items():
             if name not in declared:
-                near = difflib.get_close_matches(str(name), declared, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
-                known = ", ".join(declared) or "none"
-                raise Refused(
-                    f"{source}: {notebook.stem} has no parameter {name!r}{hint} Parameters: {known}"
-                )
+                hint = names.meant(name, declared)
+                raise Refused(f"{source}: {notebook.stem} has no parameter {name!r}{hint}")
             values[name] = (source, value)
     valid = {}
     for name, (source, value) in values.items():
@@ -181,38 +157,29 @@ def validate(notebook, *sources):
         except ValueError as error:
             raise Refused(f"{source}: {error}") from None
     changed = [name for name, value in valid.items() if value != declared[name].default]
-    origins = {name: values[name][0] for name in changed}
+    changed = dict.fromkeys(values[name][0] for name in changed)
     for _, tags, cell in cells_of(notebook):
         if "checks" in tags:
-            check(cell, valid, origins)
+            check(cell, valid, ", ".join(changed) or "the defaults")
     return valid
 
 
 def check(cell, values, sources):
     """Execute a cell tagged `checks`, with `values` as its variables.
 
-    `sources` is {name: source} of the values that are not defaults. Raises Refused if a check fails
-    or the cell raises an error; the message names the sources of the values in the failed line.
+    `sources` names where the values come from that are not defaults. Raises Refused if a check
+    fails or the cell raises an error.
     """
     try:  # optimize=0 keeps asserts under python -O
-        exec(compile(cell, "<checks>", "exec", optimize=0), copy.deepcopy(values))
+        exec(compile(cell, "<checks>", "exec", optimize=0), dict(values))
+    except (AssertionError, ValueError) as error:
+        raise Refused(f"{sources}: {error}") from None
     except Exception as error:
-        step = error.__traceback__.tb_next
-        line = cell.splitlines()[(error.lineno if step is None else step.tb_lineno) - 1].strip()
-        message = str(error) or f"{line} is false"
-        if not isinstance(error, AssertionError | ValueError):
-            message = f"the cell tagged `checks` raises {type(error).__name__}: {error}"
-        named = [name for name in sources if re.search(rf"\b{name}\b", f"{line} {message}")]
-        if sources and not named:
-            message += f" ({', '.join(f'{name} = {values[name]!r}' for name in sources)})"
-        culprits = dict.fromkeys(sources[name] for name in named or sources)
-        raise Refused(f"{', '.join(culprits) or 'the defaults'}: {message}") from None
+        raise Refused(f"{sources}: the cell tagged `checks` raises {error!r}") from None
 
 
 def of_profile(notebook, profile):
     """(source, {name: value}) of a profile: quick has the defaults, smoke is read from a file."""
-    if profile not in PROFILES:
-        raise Refused(f"no profile {profile!r}; choose {' or '.join(PROFILES)}")
     path = project_root() / "experiments" / "smoke" / f"{notebook.stem}.yaml"
     if profile == "smoke" and notebook in notebooks() and path.exists():
         return path.relative_to(project_root()).as_posix(), {"profile": profile} | read_file(path)
@@ -262,8 +229,7 @@ def in_namespace(namespace, notebook):
     declared = read_parameters(notebook)
     injected = {name: namespace[name] for name in names_injected(namespace) if name in namespace}
     current = {name: namespace[name] for name in declared if name in namespace} | injected
-    profile = current.get("profile", "quick")
-    source, usual = of_profile(notebook, profile if profile in PROFILES else "quick")
+    source, usual = of_profile(notebook, current.get("profile", "quick"))
     for name, value in usual.items():
         if name not in injected and current.get(name) == declared[name].default:
             current[name] = value

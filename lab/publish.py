@@ -15,7 +15,6 @@ LEAD = (
     "Written by `lab publish`. Every answer with its interval is in [claims.csv](claims.csv); "
     "`lab show 1.4` opens a lesson with its figures and answers."
 )
-PUBLISHED = ("notebook.ipynb", "run.json", "answers.csv", "tables/*.csv", "figures/*.png")
 LIST = re.compile(r"(?s)(<!-- answers -->\n).*?(<!-- /answers -->)")
 
 
@@ -54,13 +53,10 @@ def move_rows(job):
 
 
 def copy(folder, final):
-    """Replace the folder `final` with the files of a run that are published."""
+    """Replace the folder `final` with a copy of a run."""
     aside = final.with_name(f".{final.name}")
     shutil.rmtree(aside, ignore_errors=True)
-    for path in [path for pattern in PUBLISHED for path in folder.glob(pattern)]:
-        target = aside / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+    shutil.copytree(folder, aside)
     text = (aside / "notebook.ipynb").read_text("utf-8").replace(shown(folder), shown(final))
     write_text(aside / "notebook.ipynb", text)
     files.put(aside, final)

@@ -10,9 +10,7 @@ others still run.
 import contextlib
 import os
 import re
-import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -24,15 +22,14 @@ from lab import browse, files, parameters, runs
 from lab.files import Refused
 
 STOPPED = "stopped; finished trials are cached: rerun to resume"
-NO_TRACEBACK = ("ConnectionError", "OSError", "PermissionError", "Refused", "TrialsFailed")
-FRONT = """Transformer Lab: measure what a textbook chapter claims.
-
-  lab run 1.4                 Run a lesson and print its answers
-  lab show 1.4                Open its figures and answers in the browser
-  lab run 1.4 -p seeds=10     Change a parameter
-  lab run notebooks/your_own_idea.ipynb   Test your own idea
-
-All lessons: lab list. All commands: lab --help"""
+NO_TRACEBACK = (
+    "ChildProcessError",
+    "ConnectionError",
+    "OSError",
+    "PermissionError",
+    "Refused",
+    "TrialsFailed",
+)
 
 
 class Commands(typer.core.TyperGroup):
@@ -40,7 +37,7 @@ class Commands(typer.core.TyperGroup):
 
     def invoke(self, context):
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError):  # for ASCII terminals
+            with contextlib.suppress(AttributeError):  # for terminals without Unicode
                 stream.reconfigure(errors="replace", line_buffering=True)
         try:
             return super().invoke(context)
@@ -50,15 +47,13 @@ class Commands(typer.core.TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
 
 @app.callback()
-def front(context: typer.Context):
+def front():
     """Run the notebooks of Transformer Lab and browse their results."""
-    if context.invoked_subcommand is None:
-        print(FRONT)
 
 
 @app.command()
@@ -67,7 +62,7 @@ def run(
         list[str] | None,
         typer.Argument(help="1.4, 04, 04_head_count or path/to/mine.ipynb; default: all lessons."),
     ] = None,
-    profile: browse.Profile = "quick",
+    profile: Annotated[str, typer.Option(help="quick or smoke.")] = "quick",
     parameter: Annotated[
         list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
@@ -96,7 +91,7 @@ def run(
     overrides = [(str(file), {name: absolute_path(value) for name, value in read.items()})]
     overrides.append(("-p", assignments(parameter)))
     todo = runs.plan(notebooks or [], profile, results, *overrides)
-    check_hardware(device, cluster)
+    check_device(device)
     options = {"jobs": jobs, "device": device, "cluster": cluster, "fresh": fresh, "anyway": anyway}
     options |= {"store": results / ".trials"}
     if check or accept:
@@ -106,7 +101,6 @@ def run(
             raise typer.Exit(1)
         return
     failed = []
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with locked(results):
             for number, job in enumerate(todo, 1):
@@ -118,21 +112,18 @@ def run(
     except KeyboardInterrupt:
         print(f"\nlab: {STOPPED}", file=sys.stderr)
         raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if failed:
         print(f"{len(failed)} of {len(todo)} failed: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
 def assignments(items):
-    """{name: value} of arguments NAME=VALUE. Raises Refused for other forms and repeated names."""
+    """{name: value} of arguments NAME=VALUE. Raises Refused for other forms."""
     values = {}
     for item in items or ():
         name, equals, text = item.partition("=")
-        if not equals or name in values:
-            message = f"{name} is set twice" if equals else "expected NAME=VALUE"
-            raise Refused(f"-p {item!r}: {message}")
+        if not equals:
+            raise Refused(f"-p {item!r}: expected NAME=VALUE")
         values[name] = absolute_path(parameters.read_value(text))
     return values
 
@@ -148,20 +139,16 @@ def absolute_path(value):
     return value
 
 
-def check_hardware(device, cluster):
-    """Raise Refused if the device is not available or the scheduler does not respond."""
+def check_device(device):
+    """Raise Refused if the device is not available."""
+    if device in ("auto", "cpu"):
+        return
+    from lab.device import available  # imports torch
+
     try:
-        if cluster:  # its workers have their own devices
-            from distributed import Client
-
-            Client(cluster, timeout=5).close()
-        elif device not in ("auto", "cpu"):
-            from lab.device import available
-
-            available(device)
-    except (OSError, ValueError) as error:
-        option = f"--cluster {cluster}: no scheduler responds" if cluster else f"--device: {error}"
-        raise Refused(option) from None
+        available(device)
+    except ValueError as error:
+        raise Refused(f"--device: {error}") from None
 
 
 @contextlib.contextmanager
@@ -169,20 +156,17 @@ def locked(results):
     """Hold the lock of the results folder. Raises Refused if it is taken or not writable."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(results / ".lock")
     try:
         results.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock = FileLock(results / ".lock").acquire(timeout=0)
     except Timeout:
         hint = "wait for it or choose another folder with --results"
         raise Refused(f"another `lab run` is using {results}; {hint}") from None
     except OSError as error:
         hint = "choose another folder with --results"
         raise Refused(f"{error.filename or results}: {error.strerror}; {hint}") from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def explain(error):
@@ -211,24 +195,17 @@ def succeeds(name, job, options):
     """Run a job and print the outcome. Returns whether it succeeded."""
     began = time.time()
     try:
-        with tempfile.TemporaryDirectory() as folder, runs.progress(Path(folder) / "sweep"):
-            runs.execute(job, progress=Path(folder) / "sweep", **options)
+        runs.execute(job, **options)
     except Exception as error:  # the other notebooks still run
         print(f"{name}: FAILED after {time.time() - began:.0f} s\n{explain(error)}")
         return False
     print(f"{name}: done in {time.time() - began:.0f} s")
     run = files.read_run(job.folder)
-    for text in (run.get("answer"), browse.scorecard(job.folder), run.get("told")):
+    for text in (files.answer_of(job.notebook), browse.scorecard(job.folder), run.get("told")):
         if text:
             print(f"\n{text}")
-    print(f"\n{files.shown(job.folder)}; to open it: lab show {address(job)}")
+    print(f"\nto open it: lab show {files.shown(job.folder)}")
     return True
-
-
-def address(job):
-    """The argument of `lab show` that opens the job's run."""
-    usual = job.folder == files.project_root() / "results" / "runs" / "quick" / job.notebook.stem
-    return files.exercise_of(job.notebook) if usual else files.shown(job.folder)
 
 
 @app.command()

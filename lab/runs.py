@@ -11,17 +11,14 @@ import logging
 import os
 import re
 import shutil
-import subprocess
+import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import files, parameters
 from lab.files import Refused
-
-PROGRESS_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,10 @@ class Job:
 def plan(names, profile, results, *overrides):
     """The jobs of the named notebooks (default: all lessons).
 
-    `overrides` are pairs (source, {name: value}). Raises Refused if there are no lessons, a value
-    is invalid, a value is given for the notebook parameter `results`, or two notebooks have the
-    same name.
+    `overrides` are pairs (source, {name: value}). Raises Refused if a value is invalid, a value is
+    given for the notebook parameter `results`, or two notebooks have the same name.
     """
     chosen = [files.notebook_of(name) for name in names] or files.notebooks()
-    if not chosen:
-        raise Refused(files.ALONE)
     jobs = []
     for notebook in dict.fromkeys(chosen):
         named = [values["profile"] for _, values in overrides if "profile" in values]
@@ -109,7 +103,7 @@ def execute(job, fresh=False, anyway=False, **options):
             raise RuntimeError(f"{job.notebook.name} did not call study.finish()")
         moved = {str(aside): str(job.folder), files.shown(aside): files.shown(job.folder)}
         files.write_text(aside / "notebook.ipynb", tidy(executed, moved))
-        about = {"status": "done", "notebook": job.notebook.stem} | run
+        about = {"notebook": job.notebook.stem} | run
         about |= {
             "parameters": job.values,
             "own": job.own,
@@ -126,11 +120,11 @@ def environment(job, aside, fresh, anyway, options):
     """Set the environment variables of the job's kernel.
 
     LAB_RUN: output folder; LAB_NOTEBOOK: the notebook; LAB_STORE: the local cache of trials;
-    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: file for the progress line; LAB_CHECK: output
-    folder of --check. LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY: the command-line options.
+    LAB_RECORD: "none" with --fresh; LAB_PROGRESS: the terminal; LAB_CHECK: output folder of
+    --check. LAB_JOBS, LAB_DEVICE, LAB_CLUSTER and LAB_ANYWAY: the command-line options.
     """
     variables = {"run": aside, "notebook": job.notebook, "anyway": "1" if anyway else ""} | options
-    variables |= {"record": "none"} if fresh else {}
+    variables |= {"record": "none" if fresh else "", "progress": terminal()}
     before = dict(os.environ)
     os.environ |= {f"LAB_{name.upper()}": str(value or "") for name, value in variables.items()}
     try:
@@ -145,11 +139,17 @@ def run_papermill(job):
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
+    from traitlets.config import Config
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     outputs = []
     try:
-        with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
+        with tempfile.TemporaryDirectory(prefix="lab-") as folder:
+            own = {
+                "transport": "ipc",
+                "connection_file": f"{folder}/kernel.json",
+            }  # not a TCP port,
+            own = {} if os.name == "nt" else own  # which another new kernel could take
             executed = papermill.execute_notebook(
                 nbformat.read(job.notebook, 4),
                 None,
@@ -158,7 +158,8 @@ def run_papermill(job):
                 language="python",
                 progress_bar=False,
                 start_timeout=180,
-                kernel_manager_class=kernel_manager(sockets),
+                config=Config({"AsyncKernelManager": own}),
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 on_cell_error=lambda cell, **_: outputs.extend(cell.outputs),
                 cwd=job.notebook.parent,
             )
@@ -171,24 +172,6 @@ def run_papermill(job):
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
             raise RuntimeError(f"cell {number} called sys.exit: the cells after it did not run")
     return executed
-
-
-def kernel_manager(sockets):
-    """A kernel manager class whose kernels use sockets in this folder and do not write to stderr.
-
-    With TCP, another kernel that starts at the same time could take the same port.
-    """
-    from jupyter_client.manager import AsyncKernelManager
-
-    class KernelManager(AsyncKernelManager):
-        def __init__(self, **options):
-            own = {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
-            super().__init__(**options | (own if os.name != "nt" else {}))
-
-        async def start_kernel(self, **options):
-            await super().start_kernel(**options | {"stderr": subprocess.DEVNULL})
-
-    return KernelManager
 
 
 def tidy(executed, moved):
@@ -212,23 +195,9 @@ def tidy(executed, moved):
     return nbformat.writes(notebook)
 
 
-@contextlib.contextmanager
-def progress(file):
-    """Print the progress line in `file` whenever it changes."""
-    done = threading.Event()
-
-    def poll():
-        previous = ""
-        while not done.wait(PROGRESS_SECONDS):
-            line = file.read_text("utf-8") if file.exists() else ""
-            if line and line != previous:
-                print(f"  {line}")
-            previous = line
-
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
+def terminal():
+    """The device file of the terminal, which shows progress bars; if there is none, of nothing."""
     try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+        return os.ttyname(sys.stderr.fileno())
+    except (OSError, AttributeError):
+        return os.devnull

@@ -23,41 +23,23 @@ from lab.measure.statistics import NotFinite
 FRONTENDS = ("JPY_SESSION_NAME", "VSCODE_PID")  # environment variables of JupyterLab and VS Code
 
 
-def study(exercise, namespace):
-    """Start the study of an exercise, such as "1.4", or of your own notebook, by its name.
+class Study:
+    """The study of an exercise, such as "1.4", or of your own notebook, by its name.
 
-    `namespace` is the notebook's globals(). Declared parameters are validated and updated in place:
-    the string "1e-3" becomes a float, and the profile overrides defaults.
+    Notebooks write `study = lab.study("1.4", globals())`. Declared parameters are validated and
+    updated in place: the string "1e-3" becomes a float, and the profile overrides defaults.
 
     `finish` writes the results to results/interactive, or to the folder in the parameter `results`.
     For your own notebook mine.ipynb, call lab.study("mine", globals()). Its claims are read from
     mine.yaml, if it exists, and its results are written to lab-results, both in the notebook's
-    folder.
+    folder. Raises Refused for invalid parameters.
     """
-    try:
-        return Study(exercise, namespace)
-    except files.Refused as error:
-        namespace["study"] = Stopped(error)  # replaces an earlier study with valid values
-        raise
-
-
-class Stopped:
-    """Placeholder for a study with invalid parameters: any use raises the error again."""
-
-    def __init__(self, error):
-        self._error = error
-
-    def __getattr__(self, name):
-        raise self._error
-
-
-class Study:
-    """The claims, sweeps, tables, figures and answers of one exercise; created by `lab.study`."""
 
     def __init__(self, exercise, namespace):
         self.exercise = exercise
         lesson = files.notebook_of(exercise) if re.fullmatch(r"1\.\d+", exercise) else None
-        self.notebook = Path(variable("NOTEBOOK", lesson)) if lesson else own_notebook(exercise)
+        own = notebook_here() or Path.cwd() / f"{exercise}.ipynb"
+        self.notebook = Path(variable("NOTEBOOK", lesson)) if lesson else own
         self.cache_name = lesson.stem if lesson else exercise
         self.parameters, self.own = parameters.in_namespace(namespace, self.notebook)
         namespace.update(self.parameters)
@@ -75,7 +57,6 @@ class Study:
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
         self._shown = False  # whether a scorecard already shows the answers
-        self._faults = {}  # {figure: layout faults}
         self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
@@ -105,15 +86,15 @@ class Study:
         table = pd.DataFrame(rows, columns=["what the book says", "question", "yes if"])
         return table.style.hide(axis="index").set_properties(**{"text-align": "left"})
 
-    def sweep(self, trial, grid, *, jobs=None, threads=1, timing=False, processes=0):
+    def sweep(self, trial, grid, *, threads=1, timing=False, processes=0):
         """Run the trial at every point of the grid. Returns a DataFrame; see trials.sweep.
 
-        Smoke runs start no worker processes unless `jobs` or `--jobs` is set. With `processes`,
-        they run every point in this process, at most twice, and cache nothing.
+        Smoke runs start no worker processes unless `--jobs` is set. With `processes`, they run
+        every point once, in this process.
         """
         if processes and self.profile == "smoke":
-            return trials.dry_run(trial, grid, min(processes, 2))
-        options = {"jobs": jobs, "threads": threads, "timing": timing, "processes": processes}
+            return trials.sweep(trial, grid, self.place, timing=True).assign(repeat=0)
+        options = {"threads": threads, "timing": timing, "processes": processes}
         try:
             return trials.sweep(trial, grid, self.place, **options)
         except KeyboardInterrupt:
@@ -124,7 +105,7 @@ class Study:
     def place(self):
         """Where the trials of this study are cached and run, by default or as set by `lab run`."""
         record = variable("RECORD", self.home / "record")
-        check, progress = variable("CHECK"), variable("PROGRESS")
+        check = variable("CHECK")
         return trials.Place(
             self.cache_name,
             store=Path(variable("STORE", self.home / ".trials")),
@@ -134,7 +115,7 @@ class Study:
             device=variable("DEVICE", "auto"),
             anyway=bool(variable("ANYWAY")),
             check=Path(check) if check else None,
-            progress=Path(progress) if progress else None,
+            progress=variable("PROGRESS"),
         )
 
     def best_rates(self, tried, by, score, within=0.0):
@@ -178,7 +159,6 @@ class Study:
         caption = " ".join((inspect.getdoc(plot) or "").split())
         with charts.drawn(plot, self.table(stem, frame)) as figure:
             picture = charts.png(figure, caption)
-            self._faults |= {stem: faults} if (faults := charts.faults(figure)) else {}
         (self.folder / "figures" / f"{stem}.png").write_bytes(picture)
         charts.show(picture, caption)
 
@@ -226,8 +206,8 @@ class Study:
         """Judge a claim and show its card; smoke runs are not judged.
 
         `measured` is a table with one row per seed, arm and condition, or another value described
-        in claims.judge. `measured` and `note` may be functions without arguments; if `measured`
-        raises NotFinite, the answer is unclear.
+        in claims.judge, or a function that returns it; if this raises NotFinite, the answer is
+        unclear.
         """
         entry, lines = self._judge(claim, measured, figure, table, note)
         show(claims.card(entry, lines))
@@ -235,24 +215,18 @@ class Study:
     def _judge(self, claim, measured, figure, table="", note=""):
         """Judge a claim; returns (claim, its lines)."""
         entry = self._claim(claim)
-        self._check_produced(claim, figure, table or figure)
         if self.profile == "smoke":
             lines = claims.unanswered(entry, claims.NOT_JUDGED)
+            lines = lines.assign(figure=figure, table=table or figure)
         else:
+            where = {"figure": figure, "table": table or figure, "note": note}
             try:
                 measured = measured() if callable(measured) else measured
-                note = note() if callable(note) else note
-                where = {"figure": figure, "table": table or figure, "note": note}
                 lines = claims.judge(entry, measured, **where)
             except NotFinite:
                 lines = claims.unanswered(entry, claims.UNCLEAR, "some numbers are not finite")
         self._lines[claim] = lines
         return entry, lines
-
-    def _check_produced(self, claim, figure, table):
-        for folder, stem, suffix in (("figures", figure, ".png"), ("tables", table, ".csv")):
-            if stem and not (self.folder / folder / f"{stem}{suffix}").exists():
-                raise FileNotFoundError(f"{claim}: {folder}/{stem}{suffix} does not exist")
 
     def _claim(self, claim):
         if claim not in self.ledger:
@@ -307,15 +281,6 @@ class Study:
         show(claims.lesson_card(lines, words))
         self._shown = True
 
-    def _all_lines(self):
-        if not self.ledger:
-            return pd.DataFrame(columns=claims.COLUMNS)
-        tables = [
-            self._lines.get(name, claims.unanswered(claim, "open", claim.open))
-            for name, claim in self.ledger.items()
-        ]
-        return pd.concat(tables, ignore_index=True)
-
     def finish(self):
         """Show all answers, write answers.csv and run.json, and move the run to its final folder.
 
@@ -324,24 +289,17 @@ class Study:
         missing = [c.id for c in self.ledger.values() if not c.open and c.id not in self._lines]
         if missing:
             raise RuntimeError(f"not judged yet: {', '.join(missing)}")
-        lines = self._all_lines()
+        lines = [
+            self._lines.get(name, claims.unanswered(claim, "open", claim.open))
+            for name, claim in self.ledger.items()
+        ]
+        lines = pd.concat(lines or [claims.line_table([])], ignore_index=True)
         if len(lines) and not self._shown:
-            show(claims.scorecard(lines))
+            show(claims.lesson_card(lines))
         claims.write_answers(self.folder, self.exercise, lines)
         origins = self.place.origins()
-        self._write_run(origins)
-        if self.folder != self.final:
-            files.put(self.folder, self.final)
-            self.folder = self.final
-        show(f"{origins} Results: `{files.shown(self.final)}`.")
-
-    def _write_run(self, origins):
-        has_notebook = self.notebook.exists()
         run = {
-            "status": "done",
             "notebook": self.notebook.stem,
-            "title": files.title_of(self.notebook)[0] if has_notebook else self.exercise,
-            "answer": files.answer_of(self.notebook) if has_notebook else "",
             "profile": self.profile,
             "parameters": self.parameters,
             "own": self.own,
@@ -349,12 +307,14 @@ class Study:
             "machine": machine(),
             "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 1),
-            "core_seconds": self.place.core_seconds(),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
             "told": origins,
-            "faults": self._faults,
         }
         files.write_run(self.folder, run)
+        if self.folder != self.final:
+            files.put(self.folder, self.final)
+            self.folder = self.final
+        show(f"{origins} Results: `{files.shown(self.final)}`.")
 
 
 def middle_rates(runs, by):
@@ -387,27 +347,11 @@ def notebook_here():
     return next((path.resolve() for path in paths if path.is_file()), None)
 
 
-def own_notebook(name):
-    """The path of a user's notebook; outside JupyterLab and `lab run` it need not exist.
-
-    Raises Refused if the running notebook has a different name.
-    """
-    here = notebook_here()
-    if here is None:
-        return Path.cwd() / f"{name}.ipynb"
-    if here.stem != name:
-        raise files.Refused(
-            f'this notebook is called {here.stem}: call lab.study("{here.stem}", globals())'
-        )
-    return here
-
-
 class _Callable(ModuleType):
-    """Makes this module callable: `lab.study("1.4", globals())` calls `study`."""
+    """Makes this module callable: `lab.study("1.4", globals())` returns a `Study`."""
 
     def __call__(self, exercise, namespace):
-        return study(exercise, namespace)
+        return Study(exercise, namespace)
 
 
 sys.modules[__name__].__class__ = _Callable
-sys.modules[__name__].__signature__ = inspect.signature(study)

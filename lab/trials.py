@@ -15,14 +15,12 @@ of the trial's code (lab.key), so rows of older code are reused only with `--any
 
 import functools
 import inspect
-import io
 import itertools
 import json
 import math
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -31,9 +29,9 @@ from pathlib import Path
 from threading import Lock
 
 import cloudpickle
+import numpy as np
 import pandas as pd
 from filelock import FileLock
-from IPython import get_ipython
 from tqdm import tqdm
 
 from lab import arithmetic, key, state, uses, workers
@@ -60,7 +58,7 @@ class Place:
     device     auto, cpu, cuda or mps
     anyway     whether to reuse rows of older code
     check      output folder of `lab run --check`; None: no check
-    progress   file for the progress line; None: show a progress bar
+    progress   terminal that shows progress bars; "": the notebook shows them
     used       {file name: {point as JSON: line}} of all rows that sweeps returned
     """
 
@@ -72,7 +70,7 @@ class Place:
     device: str = "auto"
     anyway: bool = False
     check: Path | None = None
-    progress: Path | None = None
+    progress: str = ""
     used: dict = field(default_factory=dict)
 
     def lines(self, name):
@@ -85,13 +83,8 @@ class Place:
         by = Counter(line["by"] for lines in self.used.values() for line in lines.values())
         return "Trials: " + ("; ".join(f"{n} by {name}" for name, n in by.items()) or "none") + "."
 
-    def core_seconds(self):
-        """Total run time of the used trials."""
-        seconds = [line["seconds"] for lines in self.used.values() for line in lines.values()]
-        return round(sum(seconds), 1)
 
-
-def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0):
+def sweep(trial, grid, place, *, threads=1, timing=False, processes=0):
     """Run the trial at every point of the grid. Returns a DataFrame of the rows in grid order.
 
     Columns: the parameters, the values of the rows, and the seconds of the trial. `grid` maps
@@ -108,8 +101,9 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
 
     Raises TypeError for invalid parameters, ValueError for an empty grid, key.ImpureTrial if the
     trial's code cannot be hashed, RuntimeError if source files were edited after this process
-    started or differ on a worker, ConnectionError if the cluster does not respond, and
-    TrialsFailed, after all other trials have finished, if a trial failed or its result is invalid.
+    started or differ on a worker, ConnectionError if the cluster does not respond,
+    ChildProcessError if a worker dies, and TrialsFailed, after all other trials have finished, if a
+    trial failed or its result is invalid.
     """
     points = points_of(trial, grid)
     if threads != 1:
@@ -117,46 +111,31 @@ def sweep(trial, grid, place, *, jobs=None, threads=1, timing=False, processes=0
     if processes:
         points = [point | {"repeat": i} for i in range(processes) for point in points]
     cache = TrialCache(trial, place)
-    cluster, jobs = "" if jobs == 1 else place.cluster, jobs or place.jobs
     if place.check:
-        cache.check(jobs)
+        cache.check()
     known = cache.known_timings(points) if processes else cache.known
     missing = {name_of(point): point for point in points if name_of(point) not in known}
+    failed = []
     if missing:
         cache.report_stale(missing)
-        if processes:
-            outcomes = run_timings(cache, list(missing.values()))
-        elif timing:
-            here = functools.partial(run, trial, device=place.device, timing=True)
-            outcomes = workers.outcomes(here, missing.values())
-        else:
-            outcomes = run_parallel(cache, list(missing.values()), jobs, cluster)
-        failed = []
-        for point, outcome in with_progress(outcomes, trial.__name__, len(missing), place.progress):
+        outcomes = outcomes_of(cache, list(missing.values()), timing, processes)
+        out = open(place.progress, "w") if place.progress else sys.stdout  # stderr would be red
+        bar = {"bar_format": BAR, "mininterval": 1, "leave": False, "file": out}
+        for point, outcome in tqdm(outcomes, trial.__name__, len(missing), **bar):
             if isinstance(outcome, key.CodeMismatch):
                 raise outcome
-            if isinstance(outcome, BaseException):
-                failed.append((point, outcome))
+            if isinstance(outcome, Exception):
+                failed.append(f"{name_of(point)}: {type(outcome).__name__}: {outcome}")
+                cause = outcome
             else:
                 known[name_of(point)] = cache.save(point, outcome)
-        if failed:
-            raise TrialsFailed(failure_message(trial.__name__, failed, len(points))) from failed[0][
-                1
-            ]
+    if failed:
+        head = f"{len(failed)} of {len(points)} trials of {trial.__name__} failed"
+        lines = [f"{head}; the other results are cached", *failed[:9]]
+        raise TrialsFailed("\n  ".join(lines)) from cause
     lines = {name_of(point): known[name_of(point)] for point in points}
     place.used.setdefault(cache.path.name, {}).update(lines)
     return table(trial, lines.values())
-
-
-def failure_message(name, failed, total):
-    """The error message for failed trials [(point, error)], with the first traceback."""
-    message = [f"{len(failed)} of {total} trials of {name} failed; the other results are cached"]
-    message += [
-        f"  {name_of(point)}: {type(error).__name__}: {error}" for point, error in failed[:9]
-    ]
-    message += [f"  and {len(failed) - 9} more"] * (len(failed) > 9)
-    first = "".join(traceback.format_exception(failed[0][1]))
-    return "\n".join([*message, "", first]).rstrip()
 
 
 # Points and rows
@@ -176,35 +155,24 @@ def points_of(trial, grid):
     if not inspect.isfunction(trial) or trial.__name__ == "<lambda>":
         raise TypeError(f"a trial must be a function defined with def, not {trial!r}")
     if isinstance(grid, dict):
-        axes = {name: as_list(values) for name, values in grid.items()}
-        combinations = itertools.product(*axes.values())
-        grid = [dict(zip(axes, values, strict=True)) for values in combinations]
+        lists = (list, tuple, range, np.ndarray)
+        axes = [values if isinstance(values, lists) else [values] for values in grid.values()]
+        grid = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
     if not grid:
         raise ValueError(f"the grid of {trial.__name__} is empty")
     return [with_defaults(trial, dict(point)) for point in grid]
 
 
-def as_list(values):
-    """Convert a list, tuple, range or array to a list; put any other value into a list."""
-    is_list = isinstance(values, list | tuple | range) or type(values).__name__ == "ndarray"
-    return list(values) if is_list else [values]
-
-
 def with_defaults(trial, point):
     signature = inspect.signature(trial)
-    if reserved := [name for name in signature.parameters if name in RESERVED]:
-        raise TypeError(
-            f"{trial.__name__}: {', '.join(reserved)} is a column added by the sweep; "
-            "rename the parameter"
-        )
+    for name in RESERVED:
+        if name in signature.parameters:
+            raise TypeError(f"{trial.__name__}: {name} is a column added by the sweep; rename it")
     try:
         signature.bind(**point)
-    except TypeError as error:
-        raise TypeError(f"{trial.__name__}{signature}: {error}") from None
-    try:
-        values = json.loads(json.dumps(defaults_of(trial) | point, default=as_number))
+        values = json.loads(json.dumps(defaults_of(trial) | point, default=plain))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"parameters of {trial.__name__} must be JSON values: {error}") from None
+        raise TypeError(f"{trial.__name__}{signature}: {error}") from None
     return as_annotated(trial, values)
 
 
@@ -224,11 +192,13 @@ def defaults_of(trial):
     return {p.name: p.default for p in parameters if p.default is not Parameter.empty}
 
 
-def as_number(value):
-    """Convert a numpy or torch scalar to a Python number. Raises TypeError for anything else."""
+def plain(value):
+    """Convert a numpy or torch scalar to a Python number. Raises TypeError for other objects."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         return value.item()
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
+    raise TypeError(f"{value!r} is not a JSON value")
 
 
 def columns_of(result, point):
@@ -245,19 +215,9 @@ def columns_of(result, point):
     for name in dict.fromkeys(name for row in rows for name in row):
         if name in point or name in RESERVED:
             raise TypeError(f"{name} is a parameter or a column added by the sweep; rename it")
-        values = [json_value(name, row.get(name)) for row in rows]
+        values = [plain(row.get(name)) for row in rows]
         columns[name] = values[0] if len(set(map(repr, values))) == 1 else values
     return len(rows), columns
-
-
-def json_value(name, value):
-    """Convert a value of a row to a JSON value. Raises TypeError if that is impossible."""
-    plain = value if isinstance(value, str | int | float | type(None)) else as_number(value)
-    if not isinstance(plain, str | int | float | type(None)):
-        raise TypeError(
-            f"rows may contain numbers, strings, booleans and None, not {name} = {value!r}"
-        )
-    return plain
 
 
 def rows_of(line):
@@ -296,12 +256,10 @@ def read(path):
         try:
             entry = json.loads(text) if text else {}
             if "at" in entry:
-                lines.append(
-                    {name: entry[name] for name in ("at", "n", "rows", "also", "seconds", "by")}
-                )
+                lines.append(entry)
             else:
                 code |= entry
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, TypeError):
             corrupt.append(i)
     if corrupt:
         numbers = ", ".join(map(str, corrupt))
@@ -349,7 +307,8 @@ class TrialCache:
         self.recorded = self.valid_points(self.folder / name) if place.record else {}
         self.known = self.recorded | self.stored
         if place.anyway:
-            self.known = self.stale_points() | self.known
+            stale = [line for _, _, lines in self.stale_files() for line in lines]
+            self.known = {name_of(line["at"]): line for line in stale} | self.known
 
     @property
     def folder(self):
@@ -383,10 +342,6 @@ class TrialCache:
             stale += [(path, code, lines)] if lines else []
         return stale
 
-    def stale_points(self):
-        """{name of a point: line} of outdated lines."""
-        return {name_of(line["at"]): line for _, _, lines in self.stale_files() for line in lines}
-
     def known_timings(self, points):
         """Cached timings, {name of a point: line}: all from the store, or else all from the record.
 
@@ -406,42 +361,30 @@ class TrialCache:
 
     def save(self, point, outcome):
         """Append an outcome to the store. Returns its line."""
-        data = outcome.pop("data")
-        names = {*outcome.pop("names"), *data}
-        also = key.hashes_of(names, self.code, data)
-        line = {"at": point} | {name: outcome[name] for name in ("n", "rows", "seconds", "by")}
-        line["also"] = also
+        names, data = outcome.pop("names"), outcome.pop("data")
+        line = {"at": point} | outcome | {"also": key.hashes_of(names, self.code, data)}
         append(self.path, self.code, line)
         return json.loads(json.dumps(line))
 
     def report_stale(self, missing):
-        """For the newest file with outdated results of missing points, print what has changed.
+        """Print what has changed since the newest outdated results of missing points.
 
         It also prints the number of these results and their run time.
         """
         for _, code, lines in reversed(self.stale_files()):
             stale = [line for line in lines if name_of(line["at"]) in missing]
             if stale:
-                names = ", ".join(self.changed_names(code, stale))
+                names = {n for n in code | self.code if code.get(n) != self.code.get(n)}
+                hashes = {item for line in stale for item in line["also"].items()}
+                names |= {n for n, old in hashes if not key.is_valid({n: old}, self.hashes)}
                 minutes = sum(line["seconds"] for line in stale) / 60
                 print(
-                    f"{len(stale)} trials of {self.trial.__name__} run again because {names} "
-                    f"changed; they took {minutes:.1f} minutes before"
+                    f"{len(stale)} trials of {self.trial.__name__} run again because "
+                    f"{', '.join(sorted(names)[:4])} changed; they took {minutes:.1f} minutes before"
                 )
                 return
 
-    def changed_names(self, code, lines):
-        """The modules, definitions, kinds and data that changed since the lines were written."""
-        code = code or self.code
-        changed = {
-            name for name in code.keys() | self.code.keys() if code.get(name) != self.code.get(name)
-        }
-        hashes = [item for line in lines for item in line["also"].items()]
-        changed |= {name for name, old in hashes if not key.is_valid({name: old}, self.hashes)}
-        names = sorted(changed)
-        return names[:4] + [f"{len(names) - 4} more"] * (len(names) > 4)
-
-    def check(self, jobs):
+    def check(self):
         """Group the outdated lines by the kinds and data that they used; rerun a point per group.
 
         It is the point of the group that took the least time. Timings are skipped.
@@ -450,11 +393,15 @@ class TrialCache:
         them with the record. If they differ, it reruns the same points at the commit that wrote the
         record, where place.check is a folder named "there", and compares the two folders.
         """
-        side = self.place.check
-        for path, _, lines in self.stale_files() if side.name == "here" else ():
-            output = side / self.place.notebook / path.name
+        here = self.place.check.with_name("here") / self.place.notebook
+        if self.place.check.name == "there":
+            if (here / self.path.name).exists():
+                points = json.loads((here / self.path.name).read_text())["points"]
+                self.write_check(self.place.check / self.place.notebook / self.path.name, points)
+            return
+        for path, _, lines in self.stale_files():
             lines = [line for line in lines if "clock" not in line["also"]]
-            if path.parent != self.folder or output.exists() or not lines:
+            if path.parent != self.folder or (here / path.name).exists() or not lines:
                 continue
             cheapest = {}
             for line in sorted(lines, key=lambda line: -line["seconds"]):
@@ -462,21 +409,15 @@ class TrialCache:
             also = key.hashes_of({name for line in lines for name in line["also"]}, self.code, {})
             recorded = {name_of(line["at"]): line["rows"] for line in cheapest.values()}
             points = [line["at"] for line in cheapest.values()]
-            self.write_check(output, points, jobs, also=also, recorded=recorded)
-        request = side.with_name("here") / self.place.notebook / self.path.name
-        output = side / self.place.notebook / self.path.name
-        if side.name == "there" and request.exists() and not output.exists():
-            points = json.loads(request.read_text())["points"]
-            self.write_check(output, points, jobs)
+            self.write_check(here / path.name, points, also=also, recorded=recorded)
 
-    def write_check(self, path, points, jobs, **more):
+    def write_check(self, path, points, **more):
         """Run the points and write their rows, the current code hashes and `more`."""
-        outcomes = run_parallel(self, points, jobs)
-        title = f"check {self.trial.__name__}"
         rows = {}
-        for point, outcome in with_progress(outcomes, title, len(points), self.place.progress):
-            failed = isinstance(outcome, Exception)
-            rows[name_of(point)] = repr(outcome) if failed else outcome["rows"]
+        for point, outcome in outcomes_of(self, points):
+            if isinstance(outcome, Exception):
+                raise outcome
+            rows[name_of(point)] = outcome["rows"]
         path.parent.mkdir(parents=True, exist_ok=True)
         result = {"name": self.path.name, "code": self.code, "points": points, "rows": rows}
         path.write_text(json.dumps(result | more))
@@ -485,28 +426,23 @@ class TrialCache:
 # Running
 
 
-@dataclass
-class Call:
-    """A trial as sent to a worker process, which must have the same source `files`."""
-
-    pickled: bytes
-    files: dict
-    device: str
-    timing: bool
-
-    def __call__(self, point):
-        with _process_lock:  # all threads share the random generators and the number of threads
-            key.require_same_files(self.files)
-            trial, kinds = unpickled(self.pickled)
-            for seam, kind, variant in kinds:
-                dict.__setitem__(uses.SEAMS[seam].kinds, kind, variant)
-            return run(trial, point, self.device, self.timing)
-
-
 def call_of(cache, timing=False):
-    """The `Call` of a trial, with the notebook's definitions pickled by value."""
+    """A function for worker processes that runs the trial at a point."""
     pickled = cloudpickle.dumps((cache.trial, custom_kinds()))
-    return Call(pickled, cache.files, cache.place.device, timing)
+    return functools.partial(run_in_worker, pickled, cache.files, cache.place.device, timing)
+
+
+def run_in_worker(pickled, files, device, timing, point):
+    """Run a trial at a point in a worker process, which must have the same source `files`.
+
+    `pickled` has the trial and the kinds registered outside lab, with their definitions.
+    """
+    with _process_lock:  # all threads share the random generators and the number of threads
+        key.require_same_files(files)
+        trial, kinds = unpickled(pickled)
+        for seam, kind, variant in kinds:
+            dict.__setitem__(uses.SEAMS[seam].kinds, kind, variant)
+        return run(trial, point, device, timing)
 
 
 _process_lock = Lock()
@@ -560,53 +496,29 @@ def origin():
     return f"{machine()}, torch {torch.__version__}, {time.strftime('%F')}"
 
 
-def run_parallel(cache, points, jobs, cluster=""):
-    """Yield (point, outcome) from this process if the sweep is short, otherwise from workers."""
-    here = functools.partial(run, cache.trial, device=cache.place.device)
-    if cluster:
-        yield from workers.outcomes(call_of(cache), points, cluster=cluster)
+def outcomes_of(cache, points, timing=False, processes=0):
+    """Yield (point, outcome).
+
+    Timings run one at a time, with `processes` each repeat in a fresh process. Other trials run in
+    parallel, unless the last of them, usually the most expensive, shows that all take too little
+    time.
+    """
+    place = cache.place
+    if processes:
+        for _, group in itertools.groupby(points, lambda point: point["repeat"]):
+            with workers.processes(1) as process:
+                yield from workers.run_concurrently(process, call_of(cache, timing), group)
         return
-    if jobs > 1 and not workers.is_started(jobs):
-        *points, last = points  # time the last point, usually the most expensive one
+    here = functools.partial(run, cache.trial, device=place.device, timing=timing)
+    jobs, cluster = (1, "") if timing else (place.jobs, place.cluster)
+    if jobs > 1 and not cluster and jobs not in workers.pools:
+        *points, last = points
         for point, outcome in workers.outcomes(here, [last]):
-            seconds = 0 if isinstance(outcome, Exception) else outcome["seconds"]
             yield point, outcome
-        if seconds * len(points) < MIN_PARALLEL_SECONDS:
-            jobs = 1
-    call = here if jobs == 1 else call_of(cache)
-    yield from workers.outcomes(call, points, jobs=jobs)
-
-
-def run_timings(cache, points):
-    """Yield (point, outcome) of a timing; each repeat runs in a fresh process."""
-    call = call_of(cache, timing=True)
-    for _, group in itertools.groupby(points, lambda point: point["repeat"]):
-        with workers.processes(1) as process:
-            yield from workers.run_concurrently(process, call, group, 1)
-
-
-def dry_run(trial, grid, processes):
-    """Run a timing in this process, uncached, for smoke runs. Returns its table."""
-    lines = []
-    for repeat in range(processes):
-        for point in points_of(trial, grid):
-            outcome = run(trial, point, timing=True)
-            lines.append({"at": point | {"repeat": repeat}} | outcome)
-    return table(trial, lines)
-
-
-def with_progress(outcomes, name, total, file):
-    """Yield the outcomes and show a progress bar, or write it to `file`."""
-    out = io.StringIO() if file else sys.stderr
-    if not file and getattr(get_ipython(), "kernel", None):
-        out = sys.stdout  # notebooks show stderr in red
-    with tqdm(outcomes, name, total, leave=False, mininterval=1, bar_format=BAR, file=out) as bar:
-        for outcome in bar:
-            yield outcome
-            if file:
-                Path(file).write_text(str(bar), "utf-8")
-    if file:
-        Path(file).write_text("", "utf-8")
+            seconds = 0 if isinstance(outcome, Exception) else outcome["seconds"]
+        jobs = 1 if seconds * len(points) < MIN_PARALLEL_SECONDS else jobs
+    trial = call_of(cache) if cluster or jobs > 1 else here
+    yield from workers.outcomes(trial, points, jobs=jobs, cluster=cluster)
 
 
 # The record
@@ -615,33 +527,29 @@ def with_progress(outcomes, name, total, file):
 def record(place, used):
     """Replace the record of a notebook with the points that its run used, {file name: [point]}.
 
-    Lines of the store take precedence over recorded ones. Returns the number of points.
+    Lines of the store take precedence over recorded ones.
     """
-    folder, count = Path(place.record) / place.notebook, 0
+    folder = Path(place.record) / place.notebook
     for name, points in used.items():
         stored = Path(place.store) / place.notebook / name
         code, lines = read(folder / name)
         new_code, new_lines = read(stored)
         kept = [line for line in [*lines, *new_lines] if name_of(line["at"]) in set(points)]
         write(folder / name, code | new_code, kept)
-        count += len(points)
     for path in folder.glob("*.jsonl"):
         if path.name not in used:
             path.unlink()
-    return count
 
 
-def max_difference(here, there):
-    """The largest relative difference of two results, {column: values}; inf if columns differ."""
-    if isinstance(here, str) or isinstance(there, str) or here.keys() != there.keys():
-        return math.inf
-    return max((relative_difference(here[name], there[name]) for name in here), default=0.0)
+def difference(one, other):
+    """The largest relative difference of two results: numbers, or lists or dicts of them.
 
-
-def relative_difference(one, other):
-    """The relative difference of two values; for two lists, the largest over their entries."""
+    It is inf if their lengths, keys or types differ, or values other than floats.
+    """
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return max((difference(one[name], other[name]) for name in one), default=0.0)
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return max(map(relative_difference, one, other), default=0.0)
+        return max(map(difference, one, other), default=0.0)
     if repr(one) == repr(other):
         return 0.0
     if type(one) is not float or type(other) is not float:

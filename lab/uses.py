@@ -29,15 +29,13 @@ class Uses:
 
 @contextmanager
 def watched(timing=False):
-    """Yield the `Uses` recorded inside the block; an enclosing block records them too."""
-    here, outer = Uses(timing=timing), _running.get()
+    """Yield the `Uses` recorded inside the block."""
+    here = Uses(timing=timing)
     token = _running.set(here)
     try:
         yield here
     finally:
         _running.reset(token)
-        if outer is not None:
-            outer.names |= here.names
 
 
 def looked_up(seam, kind):

@@ -11,8 +11,10 @@ from multiprocessing import get_context, parent_process
 
 CONNECT_SECONDS = 8  # timeout for the scheduler and for its first worker
 POLL_SECONDS = 5  # how often to check that the cluster is alive
-_pools = {}  # {number of processes: pool}
-LOST = "lost the connection to the cluster; finished trials are cached: rerun to resume"
+pools = {}  # {number of processes: pool}
+RESUME = "finished trials are cached: rerun to resume"
+DIED = f"a worker process died (out of memory or a crash); {RESUME}"
+LOST = f"lost the connection to the cluster; {RESUME}"
 
 
 def cores():
@@ -24,105 +26,71 @@ def cores():
 def outcomes(call, points, *, jobs=1, cluster=""):
     """Yield (point, result or exception) as calls finish.
 
-    `call` must be picklable. With jobs=1, calls run in this process. If a local worker process
-    dies, the calls that were running are retried one at a time; a call whose worker dies again
-    yields a RuntimeError. On a cluster, Dask retries calls.
+    `call` must be picklable. With jobs=1, calls run in this process. Raises ChildProcessError if a
+    local worker process dies, and ConnectionError if the cluster is lost.
     """
     if cluster:
         with connected(cluster) as client:
-            executor = client.get_executor(pure=False, retries=1)
-            slots = sum(client.nthreads().values())
-
-            def is_alive():
-                return client.status == "running"
-
-            yield from run_concurrently(executor, call, points, slots, is_alive)
-    elif jobs == 1:
+            yield from run_concurrently(client.get_executor(pure=False), call, points, client)
+    elif jobs > 1:
+        yield from run_concurrently(pool(jobs), call, points)
+    else:
         for point in points:
             try:
                 yield point, call(point)
             except Exception as error:
                 yield point, error
-    else:
-        yield from in_pool(call, points, jobs)
 
 
-def in_pool(call, points, jobs):
-    """Yield (point, result or exception) from local processes, which later sweeps reuse."""
-    waiting, suspects = list(points), []
-    while waiting or suspects:
-        isolated = bool(suspects)
-        batch = [suspects.pop()] if isolated else waiting
-        done = []
-        for point, result in run_concurrently(pool(jobs), call, batch, 1 if isolated else jobs):
-            if isinstance(result, BrokenProcessPool):
-                _pools.clear()
-                if not isolated:
-                    suspects.append(point)
-                    continue
-                result = RuntimeError("its worker process died (out of memory or a crash)")
-            done.append(point)
-            yield point, result
-        if not isolated:
-            waiting = [point for point in waiting if point not in done and point not in suspects]
+def run_concurrently(executor, call, points, client=None):
+    """Yield (point, result or exception) as the calls that an executor runs finish.
 
-
-def run_concurrently(executor, call, points, limit, is_alive=None):
-    """Yield (point, result or exception) with at most `limit` calls in flight.
-
-    If a worker process dies, the remaining points are not started. Raises ConnectionError if
-    is_alive() returns False.
+    `client` is the Dask client of a cluster.
     """
-    waiting, running, broken = list(points), {}, False
     try:
-        while running or (waiting and not broken):
-            while waiting and len(running) < limit and not broken:
-                try:
-                    running[executor.submit(call, waiting[0])] = waiting[0]
-                    del waiting[0]
-                except BrokenProcessPool:
-                    broken = True
+        running = {executor.submit(call, point): point for point in points}
+        while running:
             for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
-                result = outcome(future)
-                broken = broken or isinstance(result, BrokenProcessPool)
-                yield running.pop(future), result
-            if is_alive and not is_alive():
-                raise ConnectionError(LOST)
-    except BaseException:  # includes GeneratorExit
+                yield running.pop(future), outcome(future)
+            if client and client.status != "running":
+                raise CancelledError
+    except BaseException as error:  # includes GeneratorExit
         stop(executor)
+        if isinstance(error, BrokenProcessPool):
+            raise ChildProcessError(DIED) from None
+        if isinstance(error, CancelledError):
+            raise ConnectionError(LOST) from None
         raise
 
 
 def outcome(future):
-    """The result or exception of a finished future."""
-    try:
-        return future.exception() or future.result()
-    except CancelledError:
-        raise ConnectionError(LOST) from None
+    """The result or exception of a finished future; raises if its process or cluster is lost."""
+    error = future.exception()  # raises CancelledError
+    if isinstance(error, BrokenProcessPool):
+        raise error
+    return error or future.result()
 
 
 def stop(executor):
-    """Kill a pool; the next sweep starts a new one."""
-    _pools.clear()
-    processes = list((getattr(executor, "_processes", None) or {}).values())
+    """Kill a pool, so that the next sweep starts a new one; cancel the calls on a cluster."""
+    pools.clear()
+    if not isinstance(executor, ProcessPoolExecutor):
+        executor.shutdown(wait=False)
+        return
+    processes = list((executor._processes or {}).values())
     executor.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.kill()
 
 
-def is_started(jobs):
-    """Whether `pool(jobs)` is running."""
-    return jobs in _pools
-
-
 def pool(jobs):
     """The shared pool of `jobs` processes. Raises OSError if it cannot be started."""
-    if jobs not in _pools:
+    if jobs not in pools:
         try:
-            _pools[jobs] = processes(jobs)
+            pools[jobs] = processes(jobs)
         except OSError as error:
             raise OSError(f"cannot start worker processes ({error}): use --jobs 1") from None
-    return _pools[jobs]
+    return pools[jobs]
 
 
 def processes(count):
@@ -167,21 +135,16 @@ def connected(address):
 
     Raises ConnectionError if the scheduler does not respond or has no workers.
     """
-    from dask.distributed import Client
+    from distributed import Client
 
     try:
         client = Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without certificates
-        raise ConnectionError(
-            f"no Dask scheduler responds at {address}: check that `dask scheduler` runs there and "
-            f"that its port is reachable from here ({error})"
-        ) from None
+        raise ConnectionError(f"no Dask scheduler responds at {address} ({error})") from None
     with client:
         try:
             client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
-            raise ConnectionError(
-                f"the scheduler at {address} has no workers: start `dask worker {address}`"
-            ) from None
-        client.get_versions(check=True)
+            hint = f"start `dask worker {address}`"
+            raise ConnectionError(f"the scheduler at {address} has no workers: {hint}") from None
         yield client

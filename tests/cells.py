@@ -36,7 +36,6 @@ def rough():
     with (
         patch.object(Code, "validation", few_windows),
         patch.dict(charts.LOOK, {"savefig.dpi": 20.0}),
-        patch.object(charts, "faults", lambda figure: []),
         patch.object(ConstrainedLayoutEngine, "execute", lambda self, figure: None),
         patch.multiple(timing, ROUND=1e-5, TOTAL=1e-5),
     ):
@@ -69,8 +68,7 @@ def run(notebook, values, folder, **variables):
     gives the cell number.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    quiet = folder.with_name(f".{folder.name}.progress")  # suppresses progress bars
-    variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": quiet} | variables
+    variables = {"notebook": notebook, "run": folder, "jobs": 1, "progress": os.devnull} | variables
     injected, shown = PythonTranslator.codify(values), []
     with shell() as here, patch.dict(os.environ, {f"LAB_{name.upper()}": str(x) for name, x in variables.items()}):
         for number, (kind, tags, source) in enumerate(files.cells_of(notebook), 1):

@@ -1,19 +1,16 @@
 """A small test project about dice and coins: notebooks, parameter files, claims and runs.
 
-Its trials take milliseconds. The fixture `project` (conftest.py) sets LAB_PROJECT to it. The function `project` writes
-it with claims of every kind; `finish` writes fake runs.
+Its trials take milliseconds. The fixture `project` (conftest.py) sets LAB_PROJECT to it, for all tests of a file, the
+function `project` for one test.
 """
-
-import json
 
 import cells
 import nbformat
-import pandas as pd
 import yaml
 from gate import SOURCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lab import claims, files, parameters
+from lab import files, parameters
 
 ABOVE = {"question": "four over one", "direction": "above", "bar": 0.1}
 EXACTLY = {"question": "sum minus one", "direction": "within", "bar": 1e-9}
@@ -25,21 +22,10 @@ def folded(english, chinese):
 
 
 def entry(name, kind="comparison", **fields):
-    """A claim as in a YAML file; None removes a field."""
+    """A claim as in a YAML file."""
     words = name.replace("-", " ")
     says = {"place": "chapter §1.2", "en": f"It is said that {words}.", "zh": f"据称 {words}。"}
-    claim = {"id": name, "kind": kind, "says": [says]}
-    if not {"open", "parts"} & set(fields):
-        claim |= EXACTLY if kind == "exact" else ABOVE
-    return {field: value for field, value in (claim | fields).items() if value is not None}
-
-
-def write_ledger(root, ledger):
-    """Write experiments/claims of a project, one file per notebook. Returns the folder."""
-    folder = root / "experiments" / "claims"
-    for stem, entries in ledger.items():
-        files.write_text(folder / f"{stem}.yaml", yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
-    return folder
+    return {"id": name, "kind": kind, "says": [says]} | (EXACTLY if kind == "exact" else ABOVE) | fields
 
 
 def write_notebook(path, sources):
@@ -135,14 +121,16 @@ CLAIMS = {
 }
 
 
-def write(folder, claims=CLAIMS):
+def write(folder):
     """Write the project to a folder. Returns the folder. If it contains `gate`, trials wait there."""
     gated = [(tag, source.replace("GATE", str(folder / "gate"))) for tag, source in NOTEBOOKS[DICE]]
     for stem, sources in (NOTEBOOKS | {DICE: gated}).items():
         write_notebook(folder / "notebooks" / f"{stem}.ipynb", sources)
     for name, values in FILES.items():
         files.write_text(folder / "experiments" / f"{name}.yaml", yaml.safe_dump(values))
-    write_ledger(folder, claims)
+    for stem, entries in CLAIMS.items():
+        text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
+        files.write_text(folder / "experiments" / "claims" / f"{stem}.yaml", text)
     (folder / "results").mkdir()
     return folder
 
@@ -155,59 +143,8 @@ def ran(folder, place="quick"):
     return run
 
 
-# Claims of every kind, without runs
-
-ARMS = {"measure": "score", "compare": {"heads": [4, 1]}}
-LEDGER = {
-    DICE: [
-        entry("rows-sum-to-one", "exact"),
-        entry("two-parts", "exact", question="parts", value=2, bar=0),
-        entry("four-win", unit="points", **ARMS, reference={"heads": 4}),
-        entry("four-win-early", unit="relative change"),
-        entry("how-many", "question"),
-    ],
-    COINS: [
-        entry("one-is-faster", "question", unit="points"),
-        entry("one-is-smaller"),
-        entry("some-day", "question", open="a larger machine"),
-    ],
-}
-RUN = {
-    "status": "done", "profile": "quick", "parameters": {"profile": "quick", "heads": [1, 4]}, "own": {},
-    "seconds": 60.0, "core_seconds": 120.0, "commit": "c0ffee", "changes": False,
-    "machine": "A machine, 2 cores, Linux x86_64",
-}  # fmt: skip
-PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ff"
-                      "ff3f0005fe02fe0def46b80000000049454e44ae426082")  # fmt: skip
-
-
 def project(root, monkeypatch):
-    """Write the project with the claims of LEDGER below `root` and set LAB_PROJECT. Returns the folder."""
-    root = write(root / "project", LEDGER)
+    """Write the project below `root` and set LAB_PROJECT. Returns the folder."""
+    root = write(root / "project")
     monkeypatch.setenv("LAB_PROJECT", str(root))
     return root
-
-
-def line(name, answer="yes", effect=1.5, **fields):
-    """A line of a claim in LEDGER: a dict, which names a figure and its table."""
-    claim = {each["id"]: each for entries in LEDGER.values() for each in entries}[name]
-    made = {"id": name, "part": "", "question": claim.get("question", ""), "where": "", "unit": claim.get("unit", "")}
-    made |= {"answer": answer, "effect": effect, "low": effect - 1, "high": effect + 1, "n": 5, "main": False}
-    return made | {"figure": "drawn", "table": "drawn"} | fields
-
-
-def finish(root, *lines, place="quick/01_dice", **run):
-    """Write a finished run to results/`place`, with these lines and the figures and tables that they name."""
-    folder = root / "results" / place
-    for each in lines:
-        if each["figure"]:
-            (folder / "figures").mkdir(parents=True, exist_ok=True)
-            (folder / "figures" / f"{each['figure']}.png").write_bytes(PIXEL)
-        if each["table"]:
-            files.write_table(folder / "tables" / f"{each['table']}.csv", pd.DataFrame({"score": [0.1]}))
-    claims.write_answers(folder, "1.1", pd.DataFrame(lines, columns=claims.COLUMNS))
-    source = root / "notebooks" / f"{folder.name}.ipynb"
-    if source.exists():
-        files.write_text(folder / "notebook.ipynb", json.dumps(json.loads(source.read_text("utf-8"))))
-    files.write_run(folder, RUN | {"notebook": folder.name} | run)
-    return folder

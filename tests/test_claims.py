@@ -120,13 +120,6 @@ def test_identical_runs_have_a_zero_width_interval():
     assert (result.answer, result.low, result.high) == ("yes", -1.0, -1.0)
 
 
-def test_yes_for_binary_outcomes_needs_a_significant_exact_test():
-    entry = claim(direction="above", bar=0.0, unit="difference of shares")
-    assert line(entry, table(a=(1,) * 8, b=(0,) * 8)).answer == "yes"
-    few = line(entry, table(a=(1, 1, 1), b=(0, 0, 1)))
-    assert few.answer == "unclear"
-
-
 def test_every_condition_has_its_own_line():
     both = pd.concat([table(family="x"), table(a=(3.0, 3.1, 3.2, 2.9), family="y")])
     result = judge(claim(by={"family": ["x", "y", "z"]}, main={"family": "y"}), both)
@@ -208,7 +201,6 @@ WRONG = {
     "id: A": "id",
     "says: [{place: here}]": "en",
     "kind: hunch": "kind",
-    "kind: exact": "takes a number",
     "parts: [{name: x}, {name: x}]": "needs a unique `name`",
     "open: soon": "or `open`",
 }
@@ -284,14 +276,11 @@ def test_card_quotes_the_book_and_escapes_markdown():
     assert "family a\\|b" in card and "**yes**" in card and "a tenth is seen" in card
 
 
-def test_scorecard_starts_with_main_lines():
+def test_scorecard_text_starts_with_main_lines():
     parts = [{"name": "one", "question": "one?"}, {"name": "two", "question": "two?", "main": {}}]
     lines = judge(claim(parts=parts), {"one": table(), "two": table()})
-    rows = claims.scorecard(lines).splitlines()
-    assert rows[2].startswith("| **two?** | -0.99") or rows[2].startswith("| **two?** | -1 ")
-    assert rows[3].startswith("| one? |")
     text = claims.scorecard_text(lines)
-    assert text.isascii() and text.index("two?") < text.index("one?") and "yes" in text
+    assert text.startswith("  two?\n      -") and text.endswith("; yes") and "  one?" in text
 
 
 def test_lesson_card_has_a_row_per_condition_with_the_main_one_first():
@@ -308,13 +297,6 @@ def test_lesson_card_says_in_words_what_a_line_means():
     head, _, row = claims.lesson_card(lines, lambda line: f"so {line.answer}").splitlines()
     assert head == "| question | where | in words | measured [95 % interval] | n | answer |"
     assert f"| so {lines.answer[0]} |" in row and row.endswith(f"| **{lines.answer[0]}** |")
-
-
-def test_effect_above_zero_but_below_the_bar_is_no_with_a_reason():
-    part = claim(measure="", compare={}, direction="above", bar=0.01, unit="relative change").parts[0]
-    answer = claims.verdict(part, statistics.Interval(0.005, 0.001, 0.009, 8))
-    assert answer == {"answer": "no", "why": "above 0, by less than 1 %"}
-    assert claims.verdict(part, statistics.Interval(0.002, -0.005, 0.009, 8))["why"] == ""
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,11 @@ def test_button_runs_match_a_sweep_and_use_new_seeds(run, shown, tmp_path, capsy
     press, drawn = run
     for _ in range(2):
         press(n_heads=2)
+    assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
     place = trials.Place("n", tmp_path / "other")
     swept = trials.sweep(lookups, GRID | {"n_heads": [2], "seed": [2, 3]}, place)
     rows = without_times(drawn[-1])
     assert rows.equals(without_times(swept)[[*rows]])
-    assert len(set(shown)) == 2 and capsys.readouterr().out == "n_heads 2, seed 2\nn_heads 2, seed 3\n"
 
 
 def test_run_restores_global_random_state(run):
@@ -99,6 +99,7 @@ def two_panels(n_heads, kind):
 def test_without_a_frontend_only_the_initial_figure_is_shown(lines, shown, monkeypatch):
     monkeypatch.setattr(ipywidgets, "interact", None)
     monkeypatch.setattr(ipywidgets, "interact_manual", None)
+    plt.close("all")
     interact.play(two_panels, {"n_heads": (3, 5), "kind": ["a", "c"]}, live=False)
     interact.live(lookups, draw, lines, {"n_heads": [1, 2]}, live=False)
     assert len(shown) == 2 and plt.get_fignums() == []

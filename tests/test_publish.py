@@ -32,7 +32,6 @@ def published(tmp_path, monkeypatch):
         subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
     made.ran(root, "runs/quick")
     (job,) = runs.plan(["1.1"], "quick", root / "results")
-    (job.folder / "figures" / "drawn.svg").touch()
     (job.folder / "notebook.ipynb").write_text(
         job.notebook.read_text("utf-8").replace("Nothing is trained", f"results/runs/quick/{DICE}"), "utf-8"
     )
@@ -59,7 +58,7 @@ def test_publish(published):
     assert len(trials.read(path)[1]) == 12, "rows are recorded"
     names = {path.relative_to(quick / DICE).as_posix() for path in (quick / DICE).rglob("*") if path.is_file()}
     expected = {"notebook.ipynb", "run.json", "answers.csv", "tables/throws.csv", "tables/means.csv"}
-    assert names == expected | {"figures/means.png"}, "no SVG"
+    assert names == expected | {"figures/means.png"}
     assert f"results/quick/{DICE}" in (quick / DICE / "notebook.ipynb").read_text("utf-8")
     page = (quick / "README.md").read_text("utf-8")
     assert f"## [1.1 What do dice show?]({DICE}/notebook.ipynb)\n\nHow many?\n\n![The mean of dice, by" in page

@@ -285,8 +285,10 @@ def test_batch_without_targets_raises():
 
 
 def test_unknown_train_config_field_suggests_the_correct_name():
-    with pytest.raises(ValidationError, match="'lr' is unknown; did you mean 'learning_rate'[?] Valid names: batch"):
-        TrainConfig(steps=3, lr=1)
+    with pytest.raises(
+        ValidationError, match="'learning_rat' is unknown; did you mean 'learning_rate'[?] Valid names: batch"
+    ):
+        TrainConfig(steps=3, learning_rat=1)
     with pytest.raises(ValidationError, match="'xyzzy' is unknown. Valid names: batch,"):
         TrainConfig(steps=3, xyzzy=1)
 

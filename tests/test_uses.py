@@ -14,16 +14,6 @@ def test_reports_outside_a_trial_are_ignored():
     assert seen.names == set()
 
 
-def test_outer_block_records_names_of_inner_block():
-    with uses.watched() as outer:
-        with uses.watched() as inner:
-            uses.looked_up("Position", "rotary")
-            uses.reads("corpus")
-        uses.looked_up("Norm", "none")
-    assert inner.names == {"Position.rotary", "corpus"}
-    assert outer.names == {"Position.rotary", "corpus", "Norm.none"}
-
-
 def test_cache_hit_reports_dependencies():
     calls = []
 

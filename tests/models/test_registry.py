@@ -35,7 +35,7 @@ CELLS = """
         return {"logit": model(torch.arange(8)[None])[0, -1, 0].item()}
     '''
     shell = InteractiveShell.instance()
-    workers._pools[2] = workers.processes(1)  # otherwise such short trials run in this process
+    workers.pools[2] = workers.processes(1)  # otherwise such short trials run in this process
     for text in (MINE, MINE.replace("-0.01", "-0.5"), MINE):
         shell.run_cell(text).raise_error()
         shell.run_cell(TRIAL).raise_error()
