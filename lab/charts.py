@@ -7,6 +7,7 @@ weight: query, key, weight, query_token, key_token, and columns that identify th
 import base64
 import html
 import io
+import itertools
 import textwrap
 from contextlib import contextmanager
 from fractions import Fraction
@@ -112,6 +113,41 @@ def clear_ticks(axis):
     if high < 100 * low:
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+def faults(figure):
+    """Layout faults of a figure: axes with one tick, unlabelled lines, overlapping text."""
+    figure.draw_without_rendering()
+    faults = []
+    for axes in figure.axes:
+        if not axes.get_visible() or not axes.has_data():
+            continue
+        name = axes.get_title(loc="left") or axes.get_title() or "a panel"
+        for side, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+            if 0 < len(ticks) < 2:
+                faults.append(f"{name}: one tick on {side}")
+        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+        labels = len([text for text in axes.texts if text.get_text()])
+        if unlabelled := [line for line in dashed if line.get_label().startswith("_")][labels:]:
+            faults.append(f"{name}: {len(unlabelled)} dashed lines without a label")
+    return faults + overlaps(figure)
+
+
+def overlaps(figure):
+    """A list with one sentence per pair of overlapping texts in a drawn figure."""
+    sentences = []
+    axes = [each for each in figure.axes if each.get_visible()]
+    texts = [text for each in axes for text in (*each.texts, each.title, each._left_title)]
+    texts += [text for each in axes for text in (each.xaxis.label, each.yaxis.label)]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    for (one, here), (other, there) in itertools.combinations(boxes, 2):
+        wide = min(here.x1, there.x1) - max(here.x0, there.x0)
+        high = min(here.y1, there.y1) - max(here.y0, there.y0)
+        if min(wide, high) > 3:
+            sentences.append(f"{one!r} overlaps {other!r}")
+    return sentences
 
 
 def legends_outside(figure):
@@ -502,8 +538,15 @@ def by_arm(axes, table, x, y, arm, names=None, colors=None, markers=None, **word
 
 
 def _label(value, names):
-    """The label of a value from `names` (function, dict or None), else the value itself."""
-    return (names if callable(names) else (names or {}).get)(value) or value
+    """The label of a value from `names` (function, dict or None), else the value itself.
+
+    Escapes the characters that matplotlib interprets in a value: a leading "_" would hide the
+    legend entry, and "$" would delimit a formula.
+    """
+    label = (names if callable(names) else (names or {}).get)(value)
+    if label or not isinstance(value, str):
+        return label or value
+    return ("\u200b" if value.startswith("_") else "") + value.replace("$", r"\$")
 
 
 def forest(axes, table, value, arm, *, bar=(), names=None, colors=None, **words):

@@ -404,8 +404,18 @@ def verdict(part, interval):
     if low <= interval.low and interval.high <= high and not touches:
         return {"answer": YES, "why": ""}
     if interval.high < low or interval.low > high:
-        return {"answer": NO, "why": ""}
+        return {"answer": NO, "why": but_not_zero(part, interval)}
     return {"answer": UNCLEAR, "why": suggestion(part, interval)}
+
+
+def but_not_zero(part, interval):
+    """The reason for a "no" if the effect is small: "above 0, by less than 1 %"; else ""."""
+    bar = format_numbers(part.unit, part.smallest)[0].removeprefix("+")
+    if part.value == 0 and part.direction == "above" and interval.low > 0:
+        return f"above 0, by less than {bar}"
+    if part.value == 0 and part.direction == "below" and interval.high < 0:
+        return f"below 0, by less than {bar}"
+    return ""
 
 
 def suggestion(part, interval):

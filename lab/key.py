@@ -385,5 +385,8 @@ def content_hash(path):
         return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     if not path.is_dir():
         return None
-    inside = sorted(each for each in path.rglob("*") if each.is_file())
-    return digest(*(f"{each.relative_to(path)} {content_hash(each)}" for each in inside))
+    entries = []
+    for folder, _, names in os.walk(path, followlinks=True):
+        for file in (Path(folder, name) for name in names):
+            entries.append(f"{file.relative_to(path)} {content_hash(file)}")
+    return digest(*sorted(entries))

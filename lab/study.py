@@ -57,6 +57,7 @@ class Study:
         self._started = time.time()
         self._lines = {}  # {claim: its lines}
         self._shown = False  # whether a scorecard already shows the answers
+        self._faults = {}  # {figure: layout faults}
         self._commit = files.commit()  # of the loaded code
         for part in ("tables", "figures"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
@@ -159,6 +160,7 @@ class Study:
         caption = " ".join((inspect.getdoc(plot) or "").split())
         with charts.drawn(plot, self.table(stem, frame)) as figure:
             picture = charts.png(figure, caption)
+            self._faults |= {stem: faults} if (faults := charts.faults(figure)) else {}
         (self.folder / "figures" / f"{stem}.png").write_bytes(picture)
         charts.show(picture, caption)
 
@@ -309,6 +311,7 @@ class Study:
             "seconds": round(time.time() - self._started, 1),
             "trials": {file: list(lines) for file, lines in self.place.used.items()},
             "told": origins,
+            "faults": self._faults,
         }
         files.write_run(self.folder, run)
         if self.folder != self.final:
@@ -347,11 +350,28 @@ def notebook_here():
     return next((path.resolve() for path in paths if path.is_file()), None)
 
 
+class Stopped:
+    """Placeholder for a study with invalid parameters: any use raises the error again.
+
+    So after *Run All* the message stands at the last cell, too.
+    """
+
+    def __init__(self, error):
+        self._error = error
+
+    def __getattr__(self, name):
+        raise self._error
+
+
 class _Callable(ModuleType):
     """Makes this module callable: `lab.study("1.4", globals())` returns a `Study`."""
 
     def __call__(self, exercise, namespace):
-        return Study(exercise, namespace)
+        try:
+            return Study(exercise, namespace)
+        except files.Refused as error:
+            namespace["study"] = Stopped(error)
+            raise
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -134,10 +134,22 @@ def close_marks(gap):
     charts.marks(axes, {"bigram": 0.5, "trigram": 0.5 + gap})
 
 
-def test_labels_of_marks_do_not_overlap():
+def test_labels_escape_matplotlib_syntax():
+    table = pd.DataFrame({"x": [1, 2] * 3, "y": 1.0, "arm": ["_mine"] * 2 + ["$$"] * 2 + ["b$c$"] * 2, "seed": 0})
+    figure, axes = plt.subplots()
+    charts.by_arm(axes, table, "x", "y", "arm")
+    texts = [text.get_text().replace("\\$", "$").strip("\u200b") for text in axes.get_legend().get_texts()]
+    assert texts == ["_mine", "$$", "b$c$"]
+    figure.canvas.draw()  # raises for an invalid formula
+
+
+def test_labels_of_marks_do_not_overlap_and_layout_faults_are_reported():
     with charts.drawn(close_marks, 0.001) as figure:
-        lower, upper = (text.get_window_extent() for text in figure.axes[0].texts)
-        assert lower.y1 <= upper.y0
+        assert charts.faults(figure) == []
+        figure.axes[0].axhline(0.2, ls="--")
+        for text in figure.axes[0].texts:
+            text.set_position((4, 0))
+        assert charts.faults(figure) == ["a panel: 1 dashed lines without a label", "'bigram' overlaps 'trigram'"]
 
 
 def test_by_arm_uses_one_marker_per_arm():

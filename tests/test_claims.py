@@ -299,6 +299,13 @@ def test_lesson_card_says_in_words_what_a_line_means():
     assert f"| so {lines.answer[0]} |" in row and row.endswith(f"| **{lines.answer[0]}** |")
 
 
+def test_effect_above_zero_but_below_the_bar_is_no_with_a_reason():
+    part = claim(measure="", compare={}, direction="above", bar=0.01, unit="relative change").parts[0]
+    answer = claims.verdict(part, statistics.Interval(0.005, 0.001, 0.009, 8))
+    assert answer == {"answer": "no", "why": "above 0, by less than 1 %"}
+    assert claims.verdict(part, statistics.Interval(0.002, -0.005, 0.009, 8))["why"] == ""
+
+
 @pytest.mark.parametrize(
     ("value", "words", "agrees"),
     [

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import lab
 from lab import charts, files, trials
 from lab.claims import Claim
 from lab.measure.statistics import Interval, NotFinite
@@ -174,10 +175,13 @@ def test_smoke_profile_overrides_defaults(project):
     assert Study("1.1", given).parameters["sides"] == [4, 8, 12], "papermill set it"
 
 
-def test_invalid_parameters_are_refused(project):
+def test_invalid_parameters_raise_again_in_later_cells(project):
+    here = {"seeds": 0, "study": Study("1.1", {})}
     with pytest.raises(files.Refused, match="01_dice.ipynb: seeds = 0: input should be greater than 0") as refused:
-        Study("1.1", {"seeds": 0})
+        lab.study("1.1", here)
     assert refused.value._render_traceback_() == [str(refused.value)]
+    with pytest.raises(files.Refused, match="seeds = 0"):
+        here["study"].finish()
 
 
 def test_unknown_exercise(project):
