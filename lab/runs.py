@@ -145,11 +145,9 @@ def run_papermill(job):
     outputs = []
     try:
         with tempfile.TemporaryDirectory(prefix="lab-") as folder:
-            own = {
-                "transport": "ipc",
-                "connection_file": f"{folder}/kernel.json",
-            }  # not a TCP port,
-            own = {} if os.name == "nt" else own  # which another new kernel could take
+            # not a TCP port, which another new kernel could take
+            ipc = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
+            own = {} if os.name == "nt" else ipc
             executed = papermill.execute_notebook(
                 nbformat.read(job.notebook, 4),
                 None,
@@ -196,8 +194,9 @@ def tidy(executed, moved):
 
 
 def terminal():
-    """The device file of the terminal, which shows progress bars; if there is none, of nothing."""
+    """The file that shows progress bars: the terminal, else where errors go, such as a log."""
     try:
         return os.ttyname(sys.stderr.fileno())
     except (OSError, AttributeError):
-        return os.devnull
+        log = Path(f"/proc/{os.getpid()}/fd/2")
+        return str(log) if log.exists() else os.devnull

@@ -21,6 +21,7 @@ import math
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -119,8 +120,9 @@ def sweep(trial, grid, place, *, threads=1, timing=False, processes=0):
     if missing:
         cache.report_stale(missing)
         outcomes = outcomes_of(cache, list(missing.values()), timing, processes)
-        out = open(place.progress, "w") if place.progress else sys.stdout  # stderr would be red
-        bar = {"bar_format": BAR, "mininterval": 1, "leave": False, "file": out}
+        out = open(place.progress, "a") if place.progress else sys.stdout  # stderr would be red
+        pause = 30 if place.progress and not out.isatty() else 1  # seconds; 30 in a log
+        bar = {"bar_format": BAR, "mininterval": pause, "leave": False, "file": out}
         for point, outcome in tqdm(outcomes, trial.__name__, len(missing), **bar):
             if isinstance(outcome, key.CodeMismatch):
                 raise outcome
@@ -132,7 +134,8 @@ def sweep(trial, grid, place, *, threads=1, timing=False, processes=0):
     if failed:
         head = f"{len(failed)} of {len(points)} trials of {trial.__name__} failed"
         lines = [f"{head}; the other results are cached", *failed[:9]]
-        raise TrialsFailed("\n  ".join(lines)) from cause
+        where = "".join(traceback.format_exception(cause)).rstrip()
+        raise TrialsFailed("\n  ".join(lines) + f"\n\n{where}") from None
     lines = {name_of(point): known[name_of(point)] for point in points}
     place.used.setdefault(cache.path.name, {}).update(lines)
     return table(trial, lines.values())

@@ -194,6 +194,14 @@ def test_failure_names_cell_and_cause(own, name):
     assert name == "an error" or "Traceback" not in output
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_progress_without_a_terminal_goes_where_errors_go(tmp_path):
+    code = "from lab import runs; print('half done', file=open(runs.terminal(), 'a'))"
+    with (tmp_path / "log").open("w") as log:
+        subprocess.run([sys.executable, "-c", code], stderr=log, cwd=CHECKOUT, check=True)
+    assert (tmp_path / "log").read_text() == "half done\n"
+
+
 def test_cleanup_keeps_folders_with_similar_names(own):
     _, folder = own
     neighbours = [folder / "out" / "runs" / "own" / name for name in (".a sound one-2", "a sound one-1")]

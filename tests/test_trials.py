@@ -146,8 +146,11 @@ def test_failed_trials_are_reported_and_others_cached(place):
             raise SystemExit(3)
         return {"value": seed}
 
-    with pytest.raises(TrialsFailed, match=r"2 of 4 trials of frail failed(?s:.*)no such luck(?s:.*)sys.exit\(3\)"):
+    with pytest.raises(
+        TrialsFailed, match=r"2 of 4 trials of frail failed(?s:.*)no such luck(?s:.*)sys.exit\(3\)"
+    ) as failed:
         sweep(frail, {"seed": range(4)}, place)
+    assert "in frail" in str(failed.value)  # the line of the trial is shown
     assert [line["at"]["seed"] for line in read(the_file(place.store, frail))[1]] == [0, 3]
 
 
