@@ -141,7 +141,8 @@ def run_papermill(job):
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
-    logging.getLogger("papermill").setLevel(logging.ERROR)
+    for name in ("papermill", "asyncio"):  # after Ctrl-C, both say that the kernel died
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     outputs = []
     try:
         with tempfile.TemporaryDirectory(prefix="lab-") as folder:

@@ -282,7 +282,7 @@ def test_killed_run_keeps_earlier_results_and_resumes(done, empty_store, project
 def test_stopped_run_explains_how_to_resume(done, empty_store, project):
     before = files_of(done.folder)
     output, status = stopped_at_three(empty_store, project, signal.SIGINT)
-    assert status == 130 and run.STOPPED in output and not re.search("Traceback|Error|Warning", output), output
+    assert status == 130 and run.STOPPED in output and not re.search("Traceback|Error|Warning|died", output), output
     assert files_of(done.folder) == before and len(stored(empty_store)) == 3
     assert [path.name for path in done.folder.parent.iterdir()] == [DICE]
 
