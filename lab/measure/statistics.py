@@ -142,16 +142,6 @@ def within(interval: Interval, least: float, most: float) -> Interval:
     return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
 
 
-def exact_p(counts) -> float:
-    """Two-sided p value of Boschloo's exact test (1970) that two proportions are equal.
-
-    counts: [[yes, no], [yes, no]], one pair per arm.
-    """
-    from scipy.stats import boschloo_exact  # takes a second to import
-
-    return float(boschloo_exact(np.transpose(counts)).pvalue)
-
-
 def share(values, level=0.95) -> Interval:
     """Mean of values in 0..1, one per seed, with Wilson's interval (Wilson 1927).
 
