@@ -348,11 +348,12 @@ def _draw_two_ways(before, after, score, weights, turns):
     left.text(0.6 * before[0][0], 0.6 * before[0][1] - 0.17, "before", fontsize=8, ha="center")
     left.set(xlim=(-1.7, 1.7), ylim=(-1.9, 1.5), aspect="equal")
     left.set(xlabel="first number", ylabel="second number", title=f"RoPE: score {score:.2f}")
-    bars = right.bar(range(len(weights)), weights, color=COLORS[0])
-    right.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
-    marks(right, {"1%": 0.01})
-    right.set(xlabel="position of the key", ylabel="weight", xticks=range(len(weights)))
-    right.set(ylim=(0, 1.2 * max(weights)), title=f"ALiBi: seen from position {len(weights) - 1}")
+    percent = [100 * weight for weight in weights]
+    bars = right.bar(range(len(weights)), percent, color=COLORS[0])
+    right.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+    marks(right, {"1%": 1})
+    right.set(xlabel="position of the key", ylabel="weight, percent", xticks=range(len(weights)))
+    right.set(ylim=(0, 1.2 * max(percent)), title=f"ALiBi: seen from position {len(weights) - 1}")
 
 
 def seen_keys(masks, reach, *, trained, share):
@@ -363,10 +364,10 @@ def seen_keys(masks, reach, *, trained, share):
     are pale.
     """
     caption = (
-        f"Left and middle: the keys that each query sees; those {trained} or more positions before "
-        "it, which training never had, are pale. Right: how many of the nearest keys hold "
-        f"{share:.0%} of the weight in each head of ALiBi, if all keys are alike; pale beyond "
-        f"{trained}."
+        f"Left and middle: the keys that each query sees; pale: those {trained} or more positions "
+        "before it, which training never had; hatched: hidden. Right: how many of the nearest keys "
+        f"hold {share:.0%} of the weight in each head of ALiBi, if all keys are alike, in the same "
+        f"text; pale beyond {trained}."
     )
     offsets = {}
     for name, mask in masks.items():
@@ -405,7 +406,7 @@ def _draw_seen(offsets, reach, trained, share):
     grid[-1].axvline(trained, **PREDICTION)
     words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8}
     grid[-1].annotate("trained length", (trained, 1), (4, -2), va="top", **words)
-    grid[-1].set(xlim=(0, 1.1 * size), xticks=sorted({*ticks.tolist(), trained}))
+    grid[-1].set(xlim=(0, 1.1 * size), xticks=[trained, *ticks[2:].tolist()])
     grid[-1].set_ylim(len(reach) - 0.4, -1.4)  # from the top, below the words
     grid[-1].set(xlabel=f"nearest keys with {share:.0%} of the weight", ylabel="slope of the head")
     grid[-1].set_title("ALiBi")

@@ -181,7 +181,7 @@ def test_rope_and_alibi_figure_shows_the_score_and_every_weight(drawn):
     charts.rope_and_alibi(before, after, torch.tensor([0.25, 0.75]), ((2, 0.4), (4, 0.0)))
     left, right = drawn[0][0].axes
     assert left.get_title("left") == "RoPE: score 0.80"
-    assert [bar.get_height() for bar in right.patches] == [0.25, 0.75]
+    assert [bar.get_height() for bar in right.patches] == [25, 75]
     texts = [text.get_text() for text in left.texts if text.get_text()]
     assert texts == ["query\n2 \u00d7 0.4", "key\n4 \u00d7 0", "before"]
 
