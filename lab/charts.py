@@ -500,7 +500,7 @@ def _draw_parts(streams):
         axes.set(title=f"{name}: {left:.2g} of it is the token", xlabel="branches passed")
         axes.set(xticks=range(0, len(parts), 1 + len(parts) // 9), ylim=(0, 1.15 * below.max()))
         axes.grid(False)
-    fig.suptitle(f"What is left of the token with v = {v}?")
+    fig.suptitle(f"How does the stream grow, with v = {v}?")
     panels[0, 0].set_ylabel("squared length of the stream")
 
 
