@@ -39,7 +39,10 @@ TEX_TO_MATHTEXT = (
 
 
 def folder_of(run):
-    """The folder of a run, or of a notebook's local or else published run. Refused if none."""
+    """The folder `run`; for a notebook, the folder of its local run or else of its published run.
+
+    Raises Refused if there is none.
+    """
     places = [Path(run), files.project_root() / run]
     folder = next((place for place in places if (place / "run.json").exists()), None)
     if folder is None:

@@ -116,7 +116,7 @@ def clear_ticks(axis):
 
 
 def faults(figure):
-    """Layout faults of a figure: axes with one tick, unlabelled lines, overlapping text."""
+    """Layout faults: axes with one tick, dashed lines without a label, overlapping text."""
     figure.draw_without_rendering()
     faults = []
     for axes in figure.axes:
@@ -225,7 +225,7 @@ def characters(tokens):
     """Tick labels [(position, text)]: words are unchanged, bytes (numbers) are decoded as UTF-8.
 
     A multi-byte character has one label, centred on its bytes. Unprintable and incomplete
-    characters become a dot, and so do other numbers.
+    characters become a dot, and so do numbers outside 0..255.
     """
     if any(isinstance(token, str) for token in tokens):
         return [(i, token) for i, token in enumerate(tokens) if token is not None]
@@ -413,7 +413,7 @@ def _draw_seen(offsets, reach, trained, share):
 
 
 def numbers_met(weights, keys, values):
-    """Show all numbers by which a block multiplies for one token: weights, keys and values.
+    """Show all operands of one token's multiplications in a block: weights, keys and values.
 
     weights (12, d, d): four matrices of attention, then eight of the feed-forward layer. keys,
     values (n, d). There are two bands of 2 d rows: the weights, and the keys with the values. So
@@ -472,7 +472,8 @@ def stream_parts(streams):
     """Show how the residual stream of one token grows, branch by branch, in each kind of stack.
 
     streams: {name: [vector after 0, 1, ... branches]}. Coordinate 0 is the embedding,
-    coordinate i what branch i added: these parts are orthogonal, so squared norms add up.
+    coordinate i what branch i added: these parts are orthogonal, so squared norms add up. In the
+    title, v is the squared length that the first branch returns over that of what it reads.
     """
     caption = (
         "Height: squared length of the stream after each branch. Black: what is left of the "
@@ -487,7 +488,7 @@ def _draw_parts(streams):
     fig, panels = plt.subplots(1, len(streams), figsize=(8.5, 3.2), squeeze=False)
     for axes, (name, stream) in zip(panels[0], streams.items(), strict=True):
         parts = np.array(stream)  # (branches passed, parts)
-        v = Fraction(parts[1, 1] / parts[1, 0]).limit_denominator(1000)  # added over what was there
+        v = Fraction(parts[1, 1] / parts[1, 0]).limit_denominator(1000)  # returned over read
         below = np.zeros(len(parts))
         for i, sizes in enumerate(parts.T):
             shade = plt.get_cmap("Purples")(0.25 + 0.5 * i / len(parts))

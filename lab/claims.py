@@ -6,9 +6,9 @@ Arms are the variants that are compared: values of the column in `compare`. A li
 one condition and, if arms are compared, one pair of arms.
 
 *Yes*: the whole 95 % confidence interval lies in the band of effects that mean yes (`Part.band`).
-*No*: the whole interval lies outside the band. *Unclear*: neither; or the interval ends at the bar
-(unless `direction` is within) or is not defined, a number is not finite, too few runs learned,
-or `needs` or `same` is violated.
+*No*: the whole interval lies outside the band. *Unclear*: neither; or a limit of the interval
+equals a limit of the band (for `within`, these belong to the band), the interval is not defined,
+a number is not finite, too few runs learned, or `needs` or `same` is violated.
 """
 
 import re
@@ -28,7 +28,7 @@ YES, NO, UNCLEAR = "yes", "no", "unclear"
 NOT_RUN, NOT_JUDGED = "not run at these values", "not judged"
 MIN_LEARNED = 7 / 8  # minimum share of the runs of an arm that must have learned
 MAX_RUNS = 100  # largest number of runs that is suggested
-ROUNDING = 2e-15  # relative tolerance of exact statements
+ROUNDING = 2e-15  # tolerance of exact statements; relative if |value| > 1
 NUMBERS = ("effect", "low", "high", "n")
 COLUMNS = ["id", "part", "question", "where", *NUMBERS, "unit", "bar", "answer", "why", "main"]
 COLUMNS += ["learned", "figure", "table", "note"]
@@ -93,7 +93,7 @@ class Part(Strict):
         return (ends | {"not above": (-inf, high), "not below": (low, inf)})[self.direction]
 
     def arms(self):
-        """A list with the tuple of values compared in each line; () for a mean or ratio."""
+        """A list with one tuple of compared arms per line; [()] if nothing is compared."""
         if not self.compare:
             return [()]
         values = next(iter(self.compare.values()))
@@ -109,8 +109,8 @@ class Claim(Strict):
     """A quote from the book and the questions about it.
 
     Fields of `Part` at the top level are defaults for all `parts`; without `parts` they define the
-    only one. `kind` is comparison (yes, no, unclear), question (a number, no answer) or exact.
-    If no run judges the claim, `open` says what would be needed to judge it.
+    only one. `kind` is comparison (yes, no, unclear), question (a number with its interval; no
+    verdict) or exact. If no run judges the claim, `open` says what would be needed to judge it.
     """
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -198,9 +198,9 @@ def judge(claim, measured, **where):
     """Judge a claim: a DataFrame with one line per part, condition and compared pair; see COLUMNS.
 
     `measured` is a table with one row per seed, arm and condition, or {name of a part: table}; a
-    part named "control of X" is judged on the table of part X. For a part without a `measure`, it
-    is an Interval; for an exact statement, a number (answer: checked) or a sympy expression
-    (answer: proved). `where` sets the fields figure, table and note.
+    part named "control of X" is judged on the table of part X. For a part without a `measure`,
+    `measured` is an Interval; for an exact statement, a number (answer: checked) or a sympy
+    expression (answer: proved). `where` sets the fields figure, table and note.
 
     Raises TypeError if a part gets the wrong type, ValueError if the table lacks a column or has
     several rows for a seed.
@@ -359,10 +359,10 @@ def count_learned(part, table, chosen, sides):
 
 
 def reference_of(part, table, chosen, sides):
-    """The rows that match `reference`, from the compared arms or, if those have none, the table.
+    """The rows that match `reference`: those of the compared arms or, if none match, of the table.
 
-    Rows from the table are then narrowed to the condition, one column at a time. Columns that would
-    leave no rows are skipped.
+    Rows of the whole table must also match the condition, column by column. A column is skipped if
+    none of the rows left matches it.
     """
     both = pd.concat(sides.values())
     rows = select(both[~both.index.duplicated()], part.reference)

@@ -334,7 +334,8 @@ def kind_of(name):
 def now(name):
     """The current hash of a kind, or of data: "corpus PATH", "reference" or "file PATH".
 
-    Returns "clock", which marks a timing, unchanged, and None if a kind or file does not exist.
+    For the name "clock", which marks a timing, returns "clock". Returns None if a kind or file does
+    not exist.
     """
     variant = kind_of(name)
     if variant is not None:

@@ -167,8 +167,8 @@ def validate(notebook, *sources):
 def check(cell, values, sources):
     """Execute a cell tagged `checks`, with `values` as its variables.
 
-    `sources` names where the values come from that are not defaults. Raises Refused if a check
-    fails or the cell raises an error.
+    `sources` names the origins of the non-default values, for the error message. Raises Refused if
+    a check fails or the cell raises an error.
     """
     try:  # optimize=0 keeps asserts under python -O
         exec(compile(cell, "<checks>", "exec", optimize=0), dict(values))

@@ -38,14 +38,14 @@ def publish(notebooks):
             hint = "commit, delete this folder, then run again"
             raise Refused(f"{shown(job.folder)} is not from a clean commit: {hint}")
     for job in jobs:
-        move_rows(job)
+        record_rows(job)
         final = results / "quick" / job.notebook.stem
         copy(job.folder, final)
         print(f"{job.notebook.stem}: {shown(final)}")
     write_pages()
 
 
-def move_rows(job):
+def record_rows(job):
     """Replace the record of a notebook with the rows that its run used."""
     results = files.project_root() / "results"
     place = trials.Place(job.notebook.stem, results / ".trials", results / "record")

@@ -81,7 +81,7 @@ def run(
     accept: Annotated[
         bool,
         typer.Option(
-            "--accept", help="Check; make record files current if their rerun rows agree."
+            "--accept", help="Like --check; then mark record files as current if their rows agree."
         ),
     ] = False,
 ):
@@ -210,7 +210,9 @@ def succeeds(name, job, options):
 
 @app.command()
 def publish(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="1.4, …; default: all.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="1.4, …; default: all that have a run.")
+    ] = None,
 ):
     """Copy finished runs of a clean commit to results/quick and update the result pages."""
     from lab import publish as pages

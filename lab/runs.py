@@ -195,7 +195,10 @@ def tidy(executed, moved):
 
 
 def terminal():
-    """The file that shows progress bars: the terminal, else where errors go, such as a log."""
+    """The file for progress bars: the terminal or, without one, stderr.
+
+    It is os.devnull if there is no terminal and no /proc.
+    """
     try:
         return os.ttyname(sys.stderr.fileno())
     except (OSError, AttributeError):

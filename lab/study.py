@@ -90,8 +90,8 @@ class Study:
     def sweep(self, trial, grid, *, threads=1, timing=False, processes=0):
         """Run the trial at every point of the grid. Returns a DataFrame; see trials.sweep.
 
-        Smoke runs start no worker processes unless `--jobs` is set. With `processes`, they run
-        every point once, in this process.
+        Smoke runs start no worker processes unless `--jobs` is set. A smoke run ignores
+        `processes`: it runs every point once, in this process.
         """
         if processes and self.profile == "smoke":
             return trials.sweep(trial, grid, self.place, timing=True).assign(repeat=0)
@@ -125,8 +125,9 @@ class Study:
         tried: a table with columns learning_rate, `by` and `score`, where lower is better. `by` is
         a column, whose values are the conditions, or a list of columns, with tuples as conditions.
         Scores of the same condition and rate, such as those of several seeds, are averaged; a
-        missing score counts as infinite. The best rate is the median of all rates whose score is at
-        most `within` (in units of `score`) above the lowest; of two middle rates, the lower.
+        missing score counts as infinite. Rates whose score is at most `within` (in units of
+        `score`) above the lowest count as tied. The result is their median or, of two middle rates,
+        the lower.
 
         Shows a warning that names the conditions whose lowest score is at the smallest or largest
         rate tried, since a better rate may lie beyond. Smoke runs, which try few rates, skip it.
@@ -353,7 +354,7 @@ def notebook_here():
 class Stopped:
     """Placeholder for a study with invalid parameters: any use raises the error again.
 
-    So after *Run All* the message stands at the last cell, too.
+    So a later cell that uses the study shows the message too.
     """
 
     def __init__(self, error):

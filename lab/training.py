@@ -73,7 +73,9 @@ def train(
     """Train the model in place. Returns its history: a DataFrame with one row per recorded step.
 
     The columns are step, loss, learning_rate, diverged, and the keys of `evaluate`. Recorded steps
-    are step 0, every `every`-th step (none if `every` is 0) and the last step.
+    are step 0, every `every`-th step (none if `every` is 0) and the last step. If all steps run,
+    the last row has the loss of the last batch, before the last update, and the evaluation after
+    that update.
 
     draw(generator, batch) returns (inputs, targets) on the CPU. The inputs are a tensor, or a tuple
     of tensors for models with several inputs. `seed` seeds this generator only. Dropout draws from

@@ -8,9 +8,10 @@ results/record use the same format: the first line holds the code hashes, each o
      "seconds": 1.5, "by": "..."}
 
 `n` is the number of rows. `rows` has their columns; a column with equal values is stored as one
-value. `also` hashes the data that it read and the kinds, outside CODE, that it looked up by name.
-`seconds` is the run time; `by` names the machine, the torch version and the date. CODE is the hash
-of the trial's code (lab.key), so rows of older code are reused only with `--anyway`.
+value. `also` holds hashes of the data that the trial read, and of the kinds that it looked up by
+name and that CODE does not cover. `seconds` is the run time; `by` names the machine, the torch
+version and the date. CODE is the hash of the trial's code (lab.key), so rows of older code are
+reused only with `--anyway`.
 """
 
 import functools
@@ -346,11 +347,13 @@ class TrialCache:
         return stale
 
     def known_timings(self, points):
-        """Cached timings, {name of a point: line}: all from the store, or else all from the record.
+        """Cached timings, {name of a point: line}, from the first of these that has all points:
 
-        If neither is complete and `anyway` is set, returns the timings of both together, outdated
-        ones included, if these are complete. Otherwise returns the repeats that the store holds
-        completely.
+        1. the store;
+        2. the record;
+        3. with `anyway`, both together, outdated timings included.
+
+        If none has all points, returns the repeats that the store holds completely.
         """
         for known in (self.stored, self.recorded, self.known if self.place.anyway else {}):
             if all(name_of(point) in known for point in points):
@@ -392,9 +395,10 @@ class TrialCache:
 
         It is the point of the group that took the least time. Timings are skipped.
 
-        The rows are written to place.check, a folder named "here", and `lab run --check` compares
-        them with the record. If they differ, it reruns the same points at the commit that wrote the
-        record, where place.check is a folder named "there", and compares the two folders.
+        The name of the folder place.check says which code runs. In "here" it is the current code:
+        the file gets the rerun rows and the recorded rows, which `lab run --check` compares. If
+        they differ, it calls this again at the commit that wrote the record, with the folder
+        "there". The same points are rerun, and their rows are compared with those in "here".
         """
         here = self.place.check.with_name("here") / self.place.notebook
         if self.place.check.name == "there":
@@ -503,8 +507,10 @@ def outcomes_of(cache, points, timing=False, processes=0):
     """Yield (point, outcome).
 
     Timings run one at a time, with `processes` each repeat in a fresh process. Other trials run in
-    parallel, unless the last of them, usually the most expensive, shows that all take too little
-    time.
+    parallel if jobs > 1, or on a cluster.
+
+    Before a local pool starts, the last point, usually the slowest, runs alone in this process. If
+    the others would together take less than MIN_PARALLEL_SECONDS at its speed, they follow here.
     """
     place = cache.place
     if processes:
@@ -547,7 +553,8 @@ def record(place, used):
 def difference(one, other):
     """The largest relative difference of two results: numbers, or lists or dicts of them.
 
-    It is inf if their lengths, keys or types differ, or values other than floats.
+    It is inf if their lengths, keys or types differ, or values other than floats. It is also inf if
+    two floats differ and one of them is not finite. NaN equals NaN, and inf equals inf.
     """
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return max((difference(one[name], other[name]) for name in one), default=0.0)
@@ -556,6 +563,10 @@ def difference(one, other):
     if repr(one) == repr(other):
         return 0.0
     if type(one) is not float or type(other) is not float:
+        return math.inf
+    if one == other:  # 0.0 and -0.0
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(other)):
         return math.inf
     return abs(one - other) / max(abs(one), abs(other))
 

@@ -63,7 +63,7 @@ def clock(what):
 
 
 class cache:
-    """functools.cache for functions that read data or look up kinds.
+    """A replacement for functools.cache, for functions that read data or look up kinds.
 
     A cache hit reports the dependencies of the original computation. Cached values stay in their
     process: a pickled function arrives in a worker process with an empty cache.

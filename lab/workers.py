@@ -72,8 +72,12 @@ def outcome(future):
 
 
 def stop(executor):
-    """Kill a pool, so that the next sweep starts a new one; cancel the calls on a cluster."""
-    pools.clear()
+    """Kill a pool, so that the next sweep starts a new one; cancel the calls on a cluster.
+
+    Other pools are kept.
+    """
+    for jobs in [jobs for jobs, pool in pools.items() if pool is executor]:
+        del pools[jobs]
     if not isinstance(executor, ProcessPoolExecutor):
         executor.shutdown(wait=False)
         return

@@ -218,7 +218,7 @@ def test_seen_keys_figure_shows_visible_keys_and_the_reach_of_each_head(drawn):
     assert "2 or more positions" in caption and "90%" in caption
 
 
-def test_stream_parts_add_up_and_say_what_is_left_of_the_token(drawn):
+def test_residual_stream_parts_sum_to_the_squared_norm_and_title_states_the_embedding_share(drawn):
     charts.stream_parts({"Pre-LN": [torch.tensor([1.0, 0.0]), torch.tensor([1.0, 2.0])]})
     (axes,) = drawn[0][0].axes
     assert axes.get_title("left") == "Pre-LN: 0.2 of it is the token"

@@ -89,7 +89,7 @@ def test_answer_by_direction_and_bar(direction, bar, value, answer):
     assert line(claim(direction=direction, bar=bar, value=value), table()).answer == answer
 
 
-def test_touching_the_bar_is_unclear():
+def test_interval_ending_at_the_threshold_is_unclear_except_for_within():
     part = claim(measure="", compare={}, direction="above", bar=1.0).parts[0]
     assert claims.verdict(part, statistics.Interval(2.0, 1.0, 3.0, 5))["answer"] == "unclear"
     within = claim(measure="", compare={}, direction="within", bar=1.0).parts[0]
@@ -171,7 +171,7 @@ def test_exact_statements():
         judge(claim(**exact), 2)
 
 
-def test_control_of_a_part_is_judged_on_the_table_of_that_part():
+def test_control_question_uses_the_table_of_its_question():
     parts = [{"name": "it", "question": "it?"}, {"name": "control of it", "question": "control: the same?"}]
     result = judge(claim(parts=parts), {"it": table()})
     assert result.part.tolist() == ["it", "control of it"] and set(result.answer) == {"yes"}
@@ -319,5 +319,5 @@ def test_effect_above_zero_but_below_the_bar_is_no_with_a_reason():
         (7.6, "7", False),
     ],
 )
-def test_rounds_to(value, words, agrees):
+def test_value_rounds_to_words_at_their_number_of_decimals(value, words, agrees):
     assert claims.rounds_to(value, words) == agrees

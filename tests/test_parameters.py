@@ -152,7 +152,7 @@ def test_types_are_optional(tmp_path):
 # Profiles and files
 
 
-def test_profiles(project):
+def test_quick_has_the_defaults_and_smoke_is_read_from_its_file(project):
     dice = notebooks()[0]
     quick, smoke = (validate(dice, of_profile(dice, profile)) for profile in ("quick", "smoke"))
     assert quick == validate(dice) and smoke == quick | {"profile": "smoke", "sides": [4, 8]}

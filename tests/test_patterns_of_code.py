@@ -27,7 +27,7 @@ def shares(lesson, gold, pattern, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pattern", ["tree", "levels", "definitions"])
-def test_patterns_link_to_the_answer_no_more_often_than_chance(lesson, pattern, kind):
+def test_without_pointers_patterns_link_to_the_answer_no_more_often_than_chance(lesson, pattern, kind):
     gold = lesson.without_pointers("code", torch.Generator().manual_seed(1), 256, "")
     found, chance = shares(lesson, gold, pattern, KINDS[kind])
     assert found <= chance + 0.01

@@ -50,7 +50,7 @@ def update_run(job, **fields):
     files.write_run(job.folder, files.read_run(job.folder) | fields)
 
 
-def test_publish(published):
+def test_publish_copies_the_run_records_its_rows_and_updates_the_pages(published):
     result = lab("publish")
     assert result.exit_code == 0, result.output
     quick = files.project_root() / "results" / "quick"

@@ -312,11 +312,11 @@ def test_full_disk_keeps_earlier_results(done, tmp_path):
 # Browsing
 
 
-def test_list(done):
+def test_list_shows_number_title_and_state_of_a_lesson(done):
     assert re.search(r"^1.2 +What do coins show\? +not run yet$", lab("list").output, re.M)
 
 
-def test_diff(done, tmp_path):
+def test_diff_prints_the_answers_that_differ_or_all_if_none_differs(done, tmp_path):
     output = lab("diff", done.folder, done.folder).output
     assert "dice-count" in output and "0 of 2 answers differ" in output
     shutil.copytree(done.folder, tmp_path / "other")

@@ -341,6 +341,17 @@ def test_record_holds_only_used_points(place, tmp_path):
         ({"a": 1.0}, {"a": 1.0 + 1e-9}, 1e-9),
         ({"a": [0.0, math.nan]}, {"a": [0.0, math.nan]}, 0),
         ({"a": [1.0, 2.0]}, {"a": [1.0, 4.0]}, 0.5),
+        (0.0, -0.0, 0),
+        (math.nan, math.nan, 0),
+        (math.inf, math.inf, 0),
+        (math.nan, 1.0, math.inf),
+        (1.0, math.nan, math.inf),
+        (math.inf, 1.0, math.inf),
+        (math.inf, -math.inf, math.inf),
+        (math.inf, math.nan, math.inf),
+        ([1, 2], [1, math.nan], math.inf),
+        ({"a": [1.0, 2.0]}, {"a": [1.0, math.nan]}, math.inf),
+        ({"a": 1.0, "b": math.nan}, {"a": 1.0, "b": 2.0}, math.inf),
         ({"a": 1}, {"a": 2}, math.inf),
         ({"a": "x"}, {"a": "y"}, math.inf),
         ({"a": 1.0}, {"b": 1.0}, math.inf),
@@ -348,7 +359,7 @@ def test_record_holds_only_used_points(place, tmp_path):
         ("RuntimeError()", {"a": 1.0}, math.inf),
     ],
 )
-def test_difference(here, there, difference):
+def test_difference_of_finite_floats_is_relative_and_any_other_is_infinite(here, there, difference):
     assert trials.difference(here, there) == pytest.approx(difference, rel=1e-6)
 
 

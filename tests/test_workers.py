@@ -115,4 +115,11 @@ def test_pool_is_reused():
     first = workers.pool(2)
     assert workers.pool(2) is first
     workers.stop(first)
-    assert not workers.pools
+    assert 2 not in workers.pools
+
+
+def test_stopping_a_pool_keeps_the_others(monkeypatch):
+    killed, other = workers.processes(1), object()
+    monkeypatch.setattr(workers, "pools", {1: killed, 2: other})
+    workers.stop(killed)
+    assert workers.pools == {2: other}

@@ -92,9 +92,10 @@ def attention_probe(measures, *, model=None, keep_maps=False, block_bytes=16 * 2
 
 
 def unread_layers(root, names):
-    """Layers of `root` that contain none of the modules `names`, although a sibling layer does.
+    """Layers in which no attention call was observed, although one was in a sibling layer.
 
-    Siblings are layers of the same class. The name of a layer is the name of a module up to its
+    Siblings are layers of the same class in the same parent. `names` are those of the modules in
+    `root` with an observed call. The name of a layer is the name of a module up to its
     first number: blocks.0.mixer belongs to layer blocks.0.
     """
     found = [re.match(r"(?:.*?\.)?\d+(?=\.|$)", name) for name in names]

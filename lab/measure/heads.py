@@ -81,8 +81,8 @@ def match_entropy(maps, reference):
     """Sharpen or flatten maps (b, h, q, k) until their mean entropy equals that of `reference`.
 
     This multiplies all scores z by one number c. The scores themselves are not needed, because
-    softmax(c z) is softmax(z)^c, normalized. It is the null model in which `reference` differs only
-    in entropy.
+    softmax(c z) is softmax(z)^c, normalized. The result is a null model: what `maps` would be if
+    they had the mean entropy of `reference`.
     """
     target = entropy(reference).mean()
     low, high = -6.0, 10.0  # bounds of log2 c

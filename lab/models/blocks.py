@@ -197,7 +197,7 @@ class Dense(SameAround, kind="dense"):
 
     def __init__(self, config, position):
         super().__init__(config, position)
-        most = 1 + 3 * config.n_layers  # a layer has at most three sublayers
+        most = 1 + 3 * config.n_layers  # a layer has two sublayers; there is room for three
         self.weights = self.each(partial(torch.ones, most))
 
     def around(self, stream, f, name):

@@ -74,7 +74,7 @@ class ByLayer(Position, kind="by-layer"):
 
 
 class Scattered(Position):
-    """Applies `encoding` at the random positions drawn by `whole`, a Randomized encoding."""
+    """Applies `encoding` at random positions; `whole`, the Randomized encoding, draws them."""
 
     repeatable = False  # each training pass draws new positions
 

@@ -88,9 +88,9 @@ class MeanField(Xavier, kind="mean-field"):
 class DeepNormInit(Xavier, kind="deepnorm"):
     """Xavier; then W_V, W_O and feed-forward times beta = (8 n_layers)^(-1/4). Wang 2022.
 
-    Use with residual "deepnorm", two branches per layer and alpha = (2 n_layers)^(1/4). Then
-    2 n_layers · 2 beta² / alpha² = 1 at any depth. Wang 2022 bounds the change of the output in one
-    step of SGD by a multiple of this number.
+    Wang 2022 bounds the change of the output in one step of SGD by a multiple of
+    2 n_layers · 2 beta² / alpha². Use with residual "deepnorm", two branches per layer and
+    alpha = (2 n_layers)^(1/4): then this number is 1 at any depth.
     """
 
     def __init__(self, *, beta=None):

@@ -24,6 +24,8 @@ def repeat_kv(x, heads):
 def factor(scale, d):
     """The factor on the scores that `scale` names, for head width d.
 
+    rsqrt: 1/√d; none: 1; half: 1/(2√d); inverse: 1/d.
+
     Raises ValueError for an unknown name.
     """
     root = math.sqrt(d)

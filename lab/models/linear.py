@@ -48,9 +48,9 @@ def rescaled(fq, fk, v, top, chunk=64, state=None, before=None):
     """`chunked` for keys whose features are e^top · fk, where e^top could overflow.
 
     Returns (state, outputs). top (b, h, n, 1) is the running maximum of the log features of the
-    keys. States are stored divided by a scale, so that they cannot overflow: the cached
-    keys have S = e^before · `state`, with before (b, h, 1, 1), and all keys have
-    S = e^(top of the last key) · (returned state).
+    keys. A state is stored as S / e^m, where m is the running maximum at its last key, so that it
+    cannot overflow. `state` has m = before (b, h, 1, 1); the returned state, the top of the last
+    key.
     """
     n = fq.shape[2]
     padding = -n % chunk

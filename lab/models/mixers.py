@@ -37,7 +37,7 @@ class StateMixer(Mixer):
             )
 
     def inputs(self, seen):
-        """Return {}: padding is on the right, so a causal mixer ignores it anyway.
+        """Return {}, no arguments: a causal mixer never reads padding, which is on the right.
 
         Raises ValueError for padding in a model that is not causal, and for any other batch mask,
         with or without padding.
@@ -73,8 +73,8 @@ class TransformerXL(Attention, kind="transformer-xl"):
     Process the segments of a sequence in order and with the same caches, even in training: first
     `caches = model.caches(b)`, then model(segment, caches=caches) for each segment. No gradient
     flows between segments. Without caches this is standard attention. Use relative positions
-    (rotary, alibi, t5): learned and randomized positions end at block_size. Raises ValueError if
-    memory < 1.
+    (rotary, alibi, t5): learned and randomized positions raise an error beyond block_size. Raises
+    ValueError if memory < 1.
     """
 
     def __init__(self, config, position, *, memory=None):

@@ -3,8 +3,9 @@
 A seam is a direct subclass of Seam: `class Position(Seam)`, or `class AttentionFn(Seam,
 name="Score")` if records and error messages use another name. A variant is a subclass of a seam
 that registers itself under a name, its kind: `class Rotary(Position, kind="rotary")`. A variant can
-be defined in a notebook. The seam itself can also have a kind. A configuration chooses a variant by
-its kind, "rotary", or by a dict with options, {"kind": "rotary", "base": 500}.
+be defined in a notebook. The base class can be a variant too: `class Position(Seam, kind="none")`.
+A configuration chooses a variant by its kind, "rotary", or by a dict with options,
+{"kind": "rotary", "base": 500}.
 """
 
 import inspect

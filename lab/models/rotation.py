@@ -13,7 +13,10 @@ import torch
 @lru_cache(16)
 @torch.inference_mode(False)  # tables from inference mode could not be used in training
 def rotations(length, d, base, interpolation, ntk, device, dtype):
-    """Cosine and signed sine of position x frequency, (length, d) each, exact up to the dtype."""
+    """cos and sin of position x frequency, (length, d) each; sin has the signs of rotate-half.
+
+    Both are computed in float64, then rounded to dtype.
+    """
     base = base if ntk == 1 else base * ntk ** (d / (d - 2))
     table = {"dtype": torch.float64, "device": "cpu"}  # not every device supports float64
     frequency = base ** (-torch.arange(0, d, 2, **table) / d)

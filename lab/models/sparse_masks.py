@@ -113,7 +113,7 @@ class Composed(Mask):
 
 
 class Longformer(Composed, kind="longformer"):
-    """A `Band` and `Global` tokens, without later keys unless `causal` is False. Beltagy 2020."""
+    """`Band` | `Global`; causal by default. Beltagy 2020."""
 
     def __init__(self, *, size, tokens=1, causal=True):
         mask = Band(size=size) | Global(tokens=tokens)

@@ -43,9 +43,9 @@ class Lsh(AttentionFn, kind="lsh"):
 
     `rounds` is the number of rotations. The output of a query without such keys is 0. Kitaev 2020.
     Unlike in Reformer, queries and keys have separate projections. This implementation uses a mask.
-    `sorted_lsh` is faster, for causal attention without mask or bias. It gives the same result if
-    each query finds its bucket in its own chunk or the one before, as it does when q = k and no
-    bucket is longer than a chunk. Raises ValueError for an odd number of buckets.
+    `sorted_lsh` is faster, for causal attention without mask or bias. The results are equal if no
+    pair is lost (see `sorted_lsh`). For q = k this holds if no bucket is longer than a chunk.
+    Raises ValueError for an odd number of buckets.
     """
 
     def __init__(self, config, *, buckets=4, rounds=2):

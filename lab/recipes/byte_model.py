@@ -34,7 +34,7 @@ def trained_model(config, task, schedule, seed=0):
 
     `config` is a ModelConfig, `schedule` a TrainConfig. `seed` determines the initial weights and
     the batches. On the CPU the trained weights are bitwise reproducible under the conditions in
-    lab/device.py. `model.run` is the `run` that training.fit returned.
+    lab/device.py. `model.run` is the dict of results from training.fit.
     """
     with as_in_a_trial(), preserve_rng():
         seed_all(seed)

@@ -1,4 +1,4 @@
-"""Argument-free functions for measuring time and memory: a training step, and decoding.
+"""Argument-free functions for measuring time and memory: loss with gradients, and decoding.
 
 Letters: n sequence length, d model width, h query heads, g key-value heads, B batch size, L layers.
 """
@@ -15,10 +15,10 @@ from lab.models.gpt import ModelConfig, Transformer
 def training_step(
     n_layers, n, d, batch, checkpointed=False, device="cpu", residual="pre", heads=None
 ):
-    """Build a causal byte model. Returns a function that computes the gradients of its loss.
+    """Build a causal byte model. Returns a function that computes its loss and gradients.
 
-    With checkpointed=True each block saves only its input and runs again in the backward pass
-    (Chen et al. 2016). heads: default d / 64, at least 1.
+    It does not update the weights. With checkpointed=True each block saves only its input and runs
+    again in the backward pass (Chen et al. 2016). heads: default d / 64, at least 1.
     """
     sizes = {
         "block_size": n,
@@ -43,7 +43,10 @@ def training_step(
 
 
 def run_training_step(*sizes, **options):
-    """Build a model and run one training step, so that peak_memory counts weights and gradients."""
+    """Build a model and compute its loss and gradients once, without an update.
+
+    So peak_memory counts weights and gradients.
+    """
     training_step(*sizes, **options)()
 
 

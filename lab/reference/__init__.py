@@ -16,8 +16,8 @@ def reference_model():
     It has 4 layers and d_model 128. Its attribute `story` is a dict that records the training:
     config, schedule, seed, corpus (a hash), validation_loss, marks (the n-gram baselines),
     curve (losses by step), torch (version) and more. validation_loss and marks are in nats per
-    byte, over `windows` validation windows. Raises OSError if a file is missing, and ValueError if
-    the weights do not match their recorded hash.
+    byte, over story["windows"] validation windows. Raises OSError if a file is missing, and
+    ValueError if the weights do not match their recorded hash.
     """
     from safetensors.torch import load
 

@@ -68,15 +68,16 @@ class Code(Task):
         )
 
     def validation(self, size, seed=0):
-        """Validation windows, as in `batch`; extended to 64 bytes, none is in the training text.
+        """Random windows of the validation text that do not occur in the training text.
 
-        They depend only on the text, the context, `size` and `seed`. Raises ValueError if there are
-        too few.
+        Their form is that of `batch`. Windows shorter than 64 bytes are compared by the 64 bytes
+        from their start. They depend only on the text, the context, `size` and `seed`. Raises
+        ValueError if there are too few.
         """
         return self._windows(self.text(held_out=True), self.unseen(self.context + 1, size, seed))
 
     def unseen(self, length, size, seed):
-        """Start indices (size,) of such validation windows; see `_unseen`."""
+        """Start indices (size,) of validation windows of `length` bytes, new as in `validation`."""
         return _unseen(self.path, self.hash, self.validation_share, length, size, seed)
 
     def _windows(self, text, starts):

@@ -33,10 +33,11 @@ GENERATED = {
 def read_corpus(path=""):
     """Read the text at `path`, a file or folder (default: PACKAGES): ({name: bytes}, hash).
 
-    Line ends become "\\n". Names are relative paths with "/", sorted by character. The hash is the
-    first 12 hex digits of the sha256 of names and contents. The text is cached until a file
-    changes. Symbolic links to folders are followed. Raises FileNotFoundError if `path` does not
-    exist. Warns if the source of the installed packages differs from that of the pinned versions.
+    Line ends become "\\n". Names are relative paths with "/", sorted by Unicode code point. The
+    hash is the first 12 hex digits of the sha256 of names and contents. The text is cached until a
+    file changes. Symbolic links to folders are followed. Raises FileNotFoundError if `path` does
+    not exist. Warns if the source of the installed packages differs from that of the pinned
+    versions.
     """
     found = _read(path, _files(path))
     uses.reads(f"corpus {path}".strip())

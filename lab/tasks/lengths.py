@@ -128,8 +128,10 @@ class Addition(AnyLength):
 
     plain      7 5 + 9 6 3 = 1 0 3 8 E        one number has n digits, the other 1..n
     reversed   7 5 + 9 6 3 = 8 3 0 1 E        ones first: the order in which carries propagate
-    padded     0 7 5 + 9 6 3 = 1 0 3 8 E      both have n digits: fixed distances between places
+    padded     0 7 5 + 9 6 3 = 1 0 3 8 E      both have n digits
     targets    . . . . . . . 1 0 3 8 E        (padded, not reversed)
+
+    If padded, digits of equal place value are at a fixed distance.
 
     About a tenth of all pairs of numbers is held out of training (`held_out_pairs`): `batch` draws
     only the other pairs; `of_length` and `validation` draw only held-out pairs.

@@ -354,7 +354,7 @@ def test_infilling_needs_bidirectional_attention():
     assert accuracy("none") == 1 and accuracy("causal") <= 1 / 8
 
 
-def test_masked_triangle_depends_on_the_layout_of_scores():
+def test_causal_mask_is_upper_triangle_only_if_rows_are_queries():
     """attention-mask-triangle. "The masked part is the upper triangle (note 1), a lower-triangular
     matrix is built (note 2), or the lower left must vanish and columns sum to one (note 3)." (note
     1, 细节讨论1; note 2, §2.2.2; note 3, masking, softmax)

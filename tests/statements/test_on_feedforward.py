@@ -35,7 +35,7 @@ def parameters(module):
 # Structure
 
 
-def test_attention_without_softmax_is_cubic():
+def test_attention_without_softmax_is_a_degree_3_polynomial_of_x():
     """ffn-attention-linear. "Apart from softmax, attention is a linear operation, so the FFN has to
     supply the non-linearity." (chapter §1.4.2)
     False: without softmax, attention is cubic in x; doubling x multiplies the output by 8.

@@ -54,7 +54,7 @@ def test_seed_determines_batches_and_validation_and_the_global_generator_is_unch
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if isinstance(task, AnyLength)], ids=str)
-def test_validation_has_every_length_and_its_targets_start_as_in_of_length(task):
+def test_validation_has_every_length_and_first_target_has_the_same_index_as_in_of_length(task):
     lengths = range(task.shortest, task.longest + 1)
     tokens, targets = task.validation(3 * len(lengths))
     assert tokens.shape[1] == task.length
