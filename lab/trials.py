@@ -426,7 +426,9 @@ class TrialCache:
                 raise outcome
             rows[name_of(point)] = outcome["rows"]
         path.parent.mkdir(parents=True, exist_ok=True)
+        defaults = as_annotated(self.trial, defaults_of(self.trial))
         result = {"name": self.path.name, "code": self.code, "points": points, "rows": rows}
+        result["defaults"] = defaults
         path.write_text(json.dumps(result | more))
 
 
@@ -536,15 +538,23 @@ def outcomes_of(cache, points, timing=False, processes=0):
 def record(place, used):
     """Replace the record of a notebook with the points that its run used, {file name: [point]}.
 
-    Lines of the store take precedence over recorded ones.
+    Lines of the store take precedence over recorded ones. Raises RuntimeError if a point is in
+    neither; the record is then unchanged.
     """
     folder = Path(place.record) / place.notebook
+    files = {}
     for name, points in used.items():
         stored = Path(place.store) / place.notebook / name
         code, lines = read(folder / name)
         new_code, new_lines = read(stored)
-        kept = [line for line in [*lines, *new_lines] if name_of(line["at"]) in set(points)]
-        write(folder / name, code | new_code, kept)
+        found = {name_of(line["at"]): line for line in [*lines, *new_lines]}
+        if missing := set(points) - set(found):
+            raise RuntimeError(
+                f"{name}: {len(missing)} trials of the run are not stored: run it again"
+            )
+        files[name] = (code | new_code, [found[point] for point in points])
+    for name, (code, lines) in files.items():
+        write(folder / name, code, lines)
     for path in folder.glob("*.jsonl"):
         if path.name not in used:
             path.unlink()
@@ -575,11 +585,13 @@ def accept(folder, name, checked):
     """Move the rows of a record file to the file of the current code.
 
     Call this only if all rows that `check` reran agree (see lab/check.py): rows that were not rerun
-    are moved too. `checked` is the output of `TrialCache.check`. Timings of older code are dropped.
+    are moved too; they get the defaults of parameters that the trial has since gained. `checked` is
+    the output of `TrialCache.check`. Timings of older code are dropped.
     """
     _, lines = read(folder / name)
     kept, hashes = [], {}
     for line in lines:
+        line = line | {"at": checked["defaults"] | line["at"]}
         if checked["name"] == name and key.is_valid(line["also"], hashes):
             kept.append(line)
         elif "clock" not in line["also"]:

@@ -332,6 +332,9 @@ def test_record_holds_only_used_points(place, tmp_path):
     before = path.read_bytes()
     trials.record(later, used)
     assert path.read_bytes() == before
+    with pytest.raises(RuntimeError, match="1 trials of the run are not stored"):
+        trials.record(later, {path.name: [trials.name_of({"seed": 4}), *used[path.name]]})
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -389,16 +392,20 @@ def test_check_runs_one_row_per_set_of_kinds_and_accept_moves_all_rows(place, tm
     sweep(chosen, grid, there)
     other = json.loads((tmp_path / "check" / "there" / "notebook" / old.name).read_text())
     assert other["rows"] == result["rows"] and other["name"] == old.name != result["name"]
-    trials.accept(place.record / "notebook", old.name, result)
+    assert result["defaults"] == {}
+    trials.accept(place.record / "notebook", old.name, result | {"defaults": {"width": 4}})
     (new,) = (place.record / "notebook").glob("*.jsonl")
     code, lines = read(new)
     assert new.name == result["name"] and code["lab.models.gpt"] == "other" and len(lines) == 6
     assert {line["also"].get("Toy.two") for line in lines} == {None, "2"}
+    assert {line["at"]["width"] for line in lines} == {4}
 
 
 def test_timings_are_never_accepted(place, tmp_path):
     sweep(clocked, {"n": [1, 2]}, place, timing=True)
     path = the_file(place.store, clocked)
     code, _ = read(path)
-    trials.accept(path.parent, path.name, {"name": "clocked-new.jsonl", "code": code, "also": {"clock": "clock"}})
+    trials.accept(
+        path.parent, path.name, {"name": "clocked-new.jsonl", "code": code, "also": {"clock": "clock"}, "defaults": {}}
+    )
     assert read(path.with_name("clocked-new.jsonl"))[1] == []
