@@ -384,9 +384,10 @@ class TrialCache:
                 hashes = {item for line in stale for item in line["also"].items()}
                 names |= {n for n, old in hashes if not key.is_valid({n: old}, self.hashes)}
                 minutes = sum(line["seconds"] for line in stale) / 60
+                changed = ", ".join(sorted(names)[:4])
                 print(
                     f"{len(stale)} trials of {self.trial.__name__} run again because "
-                    f"{', '.join(sorted(names)[:4])} changed; they took {minutes:.1f} minutes before"
+                    f"{changed} changed; they took {minutes:.1f} minutes before"
                 )
                 return
 
@@ -426,9 +427,8 @@ class TrialCache:
                 raise outcome
             rows[name_of(point)] = outcome["rows"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        defaults = as_annotated(self.trial, defaults_of(self.trial))
         result = {"name": self.path.name, "code": self.code, "points": points, "rows": rows}
-        result["defaults"] = defaults
+        result["defaults"] = as_annotated(self.trial, defaults_of(self.trial))
         path.write_text(json.dumps(result | more))
 
 
@@ -563,8 +563,8 @@ def record(place, used):
 def difference(one, other):
     """The largest relative difference of two results: numbers, or lists or dicts of them.
 
-    It is inf if their lengths, keys or types differ, or values other than floats. It is also inf if
-    two floats differ and one of them is not finite. NaN equals NaN, and inf equals inf.
+    It is inf if they differ in anything but finite floats: in length, keys, types, other values, or
+    floats of which one is not finite. NaN equals NaN, and inf equals inf.
     """
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return max((difference(one[name], other[name]) for name in one), default=0.0)
